@@ -1,0 +1,51 @@
+"""The one place where time and chance come from, so that a simulation can replace both."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time as one process sees it."""
+
+    def boottime(self) -> float:
+        """Seconds that never go back and go on while the machine sleeps; trust and ages are measured with it."""
+        ...
+
+    def wall(self) -> float:
+        """This host's idea of the time of day, seconds since the epoch; wrong by minutes on some hosts."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def boottime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def wall(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+SUFFIX_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+class Chance(random.Random):
+    """Every random choice: operation ids, suffixes of names, jitter. Seeded, it repeats itself."""
+
+    def token(self, length: int = 12) -> str:
+        """A random string of `length` characters (5 bits each), safe in keys, paths and host names."""
+        return "".join(self.choices(SUFFIX_ALPHABET, k=length))
+
+
+def system_chance() -> Chance:
+    """Chance seeded by the operating system; make one per process, never share one across a fork."""
+    return Chance(random.SystemRandom().getrandbits(128))

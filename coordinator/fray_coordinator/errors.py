@@ -1,0 +1,28 @@
+"""Errors of the store and of the services on it; the docstring says what the caller should do."""
+
+from __future__ import annotations
+
+from fray_layouts.errors import Permanent, Temporary
+
+
+class StoreUnavailable(Temporary):
+    """The object store did not answer within the retry time; try again when it is back.
+
+    A write that ends this way is unresolved: it was applied, or not, or will be applied later.
+    """
+
+
+class StoreRefused(Permanent):
+    """The object store refuses this request; check the credentials and the rights on the root."""
+
+
+class RootMismatch(Permanent):
+    """This root is not one that this version of Fray can use; give another root, or upgrade Fray."""
+
+
+class JobNotFound(Permanent):
+    """There is no such job under this root; `fray ps --all` lists those that exist."""
+
+
+class JobGone(Permanent):
+    """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
