@@ -1,0 +1,74 @@
+"""Records to bytes and back, keeping what this version does not know.
+
+A newer agent may have written fields that these structs lack. A record is therefore kept with the JSON object it was
+read from, and encoding lays the known fields over it, at every depth where a struct stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from fray_layouts.records import RECENT_OPS, Record
+
+T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[T]):
+    """A record and the raw object it came from."""
+
+    record: T
+    raw: dict[str, Any]
+
+
+def decode(data: bytes, kind: type[T]) -> Decoded[T]:
+    """Read a record.
+
+    Raises:
+        msgspec.MsgspecError: the bytes are not a JSON object of this kind (unknown fields are fine).
+    """
+    raw = msgspec.json.decode(data)
+    return Decoded(msgspec.convert(raw, kind), raw)
+
+
+def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:
+    """JSON of `record`, with the unknown fields of `raw` kept."""
+    return msgspec.json.encode(_overlay(record, raw))
+
+
+def successor(record: R, op: str, previous: R | None) -> R:
+    """`record` as the body of a new write `op`, on top of the body `previous` (None: it creates the name)."""
+    recent = [] if previous is None else [previous.op, *previous.recent_ops][:RECENT_OPS]
+    created = op if previous is None else previous.created_op
+    return msgspec.structs.replace(record, op=op, recent_ops=recent, created_op=created)
+
+
+def _overlay(value: Any, raw: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        known = msgspec.structs.fields(value)
+        names = {field.encode_name for field in known}
+        old = raw if isinstance(raw, dict) else {}
+        out = {key: kept for key, kept in old.items() if key not in names}
+        for field in known:
+            content = getattr(value, field.name)
+            if field.required or content != _default(field):
+                out[field.encode_name] = _overlay(content, old.get(field.encode_name))
+            elif isinstance(content, msgspec.Struct) and (nested := _overlay(content, old.get(field.encode_name))):
+                out[field.encode_name] = nested
+        return out
+    if isinstance(value, dict):
+        old = raw if isinstance(raw, dict) else {}
+        return {key: _overlay(content, old.get(key)) for key, content in value.items()}
+    if isinstance(value, list):
+        return [_overlay(content, None) for content in value]
+    return value
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default is not msgspec.NODEFAULT:
+        return field.default
+    return field.default_factory()  # type: ignore[operator]

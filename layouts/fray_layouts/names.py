@@ -1,0 +1,269 @@
+"""The names of everything under a root. Nothing else builds a key or takes one apart.
+
+One class per area. A part that came from a person was checked by `spec.NAME`, so it holds no '/', no '~' and cannot be
+'..'; `JobId.parse` and its siblings check what came from a listing or a command line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import Resources
+
+CLUSTER = "cluster.json"
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_TIME_DIGITS = 9
+_RANDOM_DIGITS = 6
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def encode_time(seconds: float) -> str:
+    """Milliseconds since the epoch in nine base-32 digits: text order is time order until the year 3084."""
+    number = int(seconds * 1000)
+    digits = ""
+    for _ in range(_TIME_DIGITS):
+        number, rest = divmod(number, 32)
+        digits = _ALPHABET[rest] + digits
+    return digits
+
+
+def decode_time(digits: str) -> float:
+    """Seconds since the epoch that `encode_time` was given, to the millisecond."""
+    number = 0
+    for digit in digits:
+        number = number * 32 + _ALPHABET.index(digit)
+    return number / 1000
+
+
+class JobId:
+    """`<name>-<time><random>`: sortable within a name, never reused."""
+
+    @staticmethod
+    def fresh(name: str, now: float, token: str) -> str:
+        """An id for a job submitted at `now` (storage's clock); `token`: at least six random base-32 digits."""
+        return f"{name}-{encode_time(now)}{token[:_RANDOM_DIGITS]}"
+
+    @staticmethod
+    def given(name: str, own_id: str) -> str:
+        """The id of a job whose submitter chose `own_id`: the same words give the same job."""
+        return f"{name}-{own_id}"
+
+    @staticmethod
+    def checked(text: str, field: str = "job") -> str:
+        """`text`, if it can be a job id; else InvalidInput naming `field`."""
+        if not _JOB_ID.fullmatch(text) or ".." in text or len(text) > 300:
+            raise InvalidInput(field, text, "a job id is a name and a suffix, as `fray ps` shows it")
+        return text
+
+
+class Jobs:
+    """`jobs/<job_id>.json`, flat."""
+
+    prefix = "jobs/"
+
+    @staticmethod
+    def key(job_id: str) -> str:
+        return f"jobs/{job_id}.json"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The job id of a key under `jobs/`, None for anything else that lies there."""
+        name = key.removeprefix("jobs/")
+        return name.removesuffix(".json") if name.endswith(".json") and "/" not in name else None
+
+
+class Work:
+    """`work/<job_id>/<attempt>/<replica>/...`: what an attempt writes; only its holder creates here."""
+
+    @staticmethod
+    def prefix(job_id: str) -> str:
+        return f"work/{job_id}/"
+
+    @staticmethod
+    def log(job_id: str, attempt: int, replica: int, number: int) -> str:
+        """Log chunk `number`, counted from 1."""
+        return f"work/{job_id}/{attempt}/{replica}/log-{number:08d}"
+
+    @staticmethod
+    def result(job_id: str, attempt: int, replica: int) -> str:
+        return f"work/{job_id}/{attempt}/{replica}/result"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pending job needs, as far as an agent must know to see from the key alone whether it fits."""
+
+    cpu: int
+    memory: int
+    disk: int
+    device: str
+    device_count: int
+    on_demand: bool
+
+    def resources(self) -> Resources:
+        return Resources(
+            cpu=self.cpu, memory=self.memory, disk=self.disk, device=self.device, device_count=self.device_count
+        )
+
+
+_SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(?:g(\d+)([A-Za-z0-9._-]+))?")
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: list order is the schedule.
+
+    `order` is the inverted priority and the submission time, so it is a function of the record and the same for every
+    attempt. Memory and disk in the shape are MiB, rounded up.
+    """
+
+    pool: str
+    priority: int
+    time: float
+    job: str
+    attempt: int
+    shape: Shape
+
+    def key(self) -> str:
+        s = self.shape
+        shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}" + ("o" if s.on_demand else "")
+        if s.device:
+            shape += f"g{s.device_count}{s.device}"
+        order = f"{499 - self.priority:03d}{encode_time(self.time)}"
+        return f"{Pending.prefix(self.pool)}{order}-{self.job}~{self.attempt}~{shape}"
+
+    @staticmethod
+    def prefix(pool: str) -> str:
+        return f"pending/{pool}/"
+
+    @staticmethod
+    def parse(key: str) -> Pending | None:
+        """The entry a key names; None for anything else that lies under `pending/`."""
+        folder, _, name = key.rpartition("/")
+        order, _, rest = name.partition("-")
+        job, _, tail = rest.partition("~")
+        attempt, _, shape = tail.partition("~")
+        found = _SHAPE.fullmatch(shape)
+        if found is None or not attempt.isdigit() or not re.fullmatch(r"\d{3}[0-9a-z]{9}", order):
+            return None
+        cpu, memory, disk, on_demand, count, device = found.groups()
+        return Pending(
+            pool=folder.removeprefix("pending/"),
+            priority=499 - int(order[:3]),
+            time=decode_time(order[3:]),
+            job=job,
+            attempt=int(attempt),
+            shape=Shape(int(cpu), int(memory) * _MIB, int(disk) * _MIB, device or "", int(count or 0), bool(on_demand)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """`children/<parent>/<attempt>/<child>`: what the parent's attempt launched."""
+
+    parent: str
+    attempt: int
+    child: str
+
+    def key(self) -> str:
+        return f"{Child.prefix(self.parent)}{self.attempt}/{self.child}"
+
+    @staticmethod
+    def prefix(parent: str) -> str:
+        return f"children/{parent}/"
+
+    @staticmethod
+    def parse(key: str) -> Child | None:
+        parts = key.split("/")
+        if len(parts) != 4 or parts[0] != "children" or not parts[2].isdigit():
+            return None
+        return Child(parts[1], int(parts[2]), parts[3])
+
+
+class Agents:
+    """`agents/<agent_id>.json`; an id belongs to one process start and is never used again."""
+
+    prefix = "agents/"
+
+    @staticmethod
+    def fresh(host: str, now: float, token: str) -> str:
+        safe = re.sub(r"[^A-Za-z0-9-]", "-", host).strip("-")[:60] or "host"
+        return f"{safe}-{encode_time(now)}{token[:_RANDOM_DIGITS]}"
+
+    @staticmethod
+    def key(agent_id: str) -> str:
+        return f"agents/{agent_id}.json"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        name = key.removeprefix("agents/")
+        return name.removesuffix(".json") if name.endswith(".json") and "/" not in name else None
+
+
+class Inbox:
+    """`inbox/<name>.json`, dropped by hand; `inbox/rejected/` and `inbox/aside/` are ours."""
+
+    prefix = "inbox/"
+    rejected_prefix = "inbox/rejected/"
+    aside_prefix = "inbox/aside/"
+
+    @staticmethod
+    def is_drop(key: str) -> bool:
+        """Whether the key is a submission: `*.json` right under `inbox/`, not starting with a dot."""
+        name = key.removeprefix("inbox/")
+        return "/" not in name and name.endswith(".json") and not name.startswith(".")
+
+    @staticmethod
+    def key(name: str) -> str:
+        return f"inbox/{name}.json"
+
+    @staticmethod
+    def rejected(key: str, version: str) -> str:
+        return f"inbox/rejected/{Inbox._stem(key)}.{_safe(version)}.json"
+
+    @staticmethod
+    def aside(key: str, version: str, token: str) -> str:
+        """Where a local drop of `version` is moved by whoever dealt with it; the token keeps two movers apart."""
+        return f"inbox/aside/{Inbox._stem(key)}~{_safe(version)}~{token}"
+
+    @staticmethod
+    def parse_aside(key: str) -> tuple[str, str] | None:
+        """(stem of the drop, version that was dealt with) of a key under `inbox/aside/`."""
+        parts = key.removeprefix("inbox/aside/").split("~")
+        return (parts[0], parts[1]) if len(parts) == 3 else None
+
+    @staticmethod
+    def _stem(key: str) -> str:
+        return key.removeprefix("inbox/").removesuffix(".json").replace("~", "-")
+
+
+def _safe(version: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "", version)[:64]
+
+
+class Coordinator:
+    """What the coordinator's pass keeps."""
+
+    lease = "coordinator/pass.json"
+
+
+class Pools:
+    """`pools/<pool>/doorbell`."""
+
+    @staticmethod
+    def doorbell(pool: str) -> str:
+        return f"pools/{pool}/doorbell"
+
+
+class Blobs:
+    """`blobs/<month>/<sha256>`: large callables and workspaces, named by content."""
+
+    prefix = "blobs/"
+
+    @staticmethod
+    def key(month: str, digest: str) -> str:
+        """`month` as YYYY-MM of the storage's clock, so that old ones can be swept a folder at a time."""
+        return f"blobs/{month}/{digest}"

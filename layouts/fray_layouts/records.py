@@ -1,0 +1,335 @@
+"""The records: every JSON object under a root, as msgspec structs.
+
+Each field's meaning stands here once; `layouts/README.md` says who writes which object under which condition, and the
+JSON Schemas beside it are generated from these structs. Times are seconds since the epoch on the *storage's* clock
+unless a field says otherwise; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fray_layouts.spec import JobSpec
+
+LAYOUT_VERSION = 1
+
+
+class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What every object that is changed by compare-and-swap carries.
+
+    Attributes:
+        op: id of the write that made this body; unique, so that no two bodies of a name are equal.
+        recent_ops: ids of the writes before it, newest first, at most `RECENT_OPS`.
+        created_op: id of the write that created the name; kept for ever.
+    """
+
+    op: str = ""
+    recent_ops: list[str] = []
+    created_op: str = ""
+
+
+RECENT_OPS = 8
+
+
+class Settings(Record, kw_only=True):
+    """`cluster.json`: what all participants must agree on. Durations in seconds.
+
+    Attributes:
+        beat_interval: between heartbeats of an agent that holds leases.
+        idle_beat_interval: between heartbeats of an agent that holds none.
+        poll_interval: between looks at a doorbell, at a followed job and at the own mailbox.
+        pass_interval: between the coordinator's passes; at most two beat intervals, or no age accumulates.
+        repair_interval: between full listings that repair what hints and indexes missed.
+        quarantine: how long after the time in its name an object that may still be created is kept.
+        outage_grace: how long tasks go on while the store does not answer.
+        retention: how long a finished job is kept.
+        inbox_patience: how long an unreadable file must lie unchanged before it is rejected.
+        requeue_backoff: wait before the second attempt; doubles up to `requeue_backoff_max`.
+        host_killer_limit: attempts in a row that ended with their agent's death that count as one failure.
+        start_failure_limit: failed starts in a row after which an agent stops claiming.
+    """
+
+    layout: int = LAYOUT_VERSION
+    cluster_id: str = ""
+    created_at: float = 0.0
+    beat_interval: float = 5.0
+    idle_beat_interval: float = 60.0
+    poll_interval: float = 1.0
+    pass_interval: float = 10.0
+    repair_interval: float = 60.0
+    quarantine: float = 600.0
+    outage_grace: float = 900.0
+    retention: float = 30 * 86400.0
+    inbox_patience: float = 5.0
+    requeue_backoff: float = 1.0
+    requeue_backoff_max: float = 60.0
+    host_killer_limit: int = 3
+    start_failure_limit: int = 3
+
+
+class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Who runs the job's current attempt. `agent` is an agent id, `host` its host name."""
+
+    agent: str
+    host: str
+    since: float
+
+
+class Stop(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A wish that the job end. `reason` is shown to people; `by` says who: "user", "parent", "expired"."""
+
+    at: float
+    reason: str = ""
+    by: str = "user"
+
+
+class Parent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The job and the attempt of it that launched this one; `detached` children outlive their parent."""
+
+    job: str
+    attempt: int
+    detached: bool = False
+
+
+class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The dropped file a job was made from: its key and the version that was read."""
+
+    key: str
+    version: str
+
+
+class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a task uses. CPU in seconds so far, cpu_percent of one core lately; memory and disk in bytes."""
+
+    cpu_seconds: float = 0.0
+    cpu_percent: float = 0.0
+    memory: int = 0
+    memory_peak: int = 0
+    disk: int = 0
+
+
+class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a job returned: in `value` (JSON), in `data` (base64), or in the object `key` when it is large.
+
+    Attributes:
+        encoding: "json", "pickle" (cloudpickle, protocol 5) or "bytes".
+        value: the result itself, for "json" that fits the record.
+        data: base64 of the bytes, for the other encodings that fit the record.
+        key: object that holds the bytes otherwise.
+        size: bytes of the encoded result.
+    """
+
+    encoding: str
+    value: Any = None
+    data: str = ""
+    key: str = ""
+    size: int = 0
+
+
+class Exit(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How an attempt ended.
+
+    Attributes:
+        kind: "success", "exited" (code), "signalled" (signal), "out-of-memory", "timeout", "exception" (traceback),
+            "unhealthy", "stopped", "preempted", "start-failed", "lost" (its agent died), "too-large" (the result).
+        message: one line for people.
+        code: exit code of the process.
+        signal: number of the signal that ended it.
+        exception: type name of what a callable raised.
+        traceback: text of it.
+        data: base64 of the pickled exception, if it could be pickled.
+        usage: totals and peaks over the attempt.
+        log_chunks: number of log chunks that were shipped; followers stop after the last.
+    """
+
+    kind: str
+    message: str = ""
+    code: int | None = None
+    signal: int | None = None
+    exception: str = ""
+    traceback: str = ""
+    data: str = ""
+    usage: Usage | None = None
+    log_chunks: int | None = None
+
+
+class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One finished attempt, kept in the record for people: the last `HISTORY` of them."""
+
+    attempt: int
+    agent: str
+    host: str
+    started_at: float
+    ended_at: float
+    exit: Exit
+
+
+HISTORY = 5
+
+
+class JobRecord(Record, kw_only=True):
+    """`jobs/<job_id>.json`: the one truth about a job: its spec and its mutable state.
+
+    Attributes:
+        status: see `fray_coordinator.protocol.transitions`; one that is not known is left alone.
+        attempt: number of the current attempt, from 1; only grows. The fence of every commit.
+        lease: the current attempt's holder; only while RUNNING.
+        stop: set once; a job with it is never requeued or restarted.
+        failures, preemptions: attempts spent from either budget.
+        agent_deaths: attempts in a row that ended with their agent's death and no SIGTERM.
+        start_failures: attempts in a row that could not be started.
+        avoid: hosts that failed to start it lately; a claimer on one of them waits `not_before` out.
+        not_before: earliest time of the next claim.
+        expiring: retention has begun to delete what belongs to this job.
+    """
+
+    id: str
+    spec: JobSpec
+    status: str
+    attempt: int = 1
+    lease: Lease | None = None
+    stop: Stop | None = None
+    parent: Parent | None = None
+    inbox: InboxOrigin | None = None
+    failures: int = 0
+    preemptions: int = 0
+    agent_deaths: int = 0
+    start_failures: int = 0
+    avoid: list[str] = []
+    not_before: float = 0.0
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit: Exit | None = None
+    result: Result | None = None
+    history: list[Attempt] = []
+    expiring: bool = False
+
+
+class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One lease as its holder's heartbeat lists it.
+
+    Attributes:
+        attempt: the attempt that is (or is about to be) held.
+        phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
+    """
+
+    attempt: int
+    phase: str = "claiming"
+    usage: Usage | None = None
+
+
+class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An amount of resources: what a task wants, what a host has, what is free. memory and disk in bytes.
+
+    Attributes:
+        cpu: cores, in thousandths.
+        device: "gpu-h100", "tpu-v5litepod-16" ...: kind and variant of the accelerator; "" for none.
+        device_count: accelerators (GPU) or chips of this host (TPU).
+    """
+
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+    device: str = ""
+    device_count: int = 0
+
+
+class AgentRecord(Record, kw_only=True):
+    """`agents/<agent_id>.json`: heartbeat, capacity, leases and mailbox of one agent process.
+
+    Attributes:
+        state: "live", "dead" (declared by an observer), "left" (ended by itself with nothing held).
+        beat: counter that only the agent raises.
+        interval: seconds between beats that this record promises.
+        holdings: leases by job id, unresolved claims included. In a dead record: the log of its burial.
+        mail: someone asks the agent to look at its jobs; set by senders, cleared by an applied beat.
+        drain: someone asks the agent to take no more work and to leave when it has none.
+        buried: every holding of this dead agent has been put back.
+        started_at: when the process started.
+        trouble: why the agent claims nothing, for people.
+        preemptible: the host may be taken away at any time.
+    """
+
+    id: str
+    host: str
+    pool: str
+    state: str = "live"
+    beat: int = 0
+    interval: float = 5.0
+    holdings: dict[str, Holding] = {}
+    mail: bool = False
+    drain: bool = False
+    buried: bool = False
+    capacity: Resources = msgspec.field(default_factory=Resources)
+    free: Resources = msgspec.field(default_factory=Resources)
+    started_at: float = 0.0
+    trouble: str = ""
+    preemptible: bool = False
+
+
+class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An agent whose beat stands still at `beat`, for `age` seconds; `spared` once by the mass-death guard."""
+
+    beat: int
+    age: float = 0.0
+    spared: bool = False
+
+
+class PoolView(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the last pass saw of a pool: live agents, and how many more one-core tasks they could take."""
+
+    agents: int = 0
+    slots: int = 0
+
+
+class PassRecord(Record, kw_only=True):
+    """`coordinator/pass.json`: the lease of the coordinator's pass and what it knows of suspects.
+
+    Attributes:
+        holder: agent id, or "once-<token>" of a `fray coordinate --once`; "" when free.
+        progress: raised by the holder after each pass; the lease's heartbeat.
+        holder_beat: the holder's own beat when it wrote this; lets a successor credit its observation.
+        suspects: by agent id.
+        pools: by pool name; a hint for claimers.
+        problems: objects that raised in the last pass, with the error, for `fray fsck` and `fray doctor`.
+        repaired_at: when the last full repair (indexes, children, retention) ended.
+    """
+
+    holder: str = ""
+    progress: int = 0
+    holder_beat: int = 0
+    suspects: dict[str, Suspect] = {}
+    pools: dict[str, PoolView] = {}
+    problems: dict[str, str] = {}
+    repaired_at: float = 0.0
+
+
+class PendingEntry(Record, kw_only=True):
+    """`pending/<pool>/...`: an index entry; everything that matters is in its name."""
+
+    job: str
+    attempt: int
+
+
+class ChildEntry(Record, kw_only=True):
+    """`children/<parent>/<attempt>/<child>`: an index entry; everything that matters is in its name."""
+
+    child: str
+
+
+class Doorbell(Record, kw_only=True):
+    """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only."""
+
+    rung_at: float = 0.0
+
+
+class Rejection(msgspec.Struct, kw_only=True):
+    """`inbox/rejected/<name>.<version>.json`: why a dropped file was not admitted, and what it held."""
+
+    key: str
+    reason: str
+    rejected_at: float
+    content: str

@@ -1,0 +1,38 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from fray_layouts.errors import InvalidInput
+
+_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)\s*", re.IGNORECASE)
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
+
+
+def parse_bytes(field: str, value: int | str) -> int:
+    """Bytes in `value`: a number, or text such as "128m", "2GB" (powers of 1000) or "512MiB" (powers of 1024).
+
+    Raises:
+        InvalidInput: naming `field`, if it is negative or not a size.
+    """
+    if isinstance(value, int):
+        if value < 0:
+            raise InvalidInput(field, value, "give a size of at least 0")
+        return value
+    found = _SIZE.fullmatch(value)
+    unit = found["unit"].lower().removesuffix("b") if found else None
+    factor = None if unit is None else (_DECIMAL | _BINARY).get(unit)
+    if found is None or factor is None:
+        raise InvalidInput(field, value, "give bytes, or a size such as 512MiB or 2GB")
+    return int(float(found["number"]) * factor)
+
+
+def format_bytes(size: float) -> str:
+    """`size` bytes for people, in powers of 1024: "512 B", "1.5 MiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
