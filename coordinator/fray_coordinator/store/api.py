@@ -77,7 +77,11 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The write was not applied and never will be: decide again from `current` (None: the name is absent)."""
+    """The write is not in the object, and cannot get into it: decide again from `current` (None: the name is absent).
+
+    Two limits that no client can see past: a create that is still on its way lands when the name is deleted first
+    (never reuse names), and a name that is absent may have held our write before somebody deleted it.
+    """
 
     current: Object | None
 
@@ -117,10 +121,11 @@ class Refused(AttemptFailed):
 class Backend(Protocol):
     """One attempt per call, no retries inside, outcomes by exception. Keys are as `names` builds them.
 
-    Every method may raise any `AttemptFailed`. `server_time` is the storage's clock as the last answer told it,
-    with this host's monotonic time at that answer; None while no answer has told it.
+    Every method may raise any `AttemptFailed`.
     """
 
+    root: str
+    """The URL that `open_store` accepts, for messages."""
     scheme: str
     local: bool
     """Requests are free and fast (files, memory): callers may poll often."""

@@ -1,0 +1,137 @@
+"""Objects as plain files: `<root>/<key>` holds exactly the object's bytes, so people may `cat` and `cp` them.
+
+The version is the digest of the content. A file's inode and times are no version (a quick change and back leaves them
+equal), and a counter kept beside the file would miss what people drop by hand. The body of a record is unique, because
+it carries the id of its write, so equal content means that nothing happened: the same rule as on S3.
+
+A create links a finished file into place, which is atomic even against plain tools. A change takes the name's lock,
+compares, and renames a finished file over it. Reads take no lock. File and folder are synced before the answer.
+
+Unlike on object stores, a key cannot also be the folder of other keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import (
+    ABSENT,
+    NOT_MODIFIED,
+    Applied,
+    Expectation,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    Refused,
+    Unknown,
+    Version,
+)
+from fray_coordinator.store.files import Files
+from fray_coordinator.store.locks import Locks
+
+T = TypeVar("T")
+
+LARGE = 256 * 1024
+"""Bytes from which file calls move to a thread; smaller ones take about as long as the way there and back."""
+
+
+class LocalBackend:
+    """One attempt at the files below `folder`, which the first write makes."""
+
+    scheme = "file"
+    local = True
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.root = folder.as_uri()
+        self._files = Files(folder)
+        self._locks = Locks(self._files.locks, clock)
+        self._prepared = False
+
+    async def get(self, key: str) -> Object | None:
+        with _explained(key):
+            size = self._files.size(key)
+            return None if size is None else await _run(size, partial(self._files.read, key))
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        current = await self.get(key)
+        return NOT_MODIFIED if current is not None and current.version == version else current
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        with _explained(key):
+            self._prepare()
+            if expect is ABSENT:
+                return await _run(len(data), partial(self._files.create, key, data))
+            return await self._locked(key, len(data), partial(self._files.replace, key, data, expect))
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        with _explained(key):
+            if self._files.size(key) is not None:
+                self._prepare()
+                await self._locked(key, 0, partial(self._files.delete, key, expect))
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        with _explained(key):
+            await _run(self._files.size(key) or 0, partial(self._files.move_aside, key, expect, aside))
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        with _explained(prefix):
+            return await asyncio.to_thread(lambda: list(islice(self._files.rows(prefix, after, versions), limit)))
+
+    def server_offset(self) -> float | None:
+        """The file system of this machine keeps this machine's time."""
+        return 0.0
+
+    async def close(self) -> None:
+        """Nothing stays open between calls."""
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._files.prepare()
+            self._prepared = True
+
+    async def _locked(self, key: str, size: int, work: Callable[[], T]) -> T:
+        """Do `work` under the key's lock. The lock is let go where the work ends, even if the caller is cancelled."""
+        size = max(size, self._files.size(key) or 0)
+        handle = await self._locks.acquire(key)
+
+        def work_and_release() -> T:
+            try:
+                return work()
+            finally:
+                self._locks.release(handle)
+
+        return await _run(size, work_and_release)
+
+
+async def _run(size: int, work: Callable[[], T]) -> T:
+    if size < LARGE:
+        return work()
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+@contextmanager
+def _explained(key: str) -> Iterator[None]:
+    """Turn the operating system's errors into outcomes of the attempt."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{key}: {error.strerror} ({error.filename})" if error.filename else f"{key}: {error.strerror}"
+        match error.errno:
+            case errno.ENOSPC | errno.EDQUOT | errno.EMFILE | errno.ENFILE | errno.ENOENT:
+                raise NotApplied(text) from error
+            case errno.EACCES | errno.EPERM | errno.EROFS:
+                raise Refused(f"{text}; this user needs the right to read and write below the root") from error
+            case errno.ENOTDIR | errno.EISDIR | errno.EEXIST:
+                raise Refused(f"{text}; local files cannot hold a key that is also the folder of others") from error
+            case errno.EIO:
+                raise Unknown(text) from error
+        raise Refused(text) from error

@@ -1,0 +1,119 @@
+"""Objects in this process's memory: for private clusters in threads, and for simulations.
+
+No threads and no real time: the answers depend on the calls and on the clock alone. Versions are digests of the
+content, so that code which relies on more than S3 promises fails here too.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Iterator
+from itertools import islice
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import (
+    ABSENT,
+    ANY,
+    NOT_MODIFIED,
+    Applied,
+    Expectation,
+    Listed,
+    NotModified,
+    Object,
+    PreconditionFailed,
+    Version,
+)
+from fray_coordinator.store.metering import NameLimit
+
+
+def digest(data: bytes) -> Version:
+    """The version of a body where the storage gives none of its own: 128 bits of BLAKE2b, in hex."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class Contents:
+    """Objects by name, and their names in order. Code points sort as their UTF-8 bytes do."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self._keys: list[str] = []
+
+    def set(self, key: str, value: Object) -> None:
+        if key not in self.objects:
+            bisect.insort(self._keys, key)
+        self.objects[key] = value
+
+    def remove(self, key: str) -> None:
+        if self.objects.pop(key, None):
+            del self._keys[bisect.bisect_left(self._keys, key)]
+
+    def keys(self, prefix: str, after: str | None) -> Iterator[str]:
+        start = bisect.bisect_left(self._keys, prefix)
+        if after is not None:
+            start = max(start, bisect.bisect_right(self._keys, after))
+        for key in islice(self._keys, start, None):
+            if not key.startswith(prefix):
+                return
+            yield key
+
+
+class MemoryBackend:
+    """One attempt at objects in memory; it never fails, except for the limit.
+
+    Args:
+        root: for messages.
+        contents: shared by all backends that show the same root.
+        limit: imitates the limit that GCS puts on writing one name.
+    """
+
+    scheme = "memory"
+    local = True
+
+    def __init__(self, root: str, contents: Contents, clock: Clock, limit: NameLimit | None = None) -> None:
+        self.root = root
+        self._contents = contents
+        self._clock = clock
+        self._limit = limit
+
+    async def get(self, key: str) -> Object | None:
+        return self._contents.objects.get(key)
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        current = self._contents.objects.get(key)
+        return NOT_MODIFIED if current is not None and current.version == version else current
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        if self._limit:
+            self._limit.spend(key)
+        self._check(key, expect)
+        written = Object(bytes(data), digest(data), self._clock.wall())
+        self._contents.set(key, written)
+        return Applied(written.version, written.updated)
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        if key in self._contents.objects:
+            self._check(key, expect)
+            self._contents.remove(key)
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        await self.delete(key, expect)
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        keys = islice(self._contents.keys(prefix, after), limit)
+        return [self._row(key) if versions else Listed(key) for key in keys]
+
+    def server_offset(self) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        """Nothing to let go of: the contents stay for whoever opens this root next."""
+
+    def _row(self, key: str) -> Listed:
+        current = self._contents.objects[key]
+        return Listed(key, current.version, current.updated)
+
+    def _check(self, key: str, expect: Expectation) -> None:
+        current = self._contents.objects.get(key)
+        if expect is not ANY and expect != (current.version if current else ABSENT):
+            raise PreconditionFailed(key)

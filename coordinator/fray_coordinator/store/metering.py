@@ -1,0 +1,112 @@
+"""Counts the requests that are paid for, prices them, and imitates the one limit that clusters run into.
+
+Providers price by class: a write or a list (class A) costs twelve times a read (class B), a delete nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import Applied, Backend, Expectation, Listed, NotApplied, NotModified, Object, Version
+
+ROWS_PER_REQUEST = 1000
+"""A listing costs one request for every thousand rows, on GCS and on S3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Dollars for 1,000 requests of each class."""
+
+    class_a: float
+    class_b: float
+
+
+GCS = Prices(class_a=0.005, class_b=0.0004)
+S3 = Prices(class_a=0.005, class_b=0.0004)
+
+
+@dataclass(slots=True)
+class Usage:
+    """Requests sent, every retry included; subtract two snapshots for what lies between them."""
+
+    writes: int = 0
+    lists: int = 0
+    reads: int = 0
+    deletes: int = 0
+
+    @property
+    def class_a(self) -> int:
+        return self.writes + self.lists
+
+    @property
+    def class_b(self) -> int:
+        return self.reads
+
+    def cost(self, prices: Prices) -> float:
+        """Dollars at list price."""
+        return (self.class_a * prices.class_a + self.class_b * prices.class_b) / 1000
+
+    def snapshot(self) -> Usage:
+        return replace(self)
+
+    def __sub__(self, earlier: Usage) -> Usage:
+        return Usage(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+
+
+class Metered:
+    """A backend that counts into `usage` what is asked of the backend inside it."""
+
+    def __init__(self, backend: Backend, usage: Usage) -> None:
+        self.root, self.scheme, self.local = backend.root, backend.scheme, backend.local
+        self.server_offset, self.close = backend.server_offset, backend.close
+        self._backend = backend
+        self._usage = usage
+
+    async def get(self, key: str) -> Object | None:
+        self._usage.reads += 1
+        return await self._backend.get(key)
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        self._usage.reads += 1
+        return await self._backend.get_if_changed(key, version)
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        self._usage.writes += 1
+        return await self._backend.put(key, data, expect)
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        self._usage.deletes += 1
+        await self._backend.delete(key, expect)
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        self._usage.deletes += 1
+        await self._backend.withdraw(key, expect, aside)
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        self._usage.lists += 1
+        rows = await self._backend.list(prefix, after, limit, versions)
+        self._usage.lists += max(0, len(rows) - 1) // ROWS_PER_REQUEST
+        return rows
+
+
+class NameLimit:
+    """The documented limit of one name on GCS: a burst of 3 writes, refilled at 1 a second; beyond it, 429."""
+
+    BURST = 3.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._names: dict[str, tuple[float, float]] = {}
+
+    def spend(self, key: str) -> None:
+        """Account for one write of `key`. Raises `NotApplied` when the name has been written too fast."""
+        now = self._clock.boottime()
+        left, since = self._names.get(key, (self.BURST, now))
+        left = min(self.BURST, left + now - since)
+        if left < 1:
+            raise NotApplied(f"429: {key} is written faster than once a second", after=1 - left)
+        self._names[key] = (left - 1, now)

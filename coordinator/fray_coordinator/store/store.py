@@ -1,0 +1,254 @@
+"""The store that everything else uses: retries, bounded in time, and every lost reply resolved by reading back.
+
+A conditional write has three outcomes: applied, rejected, or unknown because the reply was lost. This layer never
+guesses. A record carries the id of the write that made it (`op`), of the few before (`recent_ops`) and of its creation
+(`created_op`); an immutable object is compared byte by byte. What is found under the name tells which outcome it was,
+and if the expectation still holds, the same bytes are sent again on the same precondition: an earlier attempt that
+lands late then changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
+from fray_coordinator.clock import Chance, Clock
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.store.api import (
+    ABSENT,
+    ANY,
+    Applied,
+    Backend,
+    Expect,
+    Expectation,
+    Gone,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    Outcome,
+    PreconditionFailed,
+    Refused,
+    Rejected,
+    Superseded,
+    Unknown,
+    Version,
+)
+from fray_coordinator.store.keys import check_key
+from fray_coordinator.store.metering import Metered, Usage
+
+T = TypeVar("T")
+
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 8.0
+CLOCK_KEY = "doctor/clock"
+"""An object that is never there: asking for it tells the storage's time and that the root may be read."""
+
+
+class Store:
+    """One root, opened.
+
+    Args:
+        backend: where the objects are.
+        clock: measures patience and waits; its wall time plus the learnt offset is `now()`.
+        chance: draws the jitter of retries.
+        patience: seconds that one call may go on trying before it raises `StoreUnavailable`.
+
+    Every method raises `StoreUnavailable` when the storage does not answer within `patience`, `StoreRefused` when it
+    will not do it however often it is asked, and `InvalidInput` for a key that no store can hold.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock, chance: Chance, patience: float = 60.0) -> None:
+        self.usage = Usage()
+        self.patience = patience
+        self._backend = Metered(backend, self.usage)
+        self._clock = clock
+        self._chance = chance
+
+    @property
+    def root(self) -> str:
+        return self._backend.root
+
+    @property
+    def local(self) -> bool:
+        """Requests are free and fast, so polling often costs nothing."""
+        return self._backend.local
+
+    async def get(self, key: str) -> Object | None:
+        """The object as it is now; None when the name is absent."""
+        check_key(key)
+
+        async def read() -> Object | None:
+            return await self._backend.get(key)
+
+        return await self._persist("get", key, read)
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        """The object, or `NOT_MODIFIED` while it still has `version`: the cheap way to poll."""
+        check_key(key)
+
+        async def read() -> Object | NotModified | None:
+            return await self._backend.get_if_changed(key, version)
+
+        return await self._persist("get", key, read)
+
+    async def put(self, key: str, data: bytes, expect: Expectation, op: str | None = None) -> Outcome:
+        """Write `data` if the name meets `expect`.
+
+        Args:
+            data: with `op`, a JSON record that carries `op`, `recent_ops` and `created_op`; without, any bytes.
+            expect: a version, `ABSENT`, or `ANY`. A version needs `op`: only a record can tell whose write it is.
+            op: the id of this write, never used before.
+
+        Returns:
+            `Applied` only if the object now is this write. `StoreUnavailable` leaves the write unresolved.
+        """
+        check_key(key)
+        if op is None and not isinstance(expect, Expect):
+            raise ValueError("a write on a version needs an op: without it a lost reply cannot be resolved")
+        in_doubt = False
+
+        async def write() -> Outcome:
+            nonlocal in_doubt
+            if in_doubt and (outcome := await self._read_back(key, data, expect, op)):
+                return outcome
+            try:
+                return await self._backend.put(key, data, expect)
+            except Unknown:
+                in_doubt = expect is not ANY or op is not None
+                raise
+            except PreconditionFailed:
+                in_doubt = True
+                if outcome := await self._read_back(key, data, expect, op):
+                    return outcome
+                raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
+
+        return await self._persist("put", key, write)
+
+    async def delete(self, key: str, expect: Expectation = ANY) -> Gone | Rejected:
+        """Delete the name if it meets `expect`, and go on until the storage says that it is absent."""
+        check_key(key)
+
+        async def remove() -> None:
+            await self._backend.delete(key, expect)
+
+        return await self._remove("delete", key, expect, remove)
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> Gone | Rejected:
+        """Delete an object that people write with plain tools; local files move it to `aside` (`Backend.withdraw`)."""
+        check_key(key)
+        check_key(aside)
+
+        async def remove() -> None:
+            await self._backend.withdraw(key, expect, aside)
+
+        return await self._remove("withdraw", key, expect, remove)
+
+    async def list(
+        self, prefix: str, after: str | None = None, limit: int | None = None, versions: bool = False
+    ) -> list[Listed]:
+        """Keys that start with `prefix`, in order of their UTF-8 bytes.
+
+        Args:
+            after: only keys strictly behind this one.
+            limit: at most so many rows.
+            versions: fill in `version` and `updated` (on local files this reads every object).
+        """
+
+        async def read() -> list[Listed]:
+            return await self._backend.list(prefix, after, limit, versions)
+
+        return await self._persist("list", prefix, read)
+
+    def now(self) -> float:
+        """The storage's clock, seconds since the epoch. Raises `RuntimeError` before `learn_clock()`."""
+        offset = self._backend.server_offset()
+        if offset is None:
+            raise RuntimeError("the storage's clock is not known yet: await learn_clock() first")
+        return self._clock.wall() + offset
+
+    async def learn_clock(self) -> None:
+        """Make sure that `now()` works; costs one read if no answer has told the time yet."""
+        if self._backend.server_offset() is None:
+            await self.get(CLOCK_KEY)
+
+    async def close(self) -> None:
+        await self._backend.close()
+
+    async def _read_back(self, key: str, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
+        return judge(await self._backend.get(key), data, expect, op)
+
+    async def _remove(
+        self, verb: str, key: str, expect: Expectation, remove: Callable[[], Awaitable[None]]
+    ) -> Gone | Rejected:
+        async def attempt() -> Gone | Rejected:
+            try:
+                await remove()
+            except PreconditionFailed:
+                current = await self._backend.get(key)
+                if current is None:
+                    return Gone()
+                if current.version != expect:
+                    return Rejected(current)
+                raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
+            return Gone()
+
+        return await self._persist(verb, key, attempt)
+
+    async def _persist(self, verb: str, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Call `attempt` until it returns, while patience lasts."""
+        deadline = self._clock.boottime() + self.patience
+
+        def out_of_time(state: RetryCallState) -> bool:
+            return self._clock.boottime() + state.upcoming_sleep > deadline
+
+        retrying = AsyncRetrying(
+            sleep=self._clock.sleep,
+            wait=self._wait,
+            stop=out_of_time,
+            retry=retry_if_exception_type((NotApplied, Unknown)),
+            reraise=True,
+        )
+        try:
+            return await retrying(attempt)
+        except (NotApplied, Unknown) as error:
+            raise StoreUnavailable(
+                f"{verb} {self.root}/{key}: no success within {self.patience:g} s, the last answer was: {error}"
+            ) from error
+        except Refused as error:
+            raise StoreRefused(f"{verb} {self.root}/{key}: {error}") from error
+
+    def _wait(self, state: RetryCallState) -> float:
+        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.after if isinstance(error, NotApplied) and error.after else 0.0
+        return asked + longest * self._chance.uniform(0.5, 1.0)
+
+
+def judge(current: Object | None, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
+    """The outcome of a write in doubt, from what is under its name now; None: not applied so far, send it again."""
+    if current is not None:
+        record = _ids(current.data) if op is not None else {}
+        if current.data == data or (op is not None and record.get("op") == op):
+            return Applied(current.version, current.updated)
+        if op is not None and (op in _texts(record.get("recent_ops")) or record.get("created_op") == op):
+            return Superseded(current)
+    if expect is ANY or expect == (ABSENT if current is None else current.version):
+        return None
+    return Rejected(current)
+
+
+def _ids(data: bytes) -> dict[str, Any]:
+    """The record in `data`; empty when it is not one, because somebody else may write anything under any name."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _texts(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
