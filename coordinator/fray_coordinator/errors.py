@@ -26,3 +26,11 @@ class JobNotFound(Permanent):
 
 class JobGone(Permanent):
     """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
+
+
+class BadRecord(Permanent):
+    """An object under this root is not the record that its name promises; `fray fsck` says which."""
+
+
+class ParentNotRunning(Permanent):
+    """The parent that a spec names does not run; a child needs a running parent."""

@@ -71,4 +71,4 @@ def _overlay(value: Any, raw: Any) -> Any:
 def _default(field: msgspec.structs.FieldInfo) -> Any:
     if field.default is not msgspec.NODEFAULT:
         return field.default
-    return field.default_factory()  # type: ignore[operator]
+    return field.default_factory()

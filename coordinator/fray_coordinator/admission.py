@@ -1,0 +1,129 @@
+"""The inbox: files that people drop become jobs, or are rejected with the reason beside them.
+
+What is decided is in `protocol.inbox`. This module keeps what must be seen twice: a file that does not parse may still
+be on its way, so it is rejected only after it lay unchanged over two looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+from fray_layouts import names
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Inbox
+from fray_layouts.records import JobRecord, Parent, Rejection
+from fray_layouts.spec import JobSpec, parse_spec
+
+from fray_coordinator import doorbell, index
+from fray_coordinator.core import Core
+from fray_coordinator.errors import ParentNotRunning
+from fray_coordinator.protocol.inbox import record_of_drop, settle
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.records import Stored
+from fray_coordinator.store.api import ABSENT, Object
+from fray_coordinator.submit import enter_child, running_attempt
+
+_KEPT_CONTENT = 64 * 1024
+
+
+@dataclass(slots=True)
+class Admission:
+    """One participant's work on the inbox; remembers which odd files it has seen, and since when."""
+
+    core: Core
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some file must be looked at again before it can be judged."""
+        return bool(self._seen)
+
+    async def look(self, key: str) -> None:
+        """Deal with one key under `inbox/`."""
+        if Inbox.is_drop(key):
+            await self._look_at_drop(key)
+        elif key.startswith(Inbox.aside_prefix):
+            await self._look_aside(key)
+
+    def forget_all_but(self, keys: list[str]) -> None:
+        """Drop what is remembered of files that are no longer there."""
+        self._seen = {key: seen for key, seen in self._seen.items() if key in set(keys)}
+
+    async def settle_record(self, job: Stored[JobRecord]) -> None:
+        """Admit or withdraw an unadmitted record by what the inbox holds now, and finish what follows."""
+        origin = job.record.inbox
+        if origin is None:
+            return
+        lies = await self.core.store.get(origin.key)
+        version = lies.version if lies else None
+        update = await self.core.records.update(
+            job.key, JobRecord, lambda now: settle(now, version, self.core.now()) if now else None, known=job
+        )
+        if update.stored is not None and update.stored.record.status == Status.PENDING:
+            await index.enter(self.core, update.stored.record)
+            await doorbell.ring(self.core, update.stored.record.spec.pool)
+        if update.stored is not None and update.stored.record.status not in (Status.UNADMITTED, Status.STOPPED):
+            await self._take_away(origin.key, origin.version)
+
+    async def _look_at_drop(self, key: str) -> None:
+        drop = await self.core.store.get(key)
+        if drop is None:
+            return
+        if not _is_json_object(drop.data) and not self._lay_still(key, drop.version):
+            return
+        try:
+            spec = parse_spec(drop.data)
+            await self._admit(key, drop, spec)
+        except (InvalidInput, ParentNotRunning) as error:
+            await self._reject(key, drop, str(error))
+
+    async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
+        job = record_of_drop(key, drop.version, drop.updated, spec)
+        if spec.parent:
+            attempt = await running_attempt(self.core, spec.parent)
+            job.parent = Parent(job=spec.parent, attempt=attempt, detached=spec.detached)
+            await enter_child(self.core, job)
+        written = await self.core.records.write(names.Jobs.key(job.id), JobRecord, job, None)
+        if written.stored is None:
+            return
+        if written.stored.record.inbox == job.inbox:
+            await self.settle_record(written.stored)
+        else:  # resubmitted under an id of its own: the first job stands for this drop too
+            await self._take_away(key, drop.version)
+
+    async def _reject(self, key: str, drop: Object, reason: str) -> None:
+        content = drop.data[:_KEPT_CONTENT].decode("utf-8", "replace")
+        rejection = Rejection(key=key, reason=reason, rejected_at=self.core.now(), content=content)
+        await self.core.store.put(Inbox.rejected(key, drop.version), msgspec.json.encode(rejection), ABSENT)
+        await self._take_away(key, drop.version)
+
+    async def _take_away(self, key: str, version: str) -> None:
+        await self.core.store.withdraw(key, version, Inbox.aside(key, version, self.core.chance.token(8)))
+
+    async def _look_aside(self, key: str) -> None:
+        """A local file that was moved aside: what it held was dealt with, unless a `cp` went on writing into it."""
+        parsed = Inbox.parse_aside(key)
+        lies = await self.core.store.get(key)
+        if parsed is None or lies is None or not self._lay_still(key, lies.version):
+            return
+        stem, dealt_with = parsed
+        if lies.version != dealt_with:
+            await self.core.store.put(Inbox.key(f"{stem}-{lies.version[:8]}"), lies.data, ABSENT)
+        await self.core.store.delete(key, lies.version)
+
+    def _lay_still(self, key: str, version: str) -> bool:
+        """Whether the file was seen unchanged over two looks, far enough apart."""
+        now = self.core.clock.boottime()
+        known, since = self._seen.get(key, ("", now))
+        if known != version:
+            self._seen[key] = (version, now)
+            return False
+        return now - since >= self.core.settings.inbox_patience
+
+
+def _is_json_object(data: bytes) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(data), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

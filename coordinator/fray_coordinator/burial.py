@@ -1,0 +1,43 @@
+"""Burying dead agents: every job that the record lists is put back, and only then is the record marked buried."""
+
+from __future__ import annotations
+
+from fray_layouts import names
+from fray_layouts.records import AgentRecord, JobRecord
+from msgspec.structs import replace
+
+from fray_coordinator import index
+from fray_coordinator.core import Core, each
+from fray_coordinator.protocol.death import declare_dead, needs_burial
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.records import Stored
+
+
+async def kill(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord] | None:
+    """Declare the agent dead on condition of the beat that was observed; None if it lives after all."""
+    beat = agent.record.beat
+    update = await core.records.update(
+        agent.key, AgentRecord, lambda now: declare_dead(now, beat) if now else None, known=agent
+    )
+    stored = update.stored
+    return stored if stored is not None and stored.record.state == "dead" else None
+
+
+async def bury(core: Core, agent: Stored[AgentRecord]) -> None:
+    """Put back what the dead agent held and mark it buried once job and index agree for all of it."""
+    if not needs_burial(agent.record):
+        return
+    await each(list(agent.record.holdings), lambda job: _settle(core, job, agent.record.id))
+
+    def mark(now: AgentRecord | None) -> AgentRecord | None:
+        return replace(now, buried=True) if now is not None and needs_burial(now) else None
+
+    await core.records.update(agent.key, AgentRecord, mark, known=agent)
+
+
+async def _settle(core: Core, job_id: str, dead: str) -> None:
+    """Look at one listed job, in whatever state, until it and the index agree."""
+    job = await core.records.read(names.Jobs.key(job_id), JobRecord)
+    now = await index.put_back_from(core, job, dead) if job is not None else None
+    if now is not None and now.record.status == Status.PENDING:
+        await index.enter(core, now.record)

@@ -1,0 +1,58 @@
+"""Claiming jobs for an agent. What may be claimed is decided in `protocol.claim`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fray_layouts import names
+from fray_layouts.names import Pending
+from fray_layouts.records import JobRecord, Lease
+
+from fray_coordinator import index
+from fray_coordinator.core import Core
+from fray_coordinator.families import family_verdict
+from fray_coordinator.protocol.claim import Skip, claim, holds
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.records import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The agent holds the job."""
+
+    job: Stored[JobRecord]
+    rejections: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotClaimed:
+    """It does not. `until`: not before this storage time; None: the entry is stale. `rejections`: claims that lost."""
+
+    until: float | None
+    rejections: int
+
+
+async def try_claim(core: Core, entry: Pending, agent: str, host: str) -> Claimed | NotClaimed:
+    """Claim the attempt that the entry names.
+
+    Raises:
+        StoreUnavailable: unresolved: the claim may have been applied, or may yet be. The agent must keep listing it
+            and call this again until it answers.
+    """
+    rejections = 0
+    current = await core.records.read(names.Jobs.key(entry.job), JobRecord)
+    while True:
+        if current is None:
+            return NotClaimed(None, rejections)
+        if holds(current.record, entry.attempt, agent):
+            return Claimed(current, rejections)
+        lease = Lease(agent=agent, host=host, since=core.now())
+        wanted = claim(current.record, entry.attempt, lease, await family_verdict(core, current))
+        if isinstance(wanted, Skip):
+            return NotClaimed(wanted.until, rejections)
+        written = await core.records.write(current.key, JobRecord, wanted, current)
+        if written.wrote and is_terminal(wanted):
+            await index.leave(core, current.record)
+            return NotClaimed(None, rejections)
+        rejections += written.rejections
+        current = written.stored

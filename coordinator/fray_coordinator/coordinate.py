@@ -1,0 +1,148 @@
+"""The coordinator's pass: one function that does what no single job's holder does.
+
+It watches the agents, admits the inbox, and now and then repairs. Any agent runs it under `coordinator/pass.json`;
+`fray coordinate --once` runs it without the lease. Two at once do no harm: every write is conditional by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fray_layouts.names import Agents, Coordinator, Inbox
+from fray_layouts.records import AgentRecord, PassRecord, Suspect
+from msgspec.structs import replace
+
+from fray_coordinator.admission import Admission
+from fray_coordinator.core import Core
+from fray_coordinator.protocol import passlease
+from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
+from fray_coordinator.records import Stored, record_of
+from fray_coordinator.repair import Repair
+from fray_coordinator.watch import Watch
+
+
+@dataclass(slots=True)
+class Pass:
+    """One participant's share in the coordinator's pass.
+
+    Attributes:
+        identity: agent id, or "once-..." for a run without an agent.
+        own_beat: the agent's current beat, noted in the lease for its successor.
+    """
+
+    core: Core
+    identity: str
+    own_beat: Callable[[], int] = lambda: 0
+    watch: Watch = field(init=False)
+    admission: Admission = field(init=False)
+    repair: Repair = field(init=False)
+    lease: Stored[PassRecord] | None = None
+    _age: float = 0.0
+    _looked_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.core)
+        self.admission = Admission(self.core)
+        self.repair = Repair(self.core, self.admission)
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the last look found the lease to be ours."""
+        return self.lease is not None and self.lease.record.holder == self.identity
+
+    def pool_slots(self, pool: str) -> int:
+        """Free slots of a pool as the last pass saw them; a hint."""
+        view = self.lease.record.pools.get(pool) if self.lease else None
+        return view.slots if view else 1
+
+    async def turn(self) -> bool:
+        """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
+        await self._look_at_lease()
+        if not self.holds_lease and not await self._take():
+            return False
+        assert self.lease is not None, "it was just taken or seen"
+        await self._run(self.lease.record.suspects)
+        return True
+
+    async def once(self) -> None:
+        """Run without the lease: two looks, so that silence can be told, then leave the suspects for later runs."""
+        self.lease = await self.core.records.read(Coordinator.lease, PassRecord)
+        suspects = dict(self.lease.record.suspects) if self.lease else {}
+        suspects = await self.watch.look(suspects)
+        await self._admit()
+        if suspects or self.admission.waiting:
+            wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
+            await self.core.clock.sleep(wait)
+            suspects = await self.watch.look(suspects)
+            await self._admit()
+        await self.repair.run(self.watch.live())
+        alive = set(self.watch.live())
+        await self.core.records.update(
+            Coordinator.lease,
+            PassRecord,
+            lambda now: passlease.after_visit(now or PassRecord(), suspects, alive),
+        )
+
+    async def resign(self) -> None:
+        """Give the lease up, so that another need not wait for it to age."""
+        if self.holds_lease:
+            await self.core.records.update(
+                Coordinator.lease,
+                PassRecord,
+                lambda now: replace(now, holder="") if now and now.holder == self.identity else None,
+                known=self.lease,
+            )
+
+    async def _look_at_lease(self) -> None:
+        clock, before = self.core.clock, self.lease
+        gap = None if self._looked_at is None else clock.boottime() - self._looked_at
+        if before is None:
+            self.lease = await self.core.records.read(Coordinator.lease, PassRecord)
+        else:
+            self.lease = await self.core.records.reread(before)
+        self._looked_at = clock.boottime()
+        unchanged = before is not None and self.lease is not None and before.version == self.lease.version
+        self._age = passlease.lease_age(self._age, unchanged, gap, self.core.settings)
+
+    async def _take(self) -> bool:
+        found = self.lease.record if self.lease else None
+        if not passlease.may_take(found, self._age, self.core.settings):
+            return False
+        suspects: dict[str, Suspect] = {}
+        if found is not None:
+            old = await self.core.records.read(Agents.key(found.holder), AgentRecord) if found.holder else None
+            suspects = passlease.inherit(found, self._age, record_of(old))
+        wanted = replace(found or PassRecord(), holder=self.identity, suspects=suspects, holder_beat=self.own_beat())
+        written = await self.core.records.write(Coordinator.lease, PassRecord, wanted, self.lease)
+        self.lease = written.stored
+        self._age = 0.0
+        return written.wrote
+
+    async def _run(self, suspects: dict[str, Suspect]) -> None:
+        suspects = await self.watch.look(suspects)
+        await self._admit()
+        assert self.lease is not None, "a pass runs under the lease"
+        repaired_at = self.lease.record.repaired_at
+        if self.core.now() - repaired_at >= self.core.settings.repair_interval:
+            await self._renew(suspects, repaired_at)  # a long repair must not look like a dead holder
+            await self.repair.run(self.watch.live())
+            repaired_at = self.core.now()
+        await self._renew(suspects, repaired_at)
+
+    async def _renew(self, suspects: dict[str, Suspect], repaired_at: float) -> None:
+        def renewed(now: PassRecord | None) -> PassRecord | None:
+            if now is None or now.holder != self.identity:
+                return None
+            beat, pools = self.own_beat(), self.watch.pools()
+            return passlease.after_pass(now, self.identity, beat, suspects, pools, self.repair.problems, repaired_at)
+
+        update = await self.core.records.update(Coordinator.lease, PassRecord, renewed, known=self.lease)
+        self.lease = update.stored
+
+    async def _admit(self) -> None:
+        keys = [row.key for row in await self.core.store.list(Inbox.prefix)]
+        wanted = [key for key in keys if Inbox.is_drop(key) or key.startswith(Inbox.aside_prefix)]
+        self.admission.forget_all_but(wanted)
+        for key in wanted:
+            await self.admission.look(key)

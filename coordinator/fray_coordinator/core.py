@@ -1,0 +1,110 @@
+"""What every service needs: the store, the records in it, time, chance and the cluster's settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fray_layouts import names
+from fray_layouts.records import LAYOUT_VERSION, Settings
+from msgspec.structs import replace
+
+from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
+from fray_coordinator.errors import BadRecord, RootMismatch
+from fray_coordinator.records import Records
+from fray_coordinator.store.open import open_store
+from fray_coordinator.store.store import Store
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+LOCAL_POLL = 0.05
+"""Seconds between looks where requests cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One participant's view of one cluster."""
+
+    store: Store
+    records: Records
+    clock: Clock
+    chance: Chance
+    settings: Settings
+
+    @property
+    def root(self) -> str:
+        return self.store.root
+
+    def now(self) -> float:
+        """The storage's clock, seconds since the epoch."""
+        return self.store.now()
+
+    def jittered(self, seconds: float) -> float:
+        """`seconds`, up to a fifth more or less, so that many participants do not act in step."""
+        return seconds * self.chance.uniform(0.8, 1.2)
+
+
+async def open_core(
+    root: str, wanted: Settings | None = None, clock: Clock | None = None, chance: Chance | None = None
+) -> Core:
+    """Open a cluster by its root URL; a root without `cluster.json` becomes a cluster.
+
+    Args:
+        wanted: settings for a root that has none yet.
+
+    Raises:
+        RootMismatch: the root has another layout version, or a `cluster.json` that is not ours.
+        StoreRefused, StoreUnavailable: as the store says.
+    """
+    clock = clock or SystemClock()
+    chance = chance or system_chance()
+    store = await open_store(root, clock=clock, chance=chance)
+    try:
+        return await core_on(store, wanted, clock, chance)
+    except BaseException:
+        await store.close()
+        raise
+
+
+async def core_on(store: Store, wanted: Settings | None, clock: Clock, chance: Chance) -> Core:
+    """A core on a store that is open already."""
+    await store.learn_clock()
+    records = Records(store, clock, chance)
+    settings = await _settings(store, records, wanted, chance)
+    return Core(store, records, clock, chance, settings)
+
+
+async def _settings(store: Store, records: Records, wanted: Settings | None, chance: Chance) -> Settings:
+    template = wanted or Settings(poll_interval=LOCAL_POLL if store.local else Settings().poll_interval)
+    fresh = replace(template, cluster_id=chance.token(), created_at=store.now())
+    try:
+        update = await records.update(names.CLUSTER, Settings, lambda found: fresh if found is None else None)
+    except BadRecord as error:
+        raise RootMismatch(f"{store.root} is not a Fray root: {error}") from None
+    assert update.stored is not None, "it was found or created"
+    found = update.stored.record
+    if found.layout != LAYOUT_VERSION:
+        raise RootMismatch(
+            f"{store.root} has layout version {found.layout}, this Fray writes {LAYOUT_VERSION}; "
+            "use a Fray of that version, or another root"
+        )
+    return found
+
+
+async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = 16) -> list[V]:
+    """`act` on every item, `at_once` at a time, results in order; the first exception ends it."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(item: T) -> V:
+        async with gate:
+            return await act(item)
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,62 @@
+"""Ending the children of parents that ended. Which child must go is decided in `protocol.cascade`."""
+
+from __future__ import annotations
+
+from fray_layouts import names
+from fray_layouts.names import Child
+from fray_layouts.records import JobRecord
+
+from fray_coordinator import stopping
+from fray_coordinator.core import Core, each
+from fray_coordinator.protocol.cascade import Verdict, verdict
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.records import Stored, record_of
+
+
+async def family_verdict(core: Core, child: Stored[JobRecord]) -> Verdict:
+    """Whether the child may run; the parent is read now, that is after the child."""
+    link = child.record.parent
+    if link is None or link.detached:
+        return Verdict.KEEP
+    parent = await core.records.read(names.Jobs.key(link.job), JobRecord)
+    return verdict(child.record, record_of(parent), core.now(), core.settings.repair_interval)
+
+
+async def end_children(core: Core, parent: str) -> int:
+    """Stop the children of `parent` that may no longer run and forget those that have ended.
+
+    Returns:
+        How many entries are left; a terminal parent's children are listed again until it is 0.
+    """
+    entries = [Child.parse(row.key) for row in await core.store.list(Child.prefix(parent))]
+    left = await each([e for e in entries if e is not None], lambda entry: _end_child(core, entry))
+    return sum(left)
+
+
+async def _end_child(core: Core, entry: Child) -> bool:
+    """Deal with one entry; whether it stays."""
+    child = await core.records.read(names.Jobs.key(entry.child), JobRecord)
+    if child is None:
+        return await _keep_without_record(core, entry)
+    link = child.record.parent
+    moved_on = link is not None and link.attempt > entry.attempt
+    if is_terminal(child.record) or moved_on:
+        await core.store.delete(entry.key())
+        return False
+    if await family_verdict(core, child) is not Verdict.STOP:
+        return True
+    job = await stopping.stop(core, entry.child, "its parent no longer runs", by="parent", known=child)
+    return not is_terminal(job)
+
+
+async def _keep_without_record(core: Core, entry: Child) -> bool:
+    """An entry whose child was never created, or not yet: it stays for the quarantine, counted from its last write."""
+    lies = await core.store.get(entry.key())
+    if lies is None:
+        return False
+    if core.now() - lies.updated <= core.settings.quarantine:
+        return True
+    if await core.store.get(names.Jobs.key(entry.child)) is None:
+        await core.store.delete(entry.key(), lies.version)
+        return False
+    return True

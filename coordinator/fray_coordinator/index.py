@@ -1,0 +1,82 @@
+"""Keeping the pending index in agreement with the records. What to do is decided in `protocol.index`."""
+
+from __future__ import annotations
+
+from fray_layouts import codec, names
+from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
+
+from fray_coordinator import doorbell
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.finish import put_back
+from fray_coordinator.protocol.index import Care, care_for
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.records import Stored, record_of
+from fray_coordinator.store.api import ABSENT, ANY
+
+
+async def enter(core: Core, job: JobRecord, again: bool = False) -> None:
+    """Create the entry of the job's current attempt; `again` writes it as a new version even if it exists."""
+    op = core.chance.token(16)
+    body = PendingEntry(op=op, created_op=op, job=job.id, attempt=job.attempt)
+    await core.store.put(entry_of(job).key(), codec.encode(body), ANY if again else ABSENT, op)
+
+
+async def leave(core: Core, job: JobRecord) -> None:
+    """Delete the entry of the job's current attempt: it has ended, or an applied beat lists it."""
+    await core.store.delete(entry_of(job).key())
+
+
+async def requeued(core: Core, job: JobRecord, before: JobRecord) -> None:
+    """Finish a requeue: the new attempt's entry, then the old one's removal, then the bell."""
+    await enter(core, job)
+    await leave(core, before)
+    await doorbell.ring(core, job.spec.pool)
+
+
+async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:
+    """Put the job back if its holder is dead or absent, and see that job and index agree; the record as it is now."""
+    lease = known.record.lease
+    if known.record.status != Status.RUNNING or lease is None:
+        return known
+    holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord)
+    if holder is not None and holder.record.state == "live":
+        return known
+    return await put_back_from(core, known, lease.agent)
+
+
+async def put_back_from(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
+    """Put the job back if `agent`, which is dead or absent, holds it."""
+    before = known.record
+    update = await core.records.update(
+        known.key,
+        JobRecord,
+        lambda job: put_back(job, agent, core.now(), core.settings) if job else None,
+        known=known,
+    )
+    if update.stored is None:
+        return None
+    if update.wrote and update.stored.record.status == Status.PENDING:
+        await requeued(core, update.stored.record, before)
+    elif update.wrote:
+        await leave(core, before)
+    return update.stored
+
+
+async def tend(core: Core, key: str, entry: names.Pending) -> None:
+    """Look at one entry and give it what it needs."""
+    lies = await core.store.get(key)
+    if lies is None:
+        return
+    job = await core.records.read(names.Jobs.key(entry.job), JobRecord)
+    lease = job.record.lease if job else None
+    holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord) if lease else None
+    care = care_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
+    match care:
+        case Care.DELETE:
+            await core.store.delete(key, lies.version)
+        case Care.RENEW if job is not None:
+            await enter(core, job.record)
+            await core.store.delete(key, lies.version)
+        case Care.PUT_BACK if job is not None and lease is not None:
+            await put_back_from(core, job, lease.agent)

@@ -1,0 +1,56 @@
+"""Children end with the attempt of their parent that launched them.
+
+Invariant: no child runs for long without its parent running at the attempt that the child names, unless it is detached.
+Unsafe: a frozen parent process submits a child after the pass has listed and stopped the parent's children.
+Why not here: the `children/` entry is created before the child, so a later listing shows it, and entries are listed
+again until none is left; and a claimer reads the child, then its parent, then claims from that version of the child.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fray_layouts.records import JobRecord
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.transitions import Status, is_terminal
+
+
+class Verdict(Enum):
+    """What is to be done with a child."""
+
+    KEEP = "keep"
+    WAIT = "wait"
+    STOP = "stop"
+
+
+def verdict(child: JobRecord, parent: JobRecord | None, now: float, adoption_time: float) -> Verdict:
+    """Whether the child may run.
+
+    A child that was submitted with an id of its own can be adopted by its parent's next attempt, which submits it
+    again; it waits for `adoption_time` seconds from that attempt's start before it is stopped.
+
+    Args:
+        parent: the parent's record, read after the child's; None if it is gone.
+        now: the storage's clock.
+    """
+    link = child.parent
+    if link is None or link.detached:
+        return Verdict.KEEP
+    if parent is None or is_terminal(parent):
+        return Verdict.STOP
+    if parent.status == Status.RUNNING and parent.attempt == link.attempt:
+        return Verdict.KEEP
+    if child.spec.id and (parent.status != Status.RUNNING or now < (parent.started_at or now) + adoption_time):
+        return Verdict.WAIT
+    return Verdict.STOP
+
+
+def adopted(child: JobRecord, parent: str, attempt: int) -> JobRecord | None:
+    """The child as a child of a later attempt of the same parent; None if there is nothing to change."""
+    link = child.parent
+    if link is None or link.detached or is_terminal(child) or child.stop is not None:
+        return None
+    if link.job != parent or link.attempt >= attempt:
+        return None
+    return replace(child, parent=replace(link, attempt=attempt))

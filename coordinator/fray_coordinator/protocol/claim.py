@@ -1,0 +1,73 @@
+"""Claiming a pending job.
+
+Invariant: at most one agent runs an attempt, and an agent that might hold one says so in every beat.
+Unsafe: the claim's reply is lost; the agent forgets it; the claim lands; the index entry is deleted; nobody runs it.
+Why not here: the claim is listed in the heartbeat until it is known to be applied or rejected, the entry outlives it,
+and whether it was applied is judged by what the record says, never by the id of a write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fray_layouts.records import JobRecord, Lease
+
+from fray_coordinator.protocol.cascade import Verdict
+from fray_coordinator.protocol.stop import stopped
+from fray_coordinator.protocol.transitions import Event, Status, move
+
+AVOID_SECONDS = 60.0
+"""How long a host that failed to start a job leaves it to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Do not claim. `until`: the storage's time before which looking again is useless; None: the entry is stale."""
+
+    until: float | None
+
+
+def claim(job: JobRecord, attempt: int, lease: Lease, family: Verdict) -> JobRecord | Skip:
+    """What to write to claim `attempt`, or to stop a job that must not start, or why not to claim.
+
+    Args:
+        job: the record as read, before its parent was read.
+        attempt: the attempt that the index entry names.
+        lease: the claimer, with the storage's time now as `since`.
+        family: `cascade.verdict` on the job and its parent.
+    """
+    now = lease.since
+    if job.status != Status.PENDING or job.attempt != attempt:
+        return Skip(None)
+    if family is Verdict.STOP:
+        return stopped(job, now, "its parent no longer runs", by="parent")
+    if overdue(job, now):
+        return expired(job, now)
+    if family is Verdict.WAIT:
+        return Skip(now + AVOID_SECONDS)
+    ready = job.not_before + (AVOID_SECONDS if lease.host in job.avoid else 0.0)
+    if now < ready:
+        return Skip(ready)
+    return move(job, Event.CLAIM, lease=lease, started_at=now)
+
+
+def overdue(job: JobRecord, now: float) -> bool:
+    """Whether a pending job has waited longer than its limit."""
+    limit = job.spec.pending_timeout
+    return job.status == Status.PENDING and limit is not None and now - job.submitted_at > limit
+
+
+def expired(job: JobRecord, now: float) -> JobRecord:
+    """The record of a pending job that has waited too long."""
+    return stopped(job, now, f"not started within its pending_timeout of {job.spec.pending_timeout:g} s", by="expired")
+
+
+def holds(job: JobRecord | None, attempt: int, agent: str) -> bool:
+    """Whether `agent` holds `attempt` of the job, by the record's content."""
+    return (
+        job is not None
+        and job.status == Status.RUNNING
+        and job.attempt == attempt
+        and job.lease is not None
+        and job.lease.agent == agent
+    )

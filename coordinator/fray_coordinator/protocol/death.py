@@ -1,0 +1,84 @@
+"""Declaring agents dead, and their burial.
+
+Invariant: no outage and no frozen observer kills an agent; a dead agent's jobs are all put back.
+Unsafe: an observer compares wall clocks, or counts the time in which it could not read either; or it buries once, and
+a claim that lands afterwards leaves a job in nobody's hands.
+Why not here: age accumulates only between two successful reads at most two intervals apart and only while the beat
+stands still; death is a conditional write, after which no beat can be applied; and the dead record is the log of its
+burial, marked buried only when every listed job has been seen in agreement with the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fray_layouts.records import AgentRecord, Suspect
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+
+MAX_GAP_INTERVALS = 2
+MASS_DEATH_SHARE = 3
+
+
+def observe(agent: AgentRecord, known: Suspect | None, gap: float | None) -> Suspect:
+    """What is known of the agent after one more successful read of its record.
+
+    Args:
+        known: what was known before, by this observer or by one that it inherited from.
+        gap: seconds since *this* observer's previous successful read; None at its first.
+    """
+    if known is None or known.beat != agent.beat:
+        return Suspect(beat=agent.beat)
+    if gap is None or gap > MAX_GAP_INTERVALS * agent.interval:
+        return known
+    return replace(known, age=known.age + gap)
+
+
+def doomed(agent: AgentRecord, suspect: Suspect) -> bool:
+    """Whether the agent has been silent for longer than it may."""
+    return suspect.age >= DEATH_INTERVALS * agent.interval
+
+
+def spare_the_many(doomed_now: Mapping[str, Suspect], live: int) -> dict[str, Suspect]:
+    """Those of the doomed who get one more full time-out, because so many at once look like our own fault.
+
+    One agent alone is no mass: waiting twice could not tell its silence from its death either, and in a cluster of two
+    it would double every detection.
+    """
+    if len(doomed_now) < 2 or len(doomed_now) * MASS_DEATH_SHARE <= live:
+        return {}
+    return {name: Suspect(beat=s.beat, spared=True) for name, s in _not_spared(doomed_now).items()}
+
+
+def _not_spared(doomed_now: Mapping[str, Suspect]) -> dict[str, Suspect]:
+    return {name: suspect for name, suspect in doomed_now.items() if not suspect.spared}
+
+
+def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -> dict[str, Suspect]:
+    """Two observers' knowledge: the higher beat wins; at equal beat the greater age, and being spared once counts."""
+    merged = dict(theirs)
+    for name, suspect in mine.items():
+        other = merged.get(name)
+        if other is None or suspect.beat > other.beat:
+            merged[name] = suspect
+        elif suspect.beat == other.beat:
+            spared = suspect.spared or other.spared
+            if suspect.spared == other.spared:
+                age = max(suspect.age, other.age)
+            else:
+                age = suspect.age if suspect.spared else other.age
+            merged[name] = Suspect(beat=suspect.beat, age=age, spared=spared)
+    return merged
+
+
+def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
+    """The record of the agent declared dead, if it is still live at the beat that was observed."""
+    if agent.state != "live" or agent.beat != beat:
+        return None
+    return replace(agent, state="dead")
+
+
+def needs_burial(agent: AgentRecord) -> bool:
+    """Whether jobs listed in this record may still have to be put back."""
+    return agent.state != "live" and bool(agent.holdings) and not agent.buried

@@ -1,0 +1,79 @@
+"""One object per agent: heartbeat, holdings and mailbox.
+
+Invariant: an agent that might hold a job is listed as holding it, and mail is never lost for longer than a repair.
+Unsafe: a sender reads the record, the agent beats, the sender's old body overwrites the new beat and its holdings; or
+the agent clears mail it has not acted on, because a beat that was superseded is taken for applied.
+Why not here: every write is conditional, senders change one flag of the body they read, a superseded beat is decided
+again from what is there, and the mail is cleared by an applied beat *before* the jobs are read: a sender that sets its
+job's flag and then finds mail unread knows that the jobs will be read after its flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fray_layouts.records import AgentRecord, Holding, Resources
+from msgspec.structs import replace
+
+TRUST_INTERVALS = 3
+"""A holder trusts its leases for this many promised intervals after the first send of an applied beat."""
+
+DEATH_INTERVALS = 5
+"""An observer waits this many: more than the holder's trust, so that tasks are gone before jobs are put back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What the agent knows of itself when it beats."""
+
+    holdings: Mapping[str, Holding]
+    interval: float
+    free: Resources
+    trouble: str = ""
+    leaving: bool = False
+
+
+def beat(record: AgentRecord, pulse: Pulse) -> AgentRecord:
+    """The next body of the agent's record, on top of `record`; it takes the mail that lies in `record`."""
+    return replace(
+        record,
+        beat=record.beat + 1,
+        holdings=dict(pulse.holdings),
+        interval=pulse.interval,
+        free=pulse.free,
+        trouble=pulse.trouble,
+        mail=False,
+        state="left" if pulse.leaving and not pulse.holdings else "live",
+    )
+
+
+def is_fenced(record: AgentRecord | None) -> bool:
+    """Whether the agent whose record this is must stop for ever under its id."""
+    return record is None or record.state != "live"
+
+
+def post(record: AgentRecord) -> AgentRecord | None:
+    """The record with mail in it; None if it holds unread mail already, or nobody will read it."""
+    return None if record.mail or record.state != "live" else replace(record, mail=True)
+
+
+def ask_to_drain(record: AgentRecord) -> AgentRecord | None:
+    """The record with a wish that the agent take no more work and leave; None if it has it already."""
+    if record.drain or record.state != "live":
+        return None
+    return replace(record, drain=True, mail=True)
+
+
+def interval_for(holds_leases: bool, live_agents: int, busy: float, idle: float) -> float:
+    """Seconds between beats to promise: short with leases; longer in fleets above 100 and 1,000 agents.
+
+    The intervals grow so that the pass, which reads every beat, stays within the store's rates.
+    """
+    stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else 4
+    return (busy if holds_leases else idle) * stretch
+
+
+def trusted_until(first_send: float, interval: float) -> float:
+    """When trust ends that was confirmed by an applied beat first sent at `first_send` (boot time, seconds)."""
+    return first_send + TRUST_INTERVALS * interval

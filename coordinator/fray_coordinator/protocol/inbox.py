@@ -1,0 +1,53 @@
+"""Admitting what people drop into the inbox.
+
+Invariant: each version of a dropped file becomes exactly one job, however many agents see it and whenever they die.
+Unsafe: two agents read one file; the first admits it, runs it and deletes it; the second, slow, creates the job again.
+Or: a person overwrites the file between the read and the admission, and a version that nobody wanted any more runs.
+Why not here: the job's id is a function of key, version and time, so both create the same record; it is created
+UNADMITTED and cannot be claimed; it is admitted only if the inbox still holds that version afterwards, and withdrawn
+otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its version.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from fray_layouts.names import JobId
+from fray_layouts.records import InboxOrigin, JobRecord
+from fray_layouts.spec import JobSpec
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.stop import stopped
+from fray_coordinator.protocol.transitions import Event, Status, move
+
+
+def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> JobRecord:
+    """The unadmitted record of a dropped spec; the same for everybody who read that version.
+
+    Args:
+        updated: the storage's time of the drop: dropping the same bytes again later is a new job.
+    """
+    digest = hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest()
+    token = base64.b32hexencode(digest).decode().lower()
+    job_id = JobId.given(spec.name, spec.id) if spec.id else JobId.fresh(spec.name, updated, token)
+    return JobRecord(
+        id=job_id,
+        spec=replace(spec, namespace=spec.namespace or spec.name),
+        status=str(Status.UNADMITTED),
+        submitted_at=updated,
+        inbox=InboxOrigin(key=key, version=version),
+    )
+
+
+def settle(job: JobRecord, version_in_inbox: str | None, now: float) -> JobRecord | None:
+    """The record admitted or withdrawn; None if that is decided already.
+
+    Args:
+        version_in_inbox: what the inbox holds under the record's key, read *after* `job` was read or created.
+    """
+    if job.status != Status.UNADMITTED or job.inbox is None:
+        return None
+    if version_in_inbox == job.inbox.version:
+        return move(job, Event.ADMIT)
+    return stopped(job, now, "its file in the inbox was changed or taken away before it was admitted", by="user")

@@ -1,0 +1,59 @@
+"""The pending index: which entries stay, which go, which are missing.
+
+Invariant: every PENDING job can be found: it has an entry, or one will be made by the next repair.
+Unsafe: a claim is applied, its entry deleted, its agent dies before any beat lists it: the job runs nowhere and
+nothing points at it. Or: an old entry is deleted while its job waits at a later attempt whose entry was never made.
+Why not here: an entry goes only after an applied beat lists its job and attempt, or after that attempt ended; the
+later entry is created first; and entries without a record go only after the quarantine, on condition of the version
+that was read before the record was found absent.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fray_layouts.names import Pending
+from fray_layouts.records import AgentRecord, JobRecord, Settings
+
+from fray_coordinator.protocol.transitions import Status, is_terminal
+
+
+class Care(Enum):
+    """What an entry needs."""
+
+    LEAVE = "leave"
+    DELETE = "delete"
+    RENEW = "create the entry of the later attempt, then delete this one"
+    PUT_BACK = "its holder is dead or absent: put the job back"
+
+
+def care_for(entry: Pending, job: JobRecord | None, holder: AgentRecord | None, now: float, settings: Settings) -> Care:
+    """What to do about an entry.
+
+    Args:
+        entry: as parsed; its version was read before `job`.
+        job: the record its name points at, or None.
+        holder: the record of the agent in the job's lease, or None if it is absent or there is no lease.
+        now: the storage's clock.
+    """
+    if job is None:
+        return Care.DELETE if now - entry.time > settings.quarantine else Care.LEAVE
+    if is_terminal(job):
+        return Care.DELETE
+    if job.status == Status.PENDING:
+        return Care.RENEW if entry.attempt < job.attempt else Care.LEAVE
+    if job.status == Status.RUNNING:
+        return _care_while_running(job, holder)
+    return Care.LEAVE
+
+
+def _care_while_running(job: JobRecord, holder: AgentRecord | None) -> Care:
+    if holder is None or holder.state != "live":
+        return Care.PUT_BACK
+    holding = holder.holdings.get(job.id)
+    return Care.DELETE if holding is not None and holding.attempt >= job.attempt else Care.LEAVE
+
+
+def born_too_late(job: JobRecord, created_at: float, settings: Settings) -> bool:
+    """Whether the submitter must write the entry again, because a sweeper may have seen it without its record."""
+    return created_at - job.submitted_at > settings.quarantine / 2

@@ -1,0 +1,74 @@
+"""The lease of the coordinator's pass.
+
+Invariant: some process runs the pass soon, whoever dies; two at once do no harm.
+Unsafe: the holder dies and its successor begins with empty suspects, and dies too, so that no death is ever declared.
+Why not here: suspects live in the lease's record and are inherited; the lease ages like a beat, by successful reads at
+most two intervals apart. Holding it saves requests, it protects nothing: every write of the pass is conditional by
+itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fray_layouts.records import AgentRecord, PassRecord, PoolView, Settings, Suspect
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, merge_suspects
+
+LEASE_INTERVALS = 3
+
+
+def lease_age(age: float, unchanged: bool, gap: float | None, settings: Settings) -> float:
+    """Seconds for which the lease has been seen unchanged, after one more successful read of it."""
+    if not unchanged:
+        return 0.0
+    if gap is None or gap > MAX_GAP_INTERVALS * settings.pass_interval:
+        return age
+    return age + gap
+
+
+def may_take(record: PassRecord | None, age: float, settings: Settings) -> bool:
+    """Whether the lease is free or has not moved for long enough."""
+    return record is None or not record.holder or age >= LEASE_INTERVALS * settings.pass_interval
+
+
+def inherit(record: PassRecord, age: float, old_holder: AgentRecord | None) -> dict[str, Suspect]:
+    """The suspects a successor begins with.
+
+    The lease's age is credited to the old holder only if its beat is still the one it noted in the lease: otherwise it
+    lived on after its last pass, and how long it has been silent is not known.
+    """
+    suspects = dict(record.suspects)
+    if old_holder is not None and old_holder.state == "live" and old_holder.beat == record.holder_beat:
+        credit = Suspect(beat=old_holder.beat, age=age)
+        suspects = merge_suspects({record.holder: credit}, suspects)
+    return suspects
+
+
+def after_pass(
+    record: PassRecord,
+    holder: str,
+    holder_beat: int,
+    suspects: Mapping[str, Suspect],
+    pools: Mapping[str, PoolView],
+    problems: Mapping[str, str],
+    repaired_at: float,
+) -> PassRecord:
+    """What a holder writes after each of its passes: the renewal, and all it knows."""
+    return replace(
+        record,
+        holder=holder,
+        progress=record.progress + 1,
+        holder_beat=holder_beat,
+        suspects=dict(suspects),
+        pools=dict(pools),
+        problems=dict(problems),
+        repaired_at=repaired_at,
+    )
+
+
+def after_visit(record: PassRecord, suspects: Mapping[str, Suspect], alive: set[str]) -> PassRecord:
+    """What a run without the lease (`fray coordinate --once`) adds: its suspects, for later runs to go on from."""
+    merged = merge_suspects(suspects, record.suspects)
+    return replace(record, suspects={name: s for name, s in merged.items() if name in alive})

@@ -1,0 +1,44 @@
+"""Removing what nobody needs any more.
+
+Invariant: a job's record outlives everything that belongs to it; a waiter that finds it gone raises, it never hangs.
+Unsafe: the record goes first; its logs and children stay for ever, or a submitter with the same id creates it again
+while an inbox file still names it.
+Why not here: the record is marked expiring, its data is deleted, then the record on condition of that version; never
+before its children; never while the inbox holds its version; and retention is longer than the quarantine plus the
+time after which a submitter gives up.
+"""
+
+from __future__ import annotations
+
+from fray_layouts.records import AgentRecord, JobRecord, Settings
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.transitions import is_terminal
+
+SUBMITTER_GIVES_UP = 3600.0
+"""Seconds after which no submitter is still trying to create a record."""
+
+
+def kept_for(settings: Settings) -> float:
+    """Seconds that a finished job is kept."""
+    return max(settings.retention, settings.quarantine + SUBMITTER_GIVES_UP)
+
+
+def is_due(job: JobRecord, now: float, settings: Settings, has_children: bool, version_in_inbox: str | None) -> bool:
+    """Whether the job and all that belongs to it may be removed."""
+    if not is_terminal(job) or has_children:
+        return False
+    if job.inbox is not None and job.inbox.version == version_in_inbox:
+        return False
+    return now - (job.ended_at or job.submitted_at) > kept_for(settings)
+
+
+def mark(job: JobRecord) -> JobRecord | None:
+    """The record marked expiring; None if it is already."""
+    return None if job.expiring else replace(job, expiring=True)
+
+
+def agent_is_due(agent: AgentRecord, last_written: float, now: float, settings: Settings) -> bool:
+    """Whether the record of an agent that is no more may go: nothing is left to bury, and nobody may still write it."""
+    over = agent.state == "left" or (agent.state == "dead" and (agent.buried or not agent.holdings))
+    return over and now - last_written > kept_for(settings)

@@ -1,0 +1,29 @@
+"""Stopping a job.
+
+Invariant: once a stop is acknowledged, no later attempt starts.
+Unsafe: the stop's flag is set while the holder's requeue is on its way; the next attempt runs although it was stopped.
+Why not here: the flag lives in the job's record, so the requeue is rejected and decided again, and every requeue of a
+job with the flag, by anyone, ends it STOPPED. A pending job is stopped by one write, whoever wins the race.
+"""
+
+from __future__ import annotations
+
+from fray_layouts.records import Exit, JobRecord, Stop
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.transitions import Event, Status, move
+
+
+def request_stop(job: JobRecord, now: float, reason: str, by: str = "user") -> JobRecord | None:
+    """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before)."""
+    if job.status in (Status.PENDING, Status.UNADMITTED):
+        return stopped(job, now, reason, by)
+    if job.status == Status.RUNNING and job.stop is None:
+        return replace(job, stop=Stop(at=now, reason=reason, by=by))
+    return None
+
+
+def stopped(job: JobRecord, now: float, reason: str, by: str) -> JobRecord:
+    """The record of a job that ends without having been run to an end."""
+    wish = job.stop or Stop(at=now, reason=reason, by=by)
+    return move(job, Event.STOP, stop=wish, ended_at=now, exit=Exit(kind="stopped", message=wish.reason or "stopped"))

@@ -1,0 +1,86 @@
+"""All changes of a job's status, in one table. Nothing else assigns a status.
+
+Invariant: no transition leaves a terminal status, and attempts only grow.
+Unsafe: two writers each move the job from a status that the other has already left.
+Why not here: `move` looks the pair up and raises for one that is not in the table, and its result is written on
+condition of the version it was computed from.
+
+    UNADMITTED --admit--> PENDING --claim--> RUNNING --succeed--> SUCCEEDED
+        |                  |  ^                |  |
+        |                  |  +----requeue-----+  +----fail-----> FAILED
+        |                  |   (attempt + 1)   |
+        +------stop--------+-------stop--------+----------------> STOPPED
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from fray_layouts.records import JobRecord
+
+
+class Status(StrEnum):
+    """The statuses this version knows; a record may hold another, which is left alone."""
+
+    UNADMITTED = "unadmitted"
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Event(StrEnum):
+    """What can happen to a job."""
+
+    ADMIT = "admit"
+    CLAIM = "claim"
+    REQUEUE = "requeue"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    STOP = "stop"
+
+
+TABLE: dict[tuple[Status, Event], Status] = {
+    (Status.UNADMITTED, Event.ADMIT): Status.PENDING,
+    (Status.UNADMITTED, Event.STOP): Status.STOPPED,
+    (Status.PENDING, Event.CLAIM): Status.RUNNING,
+    (Status.PENDING, Event.STOP): Status.STOPPED,
+    (Status.RUNNING, Event.REQUEUE): Status.PENDING,
+    (Status.RUNNING, Event.SUCCEED): Status.SUCCEEDED,
+    (Status.RUNNING, Event.FAIL): Status.FAILED,
+    (Status.RUNNING, Event.STOP): Status.STOPPED,
+}
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.STOPPED})
+_NEW_ATTEMPT = frozenset({Event.REQUEUE})
+
+
+class IllegalTransition(AssertionError):
+    """A decision asked for a transition that the table does not have: a fault of Fray, not of its user."""
+
+
+def is_terminal(job: JobRecord) -> bool:
+    """Whether the job has ended for good."""
+    return job.status in TERMINAL
+
+
+def is_known(job: JobRecord) -> bool:
+    """Whether this version may decide anything about the job."""
+    return job.status in Status._value2member_map_
+
+
+def move(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
+    """The record after `event`, with `changes` to its other fields; a requeue also raises the attempt.
+
+    Raises:
+        IllegalTransition: the table has no such transition.
+    """
+    try:
+        status = TABLE[Status(job.status), event]
+    except (KeyError, ValueError):
+        raise IllegalTransition(f"{event} in status {job.status!r} of job {job.id}") from None
+    attempt = job.attempt + 1 if event in _NEW_ATTEMPT else job.attempt
+    return msgspec.structs.replace(job, status=str(status), attempt=attempt, **changes)

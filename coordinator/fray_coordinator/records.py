@@ -1,0 +1,116 @@
+"""Records in the store: read one, write one on condition of what was read, decide again when someone was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from fray_layouts import codec
+from fray_layouts.records import Record
+
+from fray_coordinator.clock import Chance, Clock
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.store.api import ABSENT, Applied, NotModified, Object
+from fray_coordinator.store.store import Store
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[R]):
+    """A record as it lies in the store: `raw` keeps the fields that this version does not know."""
+
+    key: str
+    record: R
+    raw: dict[str, Any]
+    version: str
+    updated: float
+
+
+def record_of(stored: Stored[R] | None) -> R | None:
+    """The record itself, None if there is none."""
+    return stored.record if stored is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Generic[R]):
+    """What `update` found or made.
+
+    Attributes:
+        stored: the record as it is now; None if the name is absent.
+        wrote: this call changed it.
+        rejections: conditional writes that someone else's write beat.
+    """
+
+    stored: Stored[R] | None
+    wrote: bool
+    rejections: int
+
+
+class Records:
+    """Typed access to the objects that are changed by compare-and-swap."""
+
+    def __init__(self, store: Store, clock: Clock, chance: Chance) -> None:
+        self._store = store
+        self._clock = clock
+        self._chance = chance
+
+    async def read(self, key: str, kind: type[R]) -> Stored[R] | None:
+        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`."""
+        return self._decoded(key, kind, await self._store.get(key))
+
+    async def reread(self, known: Stored[R]) -> Stored[R] | None:
+        """The record as it is now: `known` itself if it did not change (a cheap request), None if absent."""
+        answer = await self._store.get_if_changed(known.key, known.version)
+        return known if isinstance(answer, NotModified) else self._decoded(known.key, type(known.record), answer)
+
+    async def update(
+        self, key: str, kind: type[R], decide: Callable[[R | None], R | None], known: Stored[R] | None = None
+    ) -> Update[R]:
+        """Write what `decide` makes of the record; ask it again whenever someone else wrote first.
+
+        Args:
+            decide: gets the current record (None: absent) and returns what to write, or None to leave it.
+            known: what the caller believes the record to be; saves the first read.
+
+        Raises:
+            StoreUnavailable: unresolved: the write was applied, or not, or will be. Call again with the same meaning.
+        """
+        current = known or await self.read(key, kind)
+        rejections = 0
+        while True:
+            wanted = decide(current.record if current else None)
+            if wanted is None:
+                return Update(current, False, rejections)
+            written = await self.write(key, kind, wanted, current)
+            if written.wrote:
+                return Update(written.stored, True, rejections)
+            current = written.stored
+            rejections += 1
+            if rejections > 2:
+                await self._clock.sleep(self._chance.uniform(0, 0.1 * rejections))
+
+    async def write(self, key: str, kind: type[R], wanted: R, current: Stored[R] | None) -> Update[R]:
+        """One conditional write of `wanted` on top of `current` (None: the name must be absent).
+
+        `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
+        """
+        body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
+        raw = current.raw if current else {}
+        expect = current.version if current else ABSENT
+        outcome = await self._store.put(key, codec.encode(body, raw), expect, body.op)
+        if isinstance(outcome, Applied):
+            updated = self._store.now() if outcome.updated is None else outcome.updated
+            return Update(Stored(key, body, raw, outcome.version, updated), True, 0)
+        return Update(self._decoded(key, kind, outcome.current), False, 1)
+
+    def _decoded(self, key: str, kind: type[R], found: Object | None) -> Stored[R] | None:
+        if found is None:
+            return None
+        try:
+            decoded = codec.decode(found.data, kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+            raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}; look at it, then remove it") from None
+        return Stored(key, decoded.record, decoded.raw, found.version, found.updated)

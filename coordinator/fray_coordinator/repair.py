@@ -1,0 +1,129 @@
+"""The slow repair: everything that hints and indexes missed, found by listing.
+
+This, not the submitter, guarantees that no job is lost: `jobs/` is the truth, `pending/` and `children/` are derived.
+Only records whose version changed since the last repair are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fray_layouts.errors import FrayError
+from fray_layouts.names import Child, Jobs, Pending
+from fray_layouts.records import JobRecord
+
+from fray_coordinator import doorbell, families, index, stopping, sweep
+from fray_coordinator.admission import Admission
+from fray_coordinator.core import Core, each
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.cascade import Verdict
+from fray_coordinator.protocol.claim import overdue
+from fray_coordinator.protocol.retention import is_due
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.records import Stored
+from fray_coordinator.store.api import Listed
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Repair:
+    """One participant's repairs. `problems` maps a key to what went wrong with it in the last run."""
+
+    core: Core
+    admission: Admission
+    problems: dict[str, str] = field(default_factory=dict)
+    _jobs: dict[str, Stored[JobRecord]] = field(default_factory=dict)
+
+    async def run(self, live: Iterable[str]) -> None:
+        """One repair. `live`: ids of the agents that a look just before saw alive."""
+        self.problems = {}
+        alive = frozenset(live)
+        await self._read_jobs()
+        entries = [row.key for row in await self.core.store.list("pending/")]
+        children = [c for c in (Child.parse(row.key) for row in await self.core.store.list("children/")) if c]
+        parents = {child.parent for child in children if self._may_need_cascade(child)}
+        await self._each(sorted(parents), lambda parent: families.end_children(self.core, parent))
+        with_children = {child.parent for child in children}
+        await self._each(list(self._jobs), lambda key: self._mend_job(key, alive, set(entries), with_children))
+        await self._each([e for e in entries if not self._agrees(e)], self._tend)
+
+    async def _read_jobs(self) -> None:
+        rows = await self.core.store.list(Jobs.prefix, versions=True)
+        known = self._jobs
+        self._jobs = {}
+
+        async def read(row: Listed) -> None:
+            before = known.get(row.key)
+            unchanged = before is not None and before.version == row.version
+            job = before if unchanged else await self.core.records.read(row.key, JobRecord)
+            if job is not None:
+                self._jobs[row.key] = job
+
+        await self._each([row for row in rows if Jobs.parse(row.key)], read, name=lambda row: row.key)
+
+    async def _mend_job(self, key: str, alive: frozenset[str], entries: set[str], parents: set[str]) -> None:
+        job = self._jobs[key]
+        record = job.record
+        if record.status == Status.UNADMITTED:
+            await self.admission.settle_record(job)
+        elif is_terminal(record):
+            if is_due(record, self.core.now(), self.core.settings, record.id in parents, None):
+                await sweep.remove_job(self.core, job)
+        elif await self._outlived_its_parent(job) or overdue(record, self.core.now()):
+            why = ("not started within its pending_timeout", "expired")
+            if not overdue(record, self.core.now()):
+                why = ("its parent no longer runs", "parent")
+            await stopping.stop(self.core, record.id, *why)
+        elif record.status == Status.PENDING and entry_of(record).key() not in entries:
+            await index.enter(self.core, record)
+            await doorbell.ring(self.core, record.spec.pool)
+        elif record.status == Status.RUNNING and record.lease is not None and record.lease.agent not in alive:
+            await index.put_back_if_orphaned(self.core, job)
+
+    async def _outlived_its_parent(self, job: Stored[JobRecord]) -> bool:
+        link = job.record.parent
+        if link is None or link.detached or job.record.stop is not None:
+            return False
+        parent = self._jobs.get(Jobs.key(link.job))
+        if parent is not None and parent.record.status == Status.RUNNING and parent.record.attempt == link.attempt:
+            return False
+        return await families.family_verdict(self.core, job) is Verdict.STOP
+
+    def _may_need_cascade(self, child: Child) -> bool:
+        parent = self._jobs.get(Jobs.key(child.parent))
+        job = self._jobs.get(Jobs.key(child.child))
+        runs = parent is not None and parent.record.status == Status.RUNNING and parent.record.attempt == child.attempt
+        return not runs or job is None or is_terminal(job.record)
+
+    def _agrees(self, key: str) -> bool:
+        """Whether the entry is the one that its pending job should have."""
+        entry = Pending.parse(key)
+        job = self._jobs.get(Jobs.key(entry.job)) if entry else None
+        return job is not None and job.record.status == Status.PENDING and entry_of(job.record).key() == key
+
+    async def _tend(self, key: str) -> None:
+        entry = Pending.parse(key)
+        if entry is not None:
+            await index.tend(self.core, key, entry)
+
+    async def _each(
+        self,
+        items: Iterable[T],
+        act: Callable[[T], Awaitable[object]],
+        name: Callable[[T], str] = str,
+    ) -> None:
+        """`act` on each; one that raises is recorded and skipped, unless the store itself does not answer."""
+
+        async def guarded(item: T) -> None:
+            try:
+                await act(item)
+            except StoreUnavailable:
+                raise
+            except FrayError as error:
+                self.problems[name(item)] = str(error)
+
+        await each(items, guarded)

@@ -1,0 +1,135 @@
+"""Submitting jobs.
+
+The index entry is written first, then the record, then the doorbell: an entry without a record is ignored, and a record
+without an entry is found by the pass. A child's `children/` entry comes before both, so that no child can be missed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fray_layouts import names
+from fray_layouts.records import ChildEntry, JobRecord, Parent
+from fray_layouts.spec import INLINE_LIMIT, Callable, JobSpec
+from msgspec.structs import replace
+
+from fray_coordinator import doorbell, index
+from fray_coordinator.core import Core, each
+from fray_coordinator.errors import ParentNotRunning
+from fray_coordinator.protocol import cascade
+from fray_coordinator.protocol.index import born_too_late
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.records import Stored
+from fray_coordinator.store.api import ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that a submission made, or found: `found` is True if a job with this id existed before."""
+
+    job: JobRecord
+    found: bool
+
+
+async def submit(core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | None = None) -> list[Submitted]:
+    """Submit jobs, sharing what they can: one look at each parent and one ring of each pool's doorbell.
+
+    Args:
+        specs: checked specs. One with an `id` finds the job that was submitted with that id before.
+        attempt_of_parent: the parent's attempt that submits, as FRAY_ATTEMPT says; None: its current one.
+
+    Raises:
+        ParentNotRunning: a spec names a parent that has ended, or never was.
+        StoreUnavailable: some were perhaps submitted; with ids of their own they can be submitted again.
+    """
+    parents = {spec.parent for spec in specs if spec.parent and attempt_of_parent is None}
+    attempts = dict(zip(sorted(parents), await each(sorted(parents), lambda p: running_attempt(core, p)), strict=True))
+
+    async def one(spec: JobSpec) -> Submitted:
+        attempt = attempts.get(spec.parent, attempt_of_parent) if spec.parent else None
+        return await _submit_one(core, await _without_bulk(core, spec), attempt)
+
+    done = await each(specs, one, at_once=32)
+    pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
+    await each(sorted(pools), lambda pool: doorbell.ring(core, pool))
+    return done
+
+
+async def running_attempt(core: Core, parent: str) -> int:
+    """The attempt at which `parent` runs; raises ParentNotRunning."""
+    found = await core.records.read(names.Jobs.key(names.JobId.checked(parent, "parent")), JobRecord)
+    if found is None or found.record.status != Status.RUNNING:
+        state = "unknown" if found is None else found.record.status
+        raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
+    return found.record.attempt
+
+
+async def put_blob(core: Core, data: bytes) -> str:
+    """Store bytes under their digest; returns the key."""
+    month = time.strftime("%Y-%m", time.gmtime(core.now()))
+    key = names.Blobs.key(month, hashlib.sha256(data).hexdigest())
+    await core.store.put(key, data, ABSENT)
+    return key
+
+
+async def _without_bulk(core: Core, spec: JobSpec) -> JobSpec:
+    """The spec with a large callable moved to an object of its own."""
+    call = spec.entrypoint.callable
+    if call is None or len(call.pickle) <= INLINE_LIMIT * 4 // 3:
+        return spec
+    key = await put_blob(core, b64decode(call.pickle))
+    return replace(spec, entrypoint=replace(spec.entrypoint, callable=Callable(blob=key)))
+
+
+async def _submit_one(core: Core, spec: JobSpec, parent_attempt: int | None) -> Submitted:
+    job = _record(core, spec, parent_attempt)
+    if spec.id and (earlier := await core.records.read(names.Jobs.key(job.id), JobRecord)) is not None:
+        return Submitted(await _adopt(core, earlier, job), True)
+    await enter_child(core, job)
+    await index.enter(core, job)
+    written = await core.records.write(names.Jobs.key(job.id), JobRecord, job, None)
+    if not written.wrote and written.stored is not None:
+        return Submitted(await _adopt(core, written.stored, job), True)
+    if born_too_late(job, core.now(), core.settings):
+        await index.enter(core, job, again=True)
+    return Submitted(job, False)
+
+
+def _record(core: Core, spec: JobSpec, parent_attempt: int | None) -> JobRecord:
+    now = core.now()
+    job_id = (
+        names.JobId.given(spec.name, spec.id) if spec.id else names.JobId.fresh(spec.name, now, core.chance.token())
+    )
+    return JobRecord(
+        id=job_id,
+        spec=replace(spec, namespace=spec.namespace or spec.name),
+        status=str(Status.PENDING),
+        submitted_at=now,
+        parent=Parent(job=spec.parent, attempt=parent_attempt, detached=spec.detached) if parent_attempt else None,
+    )
+
+
+async def enter_child(core: Core, job: JobRecord) -> None:
+    """Create the `children/` entry of a job that has a parent; it comes before the record."""
+    if job.parent is not None and not job.parent.detached:
+        entry = names.Child(job.parent.job, job.parent.attempt, job.id)
+        await core.records.write(entry.key(), ChildEntry, ChildEntry(child=job.id), None)
+
+
+async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> JobRecord:
+    """Make a child of an earlier attempt a child of this one: the entry first, then the attempt in the record."""
+    link = wanted.parent
+    if link is None or cascade.adopted(earlier.record, link.job, link.attempt) is None:
+        return earlier.record
+    await enter_child(core, wanted)
+    update = await core.records.update(
+        earlier.key,
+        JobRecord,
+        lambda job: cascade.adopted(job, link.job, link.attempt) if job else None,
+        known=earlier,
+    )
+    return update.stored.record if update.stored else earlier.record

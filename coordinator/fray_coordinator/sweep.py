@@ -1,0 +1,25 @@
+"""Removing a finished job and all that belongs to it. When it may go is decided in `protocol.retention`."""
+
+from __future__ import annotations
+
+from fray_layouts.names import Work
+from fray_layouts.records import JobRecord
+
+from fray_coordinator.core import Core, each
+from fray_coordinator.protocol.retention import mark
+from fray_coordinator.records import Stored
+
+
+async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
+    """Mark the record expiring, delete the job's data, then the record on condition of the marked version."""
+    origin = job.record.inbox
+    if origin is not None:
+        lies = await core.store.get(origin.key)
+        if lies is not None and lies.version == origin.version:
+            return  # the file still names this record: without it, it would be admitted again
+    update = await core.records.update(job.key, JobRecord, lambda now: mark(now) if now else None, known=job)
+    if update.stored is None:
+        return
+    data = await core.store.list(Work.prefix(job.record.id))
+    await each(data, lambda row: core.store.delete(row.key))
+    await core.store.delete(job.key, update.stored.version)

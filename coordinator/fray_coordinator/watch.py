@@ -1,0 +1,86 @@
+"""Watching the agents: who is silent, for how long, who is dead. What that means is decided in `protocol.death`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fray_layouts.names import Agents
+from fray_layouts.records import AgentRecord, PoolView, Suspect
+
+from fray_coordinator import burial
+from fray_coordinator.core import Core, each
+from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
+from fray_coordinator.protocol.retention import agent_is_due
+from fray_coordinator.protocol.schedule import slots
+from fray_coordinator.records import Stored
+from fray_coordinator.store.api import Listed
+
+
+@dataclass(slots=True)
+class Watch:
+    """One observer. It keeps each agent's record as last read, and when that was."""
+
+    core: Core
+    agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
+    _read_at: float | None = None
+
+    def live(self) -> dict[str, Stored[AgentRecord]]:
+        """The agents that are not known to be dead or gone, by id."""
+        return {name: agent for name, agent in self.agents.items() if agent.record.state == "live"}
+
+    async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
+        """Read every agent's record once, declare and bury the dead, and tell what is now known of the others.
+
+        A row of a listing that shows the known version is a successful read. Age is counted from the end of one look
+        to the begin of the next, which is never more than the time between what the two saw.
+        """
+        clock = self.core.clock
+        gap = None if self._read_at is None else clock.boottime() - self._read_at
+        known_before = set(self.agents)
+        await self._read_all()
+        self._read_at = clock.boottime()
+        seen = {
+            name: observe(agent.record, suspects.get(name), gap if name in known_before else None)
+            for name, agent in self.live().items()
+        }
+        seen |= await self._judge(seen)
+        await each([a for a in self.agents.values() if needs_burial(a.record)], lambda a: burial.bury(self.core, a))
+        await self._forget_old()
+        return {name: suspect for name, suspect in seen.items() if name in self.live()}
+
+    def pools(self) -> dict[str, PoolView]:
+        """Per pool: its live agents and free one-core slots."""
+        views: dict[str, PoolView] = {}
+        for agent in self.live().values():
+            view = views.setdefault(agent.record.pool, PoolView())
+            view.agents += 1
+            view.slots += slots(agent.record.free)
+        return views
+
+    async def _read_all(self) -> None:
+        rows = await self.core.store.list(Agents.prefix, versions=True)
+        fresh = await each([row for row in rows if Agents.parse(row.key)], self._read_row)
+        self.agents = {agent.record.id: agent for agent in fresh if agent is not None}
+
+    async def _read_row(self, row: Listed) -> Stored[AgentRecord] | None:
+        known = self.agents.get(Agents.parse(row.key) or "")
+        if known is not None and known.version == row.version:
+            return known
+        return await self.core.records.read(row.key, AgentRecord)
+
+    async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
+        """Declare the doomed dead; returns those who are spared for now."""
+        live = self.live()
+        guilty = {name: suspect for name, suspect in seen.items() if doomed(live[name].record, suspect)}
+        spared = spare_the_many(guilty, len(live))
+        for name in guilty.keys() - spared.keys():
+            killed = await burial.kill(self.core, live[name])
+            if killed is not None:
+                self.agents[name] = killed
+        return spared
+
+    async def _forget_old(self) -> None:
+        now, settings = self.core.now(), self.core.settings
+        old = [a for a in self.agents.values() if agent_is_due(a.record, a.updated, now, settings)]
+        await each(old, lambda agent: self.core.store.delete(agent.key, agent.version))
