@@ -43,7 +43,7 @@ class Object:
     Attributes:
         data: the whole body.
         version: of exactly this body.
-        updated: when the storage wrote it, seconds since the epoch on the *storage's* clock (whole seconds on S3).
+        updated: when the storage wrote it, seconds since the epoch on the *storage's* clock (whole seconds on buckets).
     """
 
     data: bytes

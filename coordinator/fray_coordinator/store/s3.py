@@ -1,0 +1,213 @@
+"""Amazon S3 and what speaks its protocol: s3fs finds the credentials and makes the client; the calls are made here.
+
+s3fs's own call repeats what fails and translates the status away, so its client is called directly. The version is the
+ETag, which a later write of the same content brings back: every record's body is unique for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    ProxyConnectionError,
+    ResponseStreamingError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
+from s3fs import S3FileSystem
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import (
+    ABSENT,
+    ANY,
+    NOT_MODIFIED,
+    Applied,
+    Expectation,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    PreconditionFailed,
+    Refused,
+    Unknown,
+    Version,
+)
+from fray_coordinator.store.bucket import (
+    CONNECT_SECONDS,
+    PAGE,
+    BucketSettings,
+    Location,
+    PerLoop,
+    ServerClock,
+    failure,
+    in_time,
+)
+
+RIGHTS = {
+    "get_object": "s3:GetObject (and s3:ListBucket, without which an absent object looks forbidden)",
+    "put_object": "s3:PutObject",
+    "delete_object": "s3:DeleteObject",
+    "list_objects_v2": "s3:ListBucket",
+}
+CONNECTIONS = 64
+NEVER = 3600.0
+"""Seconds: `in_time` limits every call according to its size, the client's one limit for all must not."""
+
+
+class S3Backend:
+    """One attempt at objects in an S3 bucket. `AWS_ENDPOINT_URL` leads to another service instead."""
+
+    scheme = "s3"
+    local = False
+
+    def __init__(self, bucket: str, prefix: str, clock: Clock) -> None:
+        self._location = Location("s3", bucket, prefix)
+        self.root = self._location.root
+        self._server_clock = ServerClock(clock)
+        self._client = PerLoop(_connect, _disconnect)
+
+    async def get(self, key: str) -> Object | None:
+        return await self._read(await self._call("get_object", Key=self._location.name(key)))
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        answer = await self._call("get_object", Key=self._location.name(key), IfNoneMatch=version)
+        return NOT_MODIFIED if _status(answer) == 304 else await self._read(answer)
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        answer = await self._call("put_object", Key=self._location.name(key), Body=data, **_precondition(expect))
+        if _status(answer) == 404:
+            raise PreconditionFailed(f"{key} is absent")
+        return Applied(answer["ETag"])
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        await self._call("delete_object", Key=self._location.name(key), **_precondition(expect))
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        await self.delete(key, expect)
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        rows: list[Listed] = []
+        query: dict[str, Any] = {"Prefix": self._location.name(prefix)}
+        if after is not None:
+            query["StartAfter"] = self._location.name(after)
+        more = True
+        while more and (limit is None or len(rows) < limit):
+            wanted = PAGE if limit is None else min(PAGE, limit - len(rows))
+            page = await self._call("list_objects_v2", MaxKeys=wanted, **query)
+            rows += [self._row(item, versions) for item in page.get("Contents", [])]
+            more = page["IsTruncated"]
+            query["ContinuationToken"] = page.get("NextContinuationToken")
+        return rows
+
+    async def settings(self) -> BucketSettings:
+        """What the bucket's owner has set. Raises `AttemptFailed`."""
+        unreadable: list[str] = []
+
+        async def ask(what: str) -> dict[str, Any]:
+            try:
+                return await self._call(f"get_{what}")
+            except (Refused, Unknown):
+                unreadable.append(what.replace("_", " "))
+                return {}
+
+        versioning = await ask("bucket_versioning")
+        lifecycle = await ask("bucket_lifecycle_configuration")
+        lock = (await ask("object_lock_configuration")).get("ObjectLockConfiguration", {})
+        return BucketSettings(
+            lifecycle_rules=len(lifecycle.get("Rules", [])),
+            retention=("an object lock with a default retention",) if "Rule" in lock else (),
+            versioning=versioning.get("Status") == "Enabled",
+            unreadable=tuple(unreadable),
+        )
+
+    def server_offset(self) -> float | None:
+        return self._server_clock.offset()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        """One request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
+        sent = self._server_clock.wall()
+        with _explained():
+            client = await self._client.get()
+            try:
+                async with in_time(len(arguments.get("Body", b""))):
+                    answer: dict[str, Any] = await getattr(client, verb)(Bucket=self._location.bucket, **arguments)
+            except ClientError as error:
+                answer = error.response
+        headers = answer["ResponseMetadata"].get("HTTPHeaders", {})
+        self._server_clock.learn(headers.get("date"), sent)
+        code, message = (answer.get("Error", {}).get(name, "") for name in ("Code", "Message"))
+        if code == "NoSuchBucket":
+            raise Refused(f"the bucket {self._location.bucket} does not exist")
+        if _status(answer) >= 300 and _status(answer) not in (304, 404):
+            right = RIGHTS.get(verb, f"to {verb}")
+            raise failure(_status(answer), f"{code} {message}", right, headers.get("retry-after"))
+        return answer
+
+    async def _read(self, answer: dict[str, Any]) -> Object | None:
+        if _status(answer) == 404:
+            return None
+        with _explained():
+            async with in_time(answer["ContentLength"]), answer["Body"] as body:
+                return Object(await body.read(), answer["ETag"], answer["LastModified"].timestamp())
+
+    def _row(self, item: dict[str, Any], versions: bool) -> Listed:
+        key = self._location.key(item["Key"])
+        return Listed(key, item["ETag"], item["LastModified"].timestamp()) if versions else Listed(key)
+
+
+async def _connect() -> Any:
+    file_system = S3FileSystem(
+        asynchronous=True,
+        use_listings_cache=False,
+        skip_instance_cache=True,
+        config_kwargs={
+            "retries": {"total_max_attempts": 1},
+            "max_pool_connections": CONNECTIONS,
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": NEVER,
+        },
+    )
+    return await file_system.set_session()
+
+
+async def _disconnect(client: Any) -> None:
+    await client.close()
+
+
+def _precondition(expect: Expectation) -> dict[str, str]:
+    if expect is ANY:
+        return {}
+    return {"IfNoneMatch": "*"} if expect is ABSENT else {"IfMatch": str(expect)}
+
+
+def _status(answer: dict[str, Any]) -> int:
+    status: int = answer["ResponseMetadata"]["HTTPStatusCode"]
+    return status
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn the errors of calls that got no answer into outcomes of the attempt."""
+    try:
+        yield
+    except (ConnectTimeoutError, ProxyConnectionError, SSLError) as error:
+        raise NotApplied(f"no connection: {error}") from error
+    except EndpointConnectionError as error:
+        # aiobotocore says this both when it could not connect and when the connection broke under a request.
+        never_sent = isinstance(error.kwargs["error"], aiohttp.ClientConnectorError)
+        raise (NotApplied if never_sent else Unknown)(str(error)) from error
+    except (HTTPClientError, ResponseStreamingError, ResponseParserError, aiohttp.ClientError, OSError) as error:
+        raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
+    except BotoCoreError as error:
+        raise Refused(f"{error}; `aws configure` and the AWS_* variables say where credentials come from") from error
