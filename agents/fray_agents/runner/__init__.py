@@ -1,0 +1,16 @@
+"""The runner: a small process that owns one task on this host, so that no task outlives the agent's claim to it.
+
+The agent starts `__main__.py` by path with `-I -S` (the standard library only, so it starts in some 15 ms) and keeps
+a pipe to it. From then on the runner alone holds the task: it is the parent or, as a subreaper, the foster parent of
+every process the task ever starts, reads its output into log chunk files, measures it, and kills the whole tree when
+told to, when the agent's end of the pipe closes, or when the deadline passes that the agent keeps moving on. So an
+agent that is killed, frozen or merely busy leaves no task behind and stalls none.
+
+What it cannot hold: a task of another user id (a setuid program) may refuse its signals, and then the runner waits
+for it; a process started by a daemon on request (`docker run`) is not of the tree. If the runner itself is killed
+with SIGKILL, the kernel kills the task's main process (PR_SET_PDEATHSIG) and the agent kills its process group; what
+had left that group with setsid stays.
+
+Modules: `supervisor` (the loop), `pipe` (talk with the agent), `spawn`, `tree`, `log`, `meter`, `memory` (out-of-memory
+kills, cgroups) and `verdict` (how it ended, in words).
+"""

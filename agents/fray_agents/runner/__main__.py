@@ -1,0 +1,10 @@
+"""Started by path: makes the package importable, behind the standard library, and runs it."""
+
+import os.path
+import sys
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from fray_agents.runner.supervisor import main
+
+main()

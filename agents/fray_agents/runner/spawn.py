@@ -1,0 +1,97 @@
+"""Starting the task: fork and exec, with every failure told apart as the host's or the job's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+from fray_agents.runner.tree import PR_SET_PDEATHSIG, prctl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+# What exec may say without it being the program's fault.
+_HOST_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO)
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+# Python ignores the first two; the runner itself those that are sent to whole groups.
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, *IGNORED, signal.SIGCHLD)
+
+
+class CannotRun(Exception):
+    """The program cannot be executed; the job's failure. `code` is what a shell would exit with."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def spawn(command: list[str], env: dict[str, str], cwd: str) -> tuple[int, int, int]:
+    """Start `command` in a session of its own; it dies with this process.
+
+    Returns:
+        Its pid, and the non-blocking read ends of its stdout and stderr.
+
+    Raises:
+        CannotRun: there is no such program, or it is not executable.
+        OSError: this host cannot start it now: no memory, no processes, no `cwd`.
+    """
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    failure_read, failure_write = os.pipe()
+    runner = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become(command, env, cwd, runner, out_write, err_write, failure_write)
+    for fd in (out_write, err_write, failure_write):
+        os.close(fd)
+    with open(failure_read) as file:
+        failure = file.read()
+    if failure:
+        os.waitpid(pid, 0)
+        stage, _, number = failure.partition(" ")
+        _complain(stage, int(number), command, env, cwd)
+    os.set_blocking(out_read, False)
+    os.set_blocking(err_read, False)
+    return pid, out_read, err_read
+
+
+def _become(
+    command: list[str], env: dict[str, str], cwd: str, runner: int, out: int, err: int, failure: int
+) -> NoReturn:
+    """In the fork: turn into the task. Writes "<stage> <errno>" to `failure` if that cannot be done."""
+    stage = "setup"
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != runner:
+            os._exit(1)  # it died before the line above
+        signal.set_wakeup_fd(-1)
+        for number in _RESTORED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        stage = "cwd"
+        os.chdir(cwd)
+        stage = "exec"
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        os.write(failure, f"{stage} {error.errno}".encode())
+    finally:
+        os._exit(NOT_FOUND)
+
+
+def _complain(stage: str, number: int, command: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+    reason, program = os.strerror(number), command[0]
+    if stage != "exec" or number in _HOST_ERRORS:
+        raise OSError(number, reason, cwd if stage == "cwd" else program)
+    if number not in (errno.ENOENT, errno.ENOTDIR):
+        raise CannotRun(NOT_EXECUTABLE, f"program {program!r} cannot be executed: {reason}")
+    places = [cwd] if "/" in program else env.get("PATH", os.defpath).split(":")
+    if any(os.path.exists(os.path.join(cwd, place, program)) for place in places):
+        raise CannotRun(NOT_FOUND, f"program {program!r} names an interpreter that is not on this host")
+    raise CannotRun(NOT_FOUND, f"program {program!r} not found on this host; install it there or give its full path")

@@ -1,0 +1,267 @@
+"""The loop of the runner: one thread waits for agent, output, children and clock at once, and for none of them alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+
+from fray_agents.runner import tree
+from fray_agents.runner.log import Chunks, Stream
+from fray_agents.runner.memory import oom_counter, oom_kills
+from fray_agents.runner.meter import Meter
+from fray_agents.runner.pipe import AgentPipe, Order
+from fray_agents.runner.spawn import IGNORED, CannotRun, spawn
+from fray_agents.runner.verdict import Facts, read_error, verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SAMPLE_INTERVAL = 2.0
+_KILL_INTERVAL = 0.02
+_SPOOL_INTERVAL = 0.2
+
+
+def main() -> None:
+    """Run the task that the agent orders on stdin."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)  # the agent says what is to happen, and its end is end-of-file
+    agent = AgentPipe(0, 1)
+    order = agent.order()
+    if order is None:
+        return
+    if order.lock_fd is not None:
+        os.set_inheritable(order.lock_fd, False)
+    tree.become_subreaper()
+    _report(order, agent, _run(order, agent))
+
+
+def _run(order: Order, agent: AgentPipe) -> dict[str, Any]:
+    try:
+        os.mkdir(order.path("log"))
+        os.mkdir(order.path("work"))
+        task = Supervisor(order, agent)
+    except CannotRun as error:
+        return _end({"kind": "exited", "code": error.code, "message": str(error)})
+    except OSError as error:
+        return _end({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
+    try:
+        return task.run()
+    except Exception as error:
+        task.abandon()
+        return _end({"kind": "lost", "message": f"the task's runner failed: {error!r}"}, task.log_chunks)
+
+
+def _end(exit_fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
+    return {"exit": exit_fields | {"log_chunks": log_chunks}, "complete_before_stop": False}
+
+
+def _report(order: Order, agent: AgentPipe, end: dict[str, Any]) -> None:
+    path = order.path("exit.json")
+    try:
+        with open(path + ".part", "w") as file:
+            json.dump(end["exit"], file)
+        os.rename(path + ".part", path)
+    finally:
+        agent.send("exit", **end)
+        agent.finish()
+
+
+class Supervisor:
+    """Starts the task and stays with it until nothing of it is left.
+
+    Raises (from the constructor):
+        CannotRun: the job's program cannot be executed.
+        OSError: the host cannot start it.
+    """
+
+    def __init__(self, order: Order, agent: AgentPipe) -> None:
+        self._order = order
+        self._agent = agent
+        self._deadline = order.deadline
+        self._wakeup = _wakeup_on_sigchld()
+        self._oom_counter = order.oom_counter or oom_counter()
+        self._oom_kills = oom_kills(self._oom_counter)
+        self._status: int | None = None  # of the main process, once it ended
+        self._tree_gone = False
+        self._cause = ""
+        self._cause_message = ""
+        self._kill_at: float | None = None
+        self._terminated = False
+        self._pid, out, err = spawn(order.command, order.env, order.cwd or order.path("work"))
+        started = time.monotonic()
+        self._ends_at = None if order.timeout is None else started + order.timeout
+        self._sample_at = started + _SAMPLE_INTERVAL
+        self._meter = Meter(order.path("work"))
+        self._streams = [Stream("stdout", out), Stream("stderr", err)]
+        self._chunks = Chunks(order.path("log"), order.spool_limit, lambda number: agent.send("chunk", number=number))
+
+    def run(self) -> dict[str, Any]:
+        """Supervise until the tree is gone; the fields of the "exit" event."""
+        self._agent.send("started", pid=self._pid)
+        while not self._tree_gone:
+            self._wait()
+            self._reap()
+            self._listen()
+            self._enforce()
+            self._copy_output()
+            self._measure()
+        while self._read_output():
+            pass
+        self._seal()
+        return self._outcome()
+
+    def abandon(self) -> None:
+        """Kill the tree, whatever else is broken."""
+        while not self._tree_gone:
+            tree.send(signal.SIGKILL)
+            self._reap()
+            time.sleep(_KILL_INTERVAL)
+
+    @property
+    def log_chunks(self) -> int:
+        """Number of sealed log chunks."""
+        return self._chunks.count
+
+    def _wait(self) -> None:
+        """Until there is something to read, a child ended, or the next thing is due."""
+        poll = select.poll()
+        poll.register(self._wakeup, select.POLLIN)
+        if not self._agent.closed:
+            poll.register(self._agent.inlet, select.POLLIN)
+        if self._agent.congested:
+            poll.register(self._agent.outlet, select.POLLOUT)
+        full = self._chunks.full()
+        for stream in self._streams:
+            if stream.open and not full:
+                poll.register(stream.fd, select.POLLIN)
+        poll.poll(1000 * self._patience(full))
+        _drain(self._wakeup)
+
+    def _patience(self, full: bool) -> float:
+        """Seconds until the next thing is due; at most the sampling interval, however the clocks differ."""
+        now = time.monotonic()
+        if self._killing(now):
+            return _KILL_INTERVAL
+        due = [
+            self._sample_at,
+            self._ends_at,
+            self._kill_at,
+            self._chunks.due(),
+            now + _SPOOL_INTERVAL if full else None,
+        ]
+        waits = [self._deadline - _boottime(), *(at - now for at in due if at is not None)]
+        return max(0.0, min(waits))
+
+    def _reap(self) -> None:
+        ended, self._tree_gone = tree.reap()
+        if self._pid in ended:
+            self._status = ended[self._pid]
+            self._kill_at = time.monotonic()  # what it left behind goes with it
+
+    def _listen(self) -> None:
+        if self._agent.closed:
+            return
+        self._agent.flush()
+        for message in self._agent.messages():
+            if "deadline" in message:
+                self._deadline = message["deadline"]
+            elif "stop" in message:
+                self._stop(message["why"], f"{message['why']} while it ran", message["stop"])
+            else:
+                self._stop("stopped", "killed by its agent", 0.0)
+
+    def _enforce(self) -> None:
+        now = time.monotonic()
+        if self._agent.closed:
+            self._stop("lost", "killed because its agent ended", 0.0)
+        elif _boottime() >= self._deadline:
+            self._stop("lost", "killed because its agent did not renew the deadline: frozen, or cut off", 0.0)
+        elif self._ends_at is not None and now >= self._ends_at:
+            self._ends_at = None
+            self._stop("timeout", f"ran longer than its timeout of {self._order.timeout:g} s", self._order.grace)
+        if self._killing(now):
+            tree.send(signal.SIGKILL)
+
+    def _stop(self, cause: str, message: str, grace: float) -> None:
+        """End the task; the first cause stands, the shortest grace too."""
+        self._reap()
+        if self._status is not None:
+            return
+        if not self._cause:
+            self._cause, self._cause_message = cause, message
+        if grace > 0 and not self._terminated:
+            self._terminated = True
+            tree.send(signal.SIGTERM)
+            self._agent.send("sigterm_sent")
+        kill_at = time.monotonic() + grace
+        self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+
+    def _killing(self, now: float) -> bool:
+        return self._kill_at is not None and now >= self._kill_at
+
+    def _copy_output(self) -> None:
+        if not self._chunks.full():
+            self._read_output()
+        due = self._chunks.due()
+        if due is not None and time.monotonic() >= due:
+            self._seal()
+
+    def _read_output(self) -> bool:
+        """Move what the pipes hold to the log; whether they held anything."""
+        read = [lines for stream in self._streams if stream.open and (lines := stream.read()) is not None]
+        for lines in read:
+            self._chunks.append(lines)
+        return bool(read)
+
+    def _seal(self) -> None:
+        for stream in self._streams:
+            self._chunks.append(stream.flush())
+        self._chunks.seal()
+
+    def _measure(self) -> None:
+        now = time.monotonic()
+        if now < self._sample_at:
+            return
+        self._sample_at = now + _SAMPLE_INTERVAL
+        usage = self._meter.sample()
+        if not self._agent.congested:
+            self._agent.send("usage", usage=usage)
+
+    def _outcome(self) -> dict[str, Any]:
+        result = self._order.path("result")
+        facts = Facts(
+            status=self._status or 0,
+            cause=self._cause,
+            cause_message=self._cause_message,
+            out_of_memory=oom_kills(self._oom_counter) > self._oom_kills,
+            error=read_error(self._order.path("error.json")) if self._order.is_call else {},
+            result_size=os.path.getsize(result) if os.path.exists(result) else 0,
+            result_limit=self._order.result_limit,
+        )
+        end = verdict(facts) | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
+        return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
+
+
+def _wakeup_on_sigchld() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
+def _drain(fd: int) -> None:
+    try:
+        os.read(fd, 4096)
+    except BlockingIOError:
+        return
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

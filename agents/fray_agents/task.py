@@ -1,0 +1,165 @@
+"""The process of a callable: `python -m fray_agents.task DIRECTORY RESULT_LIMIT`.
+
+Loads the pickled (function, args, kwargs) from `call.pickle`, calls it, and leaves in the directory either
+`result.json` or `result.pickle`, or `error.json` with the fields of an `Exit`. Only what every call needs is imported
+before the call.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import pickle
+import sys
+import traceback
+from typing import Any
+
+from fray_agents.runner.verdict import too_large
+
+# An exit record lives inside the job's record: what is longer is cut.
+_MESSAGE_LIMIT = 1_000
+_TRACEBACK_LIMIT = 16_000
+_PICKLE_LIMIT = 24_000
+_JSON_SCALARS = (type(None), bool, int, str)
+
+
+class _Failure(Exception):
+    """An end that is not the callable's own exception: its kind and the message for people."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def main(directory: str, result_limit: int) -> int:
+    """Run the call in `directory`; the exit code."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # followers of the log see it now, not at the end
+    try:
+        function, args, kwargs = _load(os.path.join(directory, "call.pickle"))
+        encoding, data = _encode(function(*args, **kwargs), result_limit)
+        _write(os.path.join(directory, f"result.{encoding}"), data)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+        traceback.print_exception(error)
+        _write(os.path.join(directory, "error.json"), json.dumps(_describe(error)).encode())
+        return 1
+    return 0
+
+
+def _load(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            return pickle.load(file)
+    except ModuleNotFoundError as error:
+        remedy = (
+            f"module {error.name!r} is missing here: install it on the agents, or define the function in the script"
+        )
+        raise _Failure("exception", f"the callable cannot be loaded on this host; {remedy}") from error
+    except Exception as error:
+        raise _Failure("exception", f"the callable cannot be loaded on this host: {_summary(error)}") from error
+
+
+def _encode(value: Any, limit: int) -> tuple[str, bytes]:
+    if _is_json(value):
+        encoding, data = "json", json.dumps(value, ensure_ascii=False).encode()
+    else:
+        encoding, data = "pickle", _pickle(value)
+    if len(data) > limit:
+        raise _Failure("too-large", too_large(len(data), limit))
+    return encoding, data
+
+
+def _pickle(value: Any) -> bytes:
+    import cloudpickle  # only here: it costs more than the interpreter's start
+
+    try:
+        data: bytes = cloudpickle.dumps(value, protocol=5)
+    except Exception as error:
+        remedy = "return something that can, or write it to storage and return its path"
+        name = type(value).__qualname__
+        message = f"the return value, a {name}, cannot be pickled ({_summary(error)}); {remedy}"
+        raise _Failure("exception", message) from error
+    return data
+
+
+def _is_json(value: Any) -> bool:
+    """JSON gives back exactly this value: the types are those of JSON, not subclasses, and the text is Unicode."""
+    try:
+        return _has_json_types(value)
+    except (RecursionError, UnicodeEncodeError):
+        return False
+
+
+def _has_json_types(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        value.encode()
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list:
+        return all(map(_has_json_types, value))
+    if kind is dict:
+        return all(type(key) is str and _has_json_types(key) and _has_json_types(item) for key, item in value.items())
+    return kind in _JSON_SCALARS
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    text = "".join(traceback.format_exception(error))
+    described: dict[str, Any] = {
+        "kind": "exception",
+        "message": _summary(error),
+        "exception": type(error).__qualname__,
+        "traceback": _printable(text, _TRACEBACK_LIMIT),
+        "data": _pickled_exception(error),
+    }
+    if isinstance(error, _Failure):
+        cause = error.__cause__
+        described |= {"kind": error.kind, "message": _printable(str(error), _MESSAGE_LIMIT), "data": ""}
+        described["exception"] = type(cause).__qualname__ if cause else ""
+    return described
+
+
+def _summary(error: BaseException) -> str:
+    """One line: the exception's type and what it says."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be made)"
+    return _printable(f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__, _MESSAGE_LIMIT)
+
+
+def _printable(text: str, limit: int) -> str:
+    """`text` as valid Unicode; of a longer one both ends, since the last lines say most."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    half = limit // 2
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[:half]}\n... {len(text) - limit} characters left out ...\n{text[-half:]}"
+    )
+
+
+def _pickled_exception(error: BaseException) -> str:
+    """Base64 of the pickled exception; "" if it does not survive the way there and back, or is large."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(error.with_traceback(None), protocol=5)
+        pickle.loads(data)
+    except Exception:
+        return ""
+    return base64.b64encode(data).decode() if len(data) <= _PICKLE_LIMIT else ""
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+    os.rename(path + ".part", path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

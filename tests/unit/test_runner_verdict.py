@@ -1,0 +1,89 @@
+"""The reasons for which an attempt ended are told apart, in words that a person understands."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fray_agents.runner.memory import cgroup_directories, oom_counter, oom_kills
+from fray_agents.runner.verdict import Facts, verdict
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "message"),
+    [
+        (Facts(exited(0)), "success", ""),
+        (Facts(exited(3)), "exited", "exit code 3"),
+        (Facts(signal.SIGSEGV), "signalled", "killed by SIGSEGV"),
+        (Facts(40), "signalled", "killed by signal 40"),
+        (Facts(signal.SIGKILL), "signalled", "killed by SIGKILL"),
+        (Facts(signal.SIGKILL, out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
+        (Facts(exited(137), out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
+        (Facts(signal.SIGSEGV, out_of_memory=True), "signalled", "killed by SIGSEGV"),
+        (Facts(signal.SIGKILL, cause="stopped", cause_message="stopped", out_of_memory=True), "stopped", "SIGKILL"),
+        (Facts(exited(0), cause="stopped", cause_message="stopped"), "success", ""),
+        (Facts(exited(0), cause="preempted", cause_message="preempted"), "success", ""),
+        (Facts(exited(1), cause="preempted", cause_message="preempted"), "preempted", "preempted (exit code 1)"),
+        (Facts(exited(0), cause="timeout", cause_message="too long"), "timeout", "too long (exit code 0)"),
+        (Facts(exited(0), cause="unhealthy", cause_message="sick"), "unhealthy", "sick (exit code 0)"),
+        (Facts(exited(0), result_size=11, result_limit=10), "too-large", "write it to storage and return its path"),
+        (Facts(exited(1), error={"kind": "exception", "message": "ValueError: no"}), "exception", "ValueError: no"),
+    ],
+)
+def test_each_end_has_its_kind_and_message(facts: Facts, kind: str, message: str) -> None:
+    end = verdict(facts)
+    assert end["kind"] == kind
+    assert message in end.get("message", "")
+
+
+def test_code_and_signal_are_kept_apart() -> None:
+    assert verdict(Facts(exited(3)))["code"] == 3
+    assert "signal" not in verdict(Facts(exited(3)))
+    assert verdict(Facts(signal.SIGTERM))["signal"] == signal.SIGTERM
+
+
+def write(root: Path, files: dict[str, Any]) -> str:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(root)
+
+
+def test_the_counter_of_a_unified_cgroup(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/pods/one\n",
+            "sys/fs/cgroup/pods/one/memory.events": "low 0\noom 3\noom_kill 2\n",
+        },
+    )
+    assert oom_kills(oom_counter(root)) == 2
+
+
+def test_the_counter_of_a_controller_of_its_own_seen_from_inside_a_container(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 7\n",
+        },
+    )
+    assert oom_kills(oom_counter(root)) == 7
+
+
+def test_without_cgroups_the_host_counts(tmp_path: Path) -> None:
+    root = write(tmp_path, {"proc/vmstat": "nr_free_pages 5\noom_kill 1\n"})
+    assert oom_kills(oom_counter(root)) == 1
+
+
+def test_limits_of_every_ancestor_apply(tmp_path: Path) -> None:
+    root = write(tmp_path, {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"})
+    names = [Path(place).relative_to(tmp_path / "sys/fs/cgroup").as_posix() for place in cgroup_directories("", root)]
+    assert names == ["a/b", "a", "."]
