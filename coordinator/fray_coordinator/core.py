@@ -20,8 +20,8 @@ from fray_coordinator.store.store import Store
 T = TypeVar("T")
 V = TypeVar("V")
 
-LOCAL_POLL = 0.05
-"""Seconds between looks where requests cost nothing."""
+LOCAL_SETTINGS = Settings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
+"""Where requests cost nothing, everyone may look often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ async def core_on(store: Store, wanted: Settings | None, clock: Clock, chance: C
 
 
 async def _settings(store: Store, records: Records, wanted: Settings | None, chance: Chance) -> Settings:
-    template = wanted or Settings(poll_interval=LOCAL_POLL if store.local else Settings().poll_interval)
+    template = wanted or (LOCAL_SETTINGS if store.local else Settings())
     fresh = replace(template, cluster_id=chance.token(), created_at=store.now())
     try:
         update = await records.update(names.CLUSTER, Settings, lambda found: fresh if found is None else None)

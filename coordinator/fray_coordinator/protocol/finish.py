@@ -55,7 +55,7 @@ def finish(
         ended = stopped(job, now, job.stop.reason, job.stop.by)
         return replace(ended, exit=replace(ending.exit, kind="stopped", message=job.stop.reason or "stopped"))
     match ending.exit.kind:
-        case "preempted":
+        case "preempted" | "stopped":  # stopped without a wish in the record: its agent's doing, not the job's
             return _preempted(job, ending.exit, now, settings)
         case "start-failed":
             return _not_started(job, ending.exit, now, settings)

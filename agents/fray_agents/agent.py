@@ -1,0 +1,282 @@
+"""The agent: it holds leases, keeps nothing that the bucket does not have, and may die at any instruction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from fray_coordinator import index
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.claim import holds
+from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
+from fray_coordinator.records import record_of
+from fray_layouts.names import Agents
+from fray_layouts.records import AgentRecord, Holding, Resources
+
+from fray_agents import hostlock
+from fray_agents.capacity import discover
+from fray_agents.carrier import Carrier
+from fray_agents.claimer import Claimer
+from fray_agents.heart import Heart
+from fray_agents.ledger import Held, Ledger
+from fray_agents.taskhandle import StartTask
+from fray_agents.tasks import Task
+
+
+class Departure(StrEnum):
+    """Why an agent's run ended."""
+
+    LEFT = "left"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How an agent is run.
+
+    Attributes:
+        pool: which pending jobs it looks at.
+        capacity: what it offers; None: what the host has.
+        work_dir: where tasks have their directories; None: under the temporary directory.
+        preemptible: the host may be taken away at any time; jobs that do not want that stay away.
+        preemption_grace: seconds between the SIGTERM to this agent and the end of its host.
+        start_task: starts a task's processes.
+        cwd: where tasks start; None: a fresh directory each.
+    """
+
+    pool: str = "default"
+    capacity: Resources | None = None
+    work_dir: Path | None = None
+    preemptible: bool = False
+    preemption_grace: float = 25.0
+    start_task: StartTask = Task.start
+    cwd: str | None = None
+
+
+class Agent:
+    """One agent id, from its registration until it has left or was declared dead."""
+
+    def __init__(self, core: Core, options: AgentOptions) -> None:
+        self.id = Agents.fresh(socket.gethostname(), core.now(), core.chance.token())
+        self._core = core
+        self._options = options
+        work_dir = options.work_dir or Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "work"
+        work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._ledger = Ledger(options.capacity or discover(work_dir))
+        self._lock = hostlock.take(core.root, self.id)
+        self._host = socket.gethostname()
+        record = AgentRecord(
+            id=self.id,
+            host=self._host,
+            pool=options.pool,
+            interval=core.settings.idle_beat_interval,
+            capacity=self._ledger.capacity,
+            free=self._ledger.capacity,
+            started_at=core.now(),
+            preemptible=options.preemptible,
+        )
+        self._heart = Heart(core, self._ledger, record, self._listed, self._mail)
+        self._pass = Pass(core, self.id, lambda: self._heart.beat)
+        self._claimer = Claimer(
+            core,
+            self._ledger,
+            self.id,
+            self._host,
+            options.pool,
+            options.preemptible,
+            self._may_claim,
+            self._take_over,
+            lambda: self._pass.pool_slots(options.pool),
+        )
+        self._carrier = Carrier(
+            core,
+            self.id,
+            work_dir / self.id,
+            self._lock.fd,
+            options.start_task,
+            self._deadline,
+            self._start_worked,
+            self._heart.trusts,
+            options.cwd,
+        )
+        self._start_failures = 0
+        self._terminations = 0
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> Departure:
+        """Join the cluster and work until asked to leave or declared dead."""
+        try:
+            await self._heart.register()
+            await hostlock.bury_predecessors(self._core, self._lock)
+            loops = [
+                self._claimer.run(),
+                self._heart.listen(),
+                self._hold_deadlines(),
+                self._look_at_jobs_for_ever(),
+                self._coordinate(),
+            ]
+            await self._until_over([asyncio.create_task(loop) for loop in loops])
+        finally:
+            await self._put_down()
+        return Departure.FENCED if self._heart.fenced.is_set() else Departure.LEFT
+
+    def terminate(self) -> None:
+        """Leave: the first call gives tasks their grace and puts back what does not end; a second is immediate."""
+        self._terminations += 1
+        self._heart.leaving = True
+        for held in self._ledger.held.values():
+            if self._terminations > 1:
+                if held.task is not None:
+                    held.task.kill()
+            else:
+                grace = held.job.record.spec.grace if held.job else 0.0
+                held.ask_to_stop(min(grace, self._options.preemption_grace), "preempted")
+        self._ledger.changed.set()
+
+    def poke(self) -> None:
+        """Something was submitted: look for it now rather than at the next poll."""
+        self._claimer.wake.set()
+
+    async def _until_over(self, loops: list[asyncio.Task[None]]) -> None:
+        """Beat until fenced or gone; an error in any loop is an error of the agent."""
+        heart = asyncio.create_task(self._heart.run())
+        try:
+            await asyncio.wait([heart, *loops], return_when=asyncio.FIRST_COMPLETED)
+            for loop in (heart, *loops):
+                if loop.done():
+                    loop.result()
+        finally:
+            for loop in (heart, *loops):
+                loop.cancel()
+            await asyncio.gather(heart, *loops, return_exceptions=True)
+
+    async def _put_down(self) -> None:
+        """Kill what still runs; what could not be put back is buried by others."""
+        for held in list(self._ledger.held.values()):
+            if held.task is not None:
+                held.task.kill()
+        for job in self._background:
+            job.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        for held in list(self._ledger.held.values()):
+            if held.task is not None:
+                await held.task.gone()
+        self._lock.release()
+
+    def _may_claim(self) -> bool:
+        return self._heart.trusts() and not self._heart.leaving and not self._heart.drained and not self._heart.trouble
+
+    async def _take_over(self, held: Held) -> None:
+        if self._heart.leaving:
+            held.ask_to_stop(0.0, "preempted")
+        self._spawn(self._carry(held))
+
+    async def _carry(self, held: Held) -> None:
+        try:
+            await self._carrier.carry(held)
+        finally:
+            self._ledger.remove(held)
+            self._claimer.wake.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "an agent's task ended with an error", "exception": error, "task": task}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def _start_worked(self, worked: bool) -> None:
+        self._start_failures = 0 if worked else self._start_failures + 1
+        if self._start_failures >= self._core.settings.start_failure_limit:
+            self._heart.trouble = f"{self._start_failures} tasks in a row could not be started; see their jobs"
+            self._heart.beat_soon()
+
+    # --- trust and deadlines
+
+    def _deadline(self) -> float:
+        """Boot time until which tasks may run if they hear nothing more.
+
+        While the store does not answer, a live agent renews it step by step until the outage grace is over; a frozen
+        agent renews nothing, so its tasks end with its trust.
+        """
+        now, settings = self._core.clock.boottime(), self._core.settings
+        trusted = self._heart.trusted_until
+        if self._heart.fenced.is_set() or now < trusted:
+            return trusted
+        step = TRUST_INTERVALS * settings.beat_interval
+        return min(now + step, trusted + settings.outage_grace)
+
+    async def _hold_deadlines(self) -> None:
+        while True:
+            deadline = self._deadline()
+            for held in self._ledger.held.values():
+                if held.task is not None:
+                    held.task.set_deadline(deadline)
+            await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
+
+    # --- the index and the mail
+
+    def _listed(self, holdings: dict[str, Holding]) -> None:
+        """An applied beat lists these: the entries of those whose claim is resolved are no longer needed."""
+        for job in holdings:
+            held = self._ledger.held.get(job)
+            if held is not None and held.job is not None and held.phase == "running" and not held.entry_deleted:
+                held.entry_deleted = True
+                self._spawn(self._delete_entry(held))
+        if self._heart.drained:
+            self._heart.leaving = True
+
+    async def _delete_entry(self, held: Held) -> None:
+        assert held.job is not None, "only resolved claims get here"
+        try:
+            await index.leave(self._core, held.job.record)
+        except StoreUnavailable:
+            held.entry_deleted = False
+
+    def _mail(self) -> None:
+        self._spawn(self._look_at_jobs())
+
+    async def _look_at_jobs_for_ever(self) -> None:
+        while True:
+            await self._core.clock.sleep(self._core.jittered(self._core.settings.repair_interval))
+            await self._look_at_jobs()
+
+    async def _look_at_jobs(self) -> None:
+        """Read the records of what is held: some are to be stopped, some are no longer ours."""
+        for held in list(self._ledger.held.values()):
+            if held.job is None or held.phase != "running":
+                continue
+            try:
+                job = record_of(await self._core.records.reread(held.job))
+            except StoreUnavailable:
+                return
+            if not holds(job, held.entry.attempt, self.id):
+                held.ask_to_stop(0.0, "lost")
+            elif job is not None and job.stop is not None:
+                held.ask_to_stop(job.spec.grace, "stopped")
+
+    async def _coordinate(self) -> None:
+        """Take part in the coordinator's pass."""
+        while True:
+            if self._heart.trusts() and not self._heart.leaving:
+                try:
+                    await self._pass.turn()
+                    self._heart.fleet = max(len(self._pass.watch.live()), 1)
+                except StoreUnavailable:
+                    pass
+            elif self._heart.leaving and self._pass.holds_lease:
+                await self._pass.resign()
+            await self._core.clock.sleep(self._core.jittered(self._core.settings.pass_interval))

@@ -1,0 +1,147 @@
+"""Carrying one job's attempt from its claim to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fray_coordinator import families
+from fray_coordinator.core import Core
+from fray_coordinator.endings import end_attempt
+from fray_coordinator.protocol.finish import Ending
+from fray_coordinator.records import Stored
+from fray_layouts.records import Exit, JobRecord
+
+from fray_agents import health
+from fray_agents.environment import CHILDREN_MARK, task_environment
+from fray_agents.ledger import Held
+from fray_agents.shipping import persist, ship_logs, ship_result
+from fray_agents.taskhandle import StartTask
+from fray_agents.tasks import StartFailed, TaskExit, TaskSpec
+
+
+class BlobMissing(Exception):
+    """The object that holds the job's callable is gone."""
+
+
+@dataclass(slots=True)
+class Carrier:
+    """How this agent runs tasks.
+
+    Attributes:
+        start_task: starts a task's processes.
+        deadline: boot time until which tasks may run unless the deadline is renewed.
+        started: told after each start whether it worked.
+        trusts: whether this agent's leases may be relied on now.
+        cwd: where tasks start; None: a fresh directory each.
+    """
+
+    core: Core
+    agent: str
+    work_dir: Path
+    lock_fd: int | None
+    start_task: StartTask
+    deadline: Callable[[], float]
+    started: Callable[[bool], None]
+    trusts: Callable[[], bool]
+    cwd: str | None = None
+
+    async def carry(self, held: Held) -> None:
+        """Run the attempt and write how it ended; returns when nothing is left to do about it."""
+        assert held.job is not None, "a carried job was claimed"
+        held.directory = self.work_dir / f"{held.entry.job}~{held.entry.attempt}"
+        if held.entry.attempt > 1:
+            await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
+        ending = await self._run(held, held.job)
+        held.phase = "ending"
+        await self._end(held, held.job, ending)
+        await asyncio.to_thread(shutil.rmtree, held.directory, ignore_errors=True)
+
+    async def _run(self, held: Held, job: Stored[JobRecord]) -> Ending:
+        if held.stop is not None:
+            return _not_started(held.stop[1])
+        try:
+            spec = await self._task_spec(held, job.record)
+            held.task = await self.start_task(spec, self.deadline(), self.lock_fd)
+        except (StartFailed, OSError) as error:
+            self.started(False)
+            return Ending(Exit(kind="start-failed", message=f"the host could not start the task: {error}"))
+        except BlobMissing as error:
+            return Ending(Exit(kind="exception", message=str(error)))
+        self.started(True)
+        if held.stop is not None:
+            held.task.stop(*held.stop)
+        return await self._see_through(held, job.record)
+
+    async def _see_through(self, held: Held, job: JobRecord) -> Ending:
+        task = held.task
+        assert task is not None, "it was just started"
+        logs = asyncio.create_task(ship_logs(self.core, job, task))
+        watch = asyncio.create_task(self._watch_health(held, job)) if job.spec.health_check else None
+        try:
+            end = await task.exit
+            await task.gone()
+            shipped = await logs
+            end.exit.log_chunks = shipped
+            return await self._ending(held, job, end)
+        finally:
+            logs.cancel()
+            if watch is not None:
+                watch.cancel()
+
+    async def _ending(self, held: Held, job: JobRecord, end: TaskExit) -> Ending:
+        if held.unhealthy:
+            end.exit.message = held.unhealthy
+        if end.exit.kind == "lost":  # its deadline passed in an outage, or something else killed its runner
+            end.exit.kind = "signalled" if self.trusts() else "preempted"
+        if end.exit.kind != "success" or end.result is None:
+            return Ending(end.exit, None, end.complete_before_stop)
+        return Ending(end.exit, await ship_result(self.core, job, end.result), end.complete_before_stop)
+
+    async def _watch_health(self, held: Held, job: JobRecord) -> None:
+        check = job.spec.health_check
+        assert check is not None, "only jobs with a check are watched"
+
+        def fail(why: str) -> None:
+            held.unhealthy = why
+            held.ask_to_stop(job.spec.grace, "unhealthy")
+
+        await health.watch(check, self.core.clock, fail)
+
+    async def _task_spec(self, held: Held, job: JobRecord) -> TaskSpec:
+        directory = held.directory
+        assert directory is not None, "set by carry"
+        await asyncio.to_thread(directory.mkdir, parents=True)
+        call = job.spec.entrypoint.callable
+        pickle = None
+        if call is not None:
+            pickle = base64.b64decode(call.pickle) if call.pickle else await self._blob(call.blob)
+        return TaskSpec(
+            directory=directory,
+            command=job.spec.entrypoint.command or None,
+            callable_pickle=pickle,
+            env=task_environment(job, self.core.root, self.agent, directory),
+            timeout=job.spec.timeout,
+            grace=job.spec.grace,
+            cwd=self.cwd,
+        )
+
+    async def _blob(self, key: str) -> bytes:
+        found = await persist(self.core, lambda: self.core.store.get(key))
+        if found is None:
+            raise BlobMissing(f"the job's callable is gone: there is no object {key}; submit it again")
+        return found.data
+
+    async def _end(self, held: Held, job: Stored[JobRecord], ending: Ending) -> None:
+        await persist(self.core, lambda: end_attempt(self.core, job, self.agent, ending))
+        if held.directory is not None and (held.directory / CHILDREN_MARK).exists():
+            await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
+
+
+def _not_started(why: str) -> Ending:
+    kind = "preempted" if why == "preempted" else "stopped"
+    return Ending(Exit(kind=kind, message=f"{why} before it was started", log_chunks=0), None, False)

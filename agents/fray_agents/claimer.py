@@ -1,0 +1,155 @@
+"""Finding work: the doorbell, the pending index, and one claim at a time.
+
+The doorbell is read often and cheaply; the index is listed when the bell rang, when the listed candidates turn out to
+be stale, and on the repair interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from fray_coordinator.claims import Claimed, try_claim
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.schedule import order_to_try, shortage
+from fray_coordinator.store.api import NotModified
+from fray_layouts.names import Pending, Pools
+
+from fray_agents.ledger import Held, Ledger
+
+LIST_LIMIT = 1000
+STALE_LIMIT = 4
+LONGEST_BACKOFF = 10.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What claiming cost so far."""
+
+    won: int = 0
+    rejected: int = 0
+
+
+@dataclass(slots=True)
+class Claimer:
+    """Claims what fits for one agent.
+
+    Attributes:
+        may_claim: whether the agent may take work right now (trust, draining, trouble).
+        on_claimed: takes over a job whose claim was applied.
+        pool_slots: the pool's free slots as the last pass saw them.
+    """
+
+    core: Core
+    ledger: Ledger
+    agent: str
+    host: str
+    pool: str
+    preemptible: bool
+    may_claim: Callable[[], bool]
+    on_claimed: Callable[[Held], Awaitable[None]]
+    pool_slots: Callable[[], int]
+    tally: Tally = field(default_factory=Tally)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _bell: str = ""
+    _candidates: dict[str, Pending] = field(default_factory=dict)
+    _not_before: dict[str, float] = field(default_factory=dict)
+    _more: bool = False
+    _listed_at: float | None = None
+    _quiet: float = 1.0
+
+    async def run(self) -> None:
+        """Look for work for ever."""
+        while True:
+            try:
+                worked = self.may_claim() and await self._look()
+            except StoreUnavailable:
+                worked = False
+            await self._pause(worked)
+
+    async def _pause(self, worked: bool) -> None:
+        """Wait for the next look: longer the longer nothing happened, where requests cost money."""
+        self._quiet = 1.0 if worked or self.core.store.local else min(self._quiet * 1.5, LONGEST_BACKOFF)
+        try:
+            wait = self.core.jittered(self.core.settings.poll_interval * self._quiet)
+            await asyncio.wait_for(self.wake.wait(), wait)
+        except TimeoutError:
+            return
+        self.wake.clear()
+
+    async def _look(self) -> bool:
+        """One look; whether anything was claimed."""
+        if self.ledger.free().cpu <= 0 and self.ledger.held:
+            return False
+        if await self._bell_rang() or self._repair_is_due():
+            await self._list()
+        claimed = 0
+        stale = 0
+        while self.may_claim() and (entry := self._next()) is not None:
+            if await self._claim(entry):
+                claimed += 1
+                stale = 0
+            elif entry.key() not in self._not_before:
+                stale += 1
+            if stale >= STALE_LIMIT or (not self._candidates and self._more):
+                await self._list()
+                stale = 0
+        return claimed > 0
+
+    async def _bell_rang(self) -> bool:
+        answer = await self.core.store.get_if_changed(Pools.doorbell(self.pool), self._bell)
+        if answer is None or isinstance(answer, NotModified):
+            return False
+        self._bell = answer.version
+        return True
+
+    def _repair_is_due(self) -> bool:
+        now = self.core.clock.boottime()
+        return self._listed_at is None or now - self._listed_at >= self.core.settings.repair_interval
+
+    async def _list(self) -> None:
+        self._listed_at = self.core.clock.boottime()
+        rows = await self.core.store.list(Pending.prefix(self.pool), limit=LIST_LIMIT)
+        entries = [entry for entry in (Pending.parse(row.key) for row in rows) if entry is not None]
+        self._candidates = {entry.key(): entry for entry in entries if entry.job not in self.ledger.held}
+        self._not_before = {key: t for key, t in self._not_before.items() if key in self._candidates}
+        self._more = len(rows) == LIST_LIMIT
+
+    def _next(self) -> Pending | None:
+        """The entry to try now, if any fits what is free."""
+        free, now = self.ledger.free(), self.core.now()
+        fitting = [
+            entry
+            for key, entry in self._candidates.items()
+            if self._not_before.get(key, 0.0) <= now and not shortage(entry.shape, free, self.preemptible)
+        ]
+        order = order_to_try(fitting, self.pool_slots(), self.core.chance.random())
+        return order[0] if order else None
+
+    async def _claim(self, entry: Pending) -> bool:
+        """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
+        held = self.ledger.add(entry)
+        self._candidates.pop(entry.key(), None)
+        while True:
+            try:
+                answer = await try_claim(self.core, entry, self.agent, self.host)
+                break
+            except StoreUnavailable:
+                await self.core.clock.sleep(self.core.jittered(1.0))
+            except BaseException:
+                self.ledger.remove(held)
+                raise
+        self.tally.rejected += answer.rejections
+        self._not_before.pop(entry.key(), None)
+        if isinstance(answer, Claimed):
+            self.tally.won += 1
+            held.job, held.phase = answer.job, "running"
+            await self.on_claimed(held)
+            return True
+        self.ledger.remove(held)
+        if answer.until is not None:
+            self._candidates[entry.key()] = entry
+            self._not_before[entry.key()] = answer.until
+        return False

@@ -1,0 +1,36 @@
+"""The environment of a task's processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fray_layouts.records import JobRecord
+
+CHILDREN_MARK = "children"
+"""A file of this name in FRAY_TASK_DIR tells the agent that the task submitted children."""
+
+
+def task_environment(job: JobRecord, root: str, agent: str, directory: Path) -> dict[str, str]:
+    """The agent's own environment, what the spec says, and the FRAY_* variables; later ones win.
+
+    FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
+    spec = job.spec
+    return {
+        "PYTHONUNBUFFERED": "1",
+        **inherited,
+        **spec.environment.env_vars,
+        **spec.environment.secret_env_vars,
+        "FRAY_JOB_ID": job.id,
+        "FRAY_JOB_NAME": spec.name,
+        "FRAY_NAMESPACE": spec.namespace,
+        "FRAY_CLUSTER_ADDRESS": root,
+        "FRAY_CLUSTER_SPEC": root,
+        "FRAY_ATTEMPT": str(job.attempt),
+        "FRAY_REPLICA": "0",
+        "FRAY_AGENT_ID": agent,
+        "FRAY_RESULT": str(directory / "result"),
+        "FRAY_TASK_DIR": str(directory),
+    }

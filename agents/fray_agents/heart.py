@@ -1,0 +1,161 @@
+"""The agent's heartbeat: one object, written on condition of what was last seen of it.
+
+Trust in all leases is dated from the first send of the beat that was found applied. What a beat says and what a
+rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol import heartbeat
+from fray_coordinator.protocol.heartbeat import Pulse
+from fray_coordinator.records import Stored, record_of
+from fray_layouts.names import Agents
+from fray_layouts.records import AgentRecord, Holding
+
+from fray_agents.ledger import Ledger
+
+SPACING = 1.0
+"""Seconds between two beats at least, where the store limits writes to one name."""
+
+
+@dataclass(slots=True)
+class Heart:
+    """Beats for one agent id until it is fenced or has left.
+
+    Attributes:
+        on_listed: called with the holdings of each applied beat.
+        on_mail: called after the beat was applied that cleared the mail.
+        fleet: live agents, as the last pass saw them.
+        fenced: set once this id must do nothing more for ever.
+        trouble: why the agent claims nothing, for people.
+        leaving: the next beat without holdings is the last.
+    """
+
+    core: Core
+    ledger: Ledger
+    record: AgentRecord
+    on_listed: Callable[[dict[str, Holding]], None]
+    on_mail: Callable[[], None]
+    fleet: int = 1
+    trouble: str = ""
+    leaving: bool = False
+    fenced: asyncio.Event = field(default_factory=asyncio.Event)
+    trusted_until: float = 0.0
+    _stored: Stored[AgentRecord] | None = None
+    _last_send: float = 0.0
+    _early: bool = False
+    _mail_taken: bool = False
+
+    @property
+    def beat(self) -> int:
+        """The counter as last applied."""
+        return self._stored.record.beat if self._stored else 0
+
+    @property
+    def drained(self) -> bool:
+        """Whether someone asked the agent to leave when it has nothing left to do."""
+        return self._stored is not None and self._stored.record.drain
+
+    @property
+    def has_left(self) -> bool:
+        return self._stored is not None and self._stored.record.state == "left"
+
+    def trusts(self) -> bool:
+        """Whether leases may be relied on now."""
+        return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
+
+    def beat_soon(self) -> None:
+        """Beat as soon as the store's limits allow."""
+        self._early = True
+        self.ledger.changed.set()
+
+    async def register(self) -> None:
+        """Create the agent's record; before that it may claim nothing. Repeats until the store answers."""
+        while True:
+            sent = self.core.clock.boottime()
+            try:
+                written = await self.core.records.write(Agents.key(self.record.id), AgentRecord, self.record, None)
+            except StoreUnavailable:
+                continue
+            self._stored = written.stored
+            if written.wrote:
+                self._applied(sent, self.record.interval)
+            elif heartbeat.is_fenced(record_of(written.stored)):
+                self.fenced.set()
+            return
+
+    async def run(self) -> None:
+        """Beat until fenced or gone."""
+        while not self.fenced.is_set() and not self.has_left:
+            await self._until_due()
+            try:
+                await self._beat()
+            except StoreUnavailable:
+                await self.core.clock.sleep(self.core.jittered(SPACING))
+
+    async def listen(self) -> None:
+        """Look for mail between beats, while there is anything that mail could be about."""
+        while not self.fenced.is_set() and not self.has_left:
+            await self.core.clock.sleep(self.core.jittered(self.core.settings.poll_interval))
+            if self._stored is None or not (self.ledger.held or self.core.store.local):
+                continue
+            try:
+                found = record_of(await self.core.records.reread(self._stored))
+            except StoreUnavailable:
+                continue
+            if found is None or found.state != "live" or found.mail or found.drain != self.drained:
+                self.beat_soon()
+
+    def _interval(self) -> float:
+        settings = self.core.settings
+        busy = bool(self.ledger.held)
+        return heartbeat.interval_for(busy, self.fleet, settings.beat_interval, settings.idle_beat_interval)
+
+    async def _until_due(self) -> None:
+        clock = self.core.clock
+        while True:
+            self.ledger.changed.clear()
+            promised = self._stored.record.interval if self._stored else 0.0
+            wait = self._last_send + min(promised, self._interval()) - clock.boottime()
+            spacing = 0.0 if self.core.store.local else self._last_send + SPACING - clock.boottime()
+            if self._early or (self.leaving and not self.ledger.held):
+                wait = spacing
+            wait = max(wait, spacing)
+            if wait <= 0:
+                return
+            try:
+                await asyncio.wait_for(self.ledger.changed.wait(), wait)
+            except TimeoutError:
+                return
+
+    async def _beat(self) -> None:
+        assert self._stored is not None, "the agent registers before it beats"
+        self._early = False
+        self._mail_taken |= self._stored.record.mail
+        listed, interval = self.ledger.holdings(), self._interval()
+        pulse = Pulse(listed, interval, self.ledger.free(), self.trouble, self.leaving)
+        wanted = heartbeat.beat(self._stored.record, pulse)
+        sent = self._last_send = self.core.clock.boottime()
+        written = await self.core.records.write(self._stored.key, AgentRecord, wanted, self._stored)
+        if heartbeat.is_fenced(record_of(written.stored)) and not written.wrote:
+            self.fenced.set()
+            return
+        self._stored = written.stored
+        if not written.wrote:
+            self._early = True
+            return
+        self._applied(sent, interval)
+        self.on_listed(listed)
+        if self._mail_taken:
+            self._mail_taken = False
+            self.on_mail()
+
+    def _applied(self, first_send: float, interval: float) -> None:
+        self._last_send = first_send
+        self.trusted_until = heartbeat.trusted_until(first_send, interval)

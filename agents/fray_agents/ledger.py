@@ -1,0 +1,78 @@
+"""What this agent holds, and what that leaves free. The heartbeat's list of holdings is derived from here."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fray_coordinator.protocol.schedule import take
+from fray_coordinator.records import Stored
+from fray_layouts.names import Pending
+from fray_layouts.records import Holding, JobRecord, Resources
+
+from fray_agents.taskhandle import TaskHandle
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One job's attempt in this agent's hands, from before its claim is sent until nothing is left to do about it.
+
+    Attributes:
+        phase: as in the heartbeat: "claiming", "running", "ending".
+        job: the record as last seen; None while the claim is not resolved.
+        task: its processes; None before they are started.
+        stop: (grace in seconds, why) of a stop asked for before the task was started.
+        entry_deleted: the index entry was removed since a beat listed this attempt.
+        unhealthy: what the health check saw, once it has failed.
+    """
+
+    entry: Pending
+    phase: str = "claiming"
+    job: Stored[JobRecord] | None = None
+    task: TaskHandle | None = None
+    directory: Path | None = None
+    stop: tuple[float, str] | None = None
+    entry_deleted: bool = False
+    unhealthy: str = ""
+
+    def ask_to_stop(self, grace: float, why: str) -> None:
+        """Stop the task, now or as soon as it is started."""
+        self.stop = self.stop or (grace, why)
+        if self.task is not None:
+            self.task.stop(grace, why)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything this agent holds. `changed` is set whenever something was added, removed or freed."""
+
+    capacity: Resources
+    held: dict[str, Held] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, entry: Pending) -> Held:
+        """Reserve what the entry's job needs, before its claim is sent."""
+        held = self.held[entry.job] = Held(entry)
+        self.changed.set()
+        return held
+
+    def remove(self, held: Held) -> None:
+        """Nothing is left to do about it."""
+        if self.held.get(held.entry.job) is held:
+            del self.held[held.entry.job]
+        self.changed.set()
+
+    def free(self) -> Resources:
+        """What no held job uses."""
+        left = self.capacity
+        for held in self.held.values():
+            left = take(left, held.entry.shape)
+        return left
+
+    def holdings(self) -> dict[str, Holding]:
+        """What the heartbeat lists."""
+        return {
+            job: Holding(attempt=held.entry.attempt, phase=held.phase, usage=held.task.usage if held.task else None)
+            for job, held in self.held.items()
+        }

@@ -1,0 +1,34 @@
+"""`fray agent`: an agent as a process, with signals, joining anew after it was declared dead."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+from fray_coordinator.core import open_core
+
+from fray_agents.agent import Agent, AgentOptions, Departure
+
+
+async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
+    """Serve the cluster under `root` until SIGTERM or SIGINT; a second signal is immediate.
+
+    Args:
+        on_join: told the id under which the agent joins; again after it was declared dead.
+
+    Raises:
+        RootMismatch, StoreRefused, StoreUnavailable: the cluster cannot be opened.
+    """
+    core = await open_core(root)
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            agent = Agent(core, options)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, agent.terminate)
+            on_join(agent.id)
+            if await agent.run() is Departure.LEFT:
+                return
+    finally:
+        await core.store.close()

@@ -1,0 +1,54 @@
+"""Shipping a task's logs and result to the bucket, however long the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.store.api import ABSENT
+from fray_layouts.names import Work
+from fray_layouts.records import JobRecord, Result
+from fray_layouts.spec import INLINE_LIMIT
+
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import ResultFile
+
+T = TypeVar("T")
+
+
+async def persist(core: Core, act: Callable[[], Awaitable[T]]) -> T:
+    """Repeat `act` until the store answers."""
+    while True:
+        try:
+            return await act()
+        except StoreUnavailable:
+            await core.clock.sleep(core.jittered(1.0))
+
+
+async def ship_logs(core: Core, job: JobRecord, task: TaskHandle) -> int:
+    """Put each sealed chunk under its number, then remove the file; returns the number of the last, 0 if none."""
+    last = 0
+    async for number, path in task.chunks():
+        data = await asyncio.to_thread(path.read_bytes)
+        key = Work.log(job.id, job.attempt, 0, number)
+        await persist(core, lambda key=key, data=data: core.store.put(key, data, ABSENT))  # type: ignore[misc]
+        path.unlink()
+        last = number
+    return last
+
+
+async def ship_result(core: Core, job: JobRecord, file: ResultFile) -> Result:
+    """The result as the record holds it; a large one goes to an object of its own first."""
+    data = await asyncio.to_thread(file.path.read_bytes)
+    if file.size > INLINE_LIMIT:
+        key = Work.result(job.id, job.attempt, 0)
+        await persist(core, lambda: core.store.put(key, data, ABSENT))
+        return Result(encoding=file.encoding, key=key, size=file.size)
+    if file.encoding == "json":
+        return Result(encoding="json", value=msgspec.json.decode(data), size=file.size)
+    return Result(encoding=file.encoding, data=base64.b64encode(data).decode(), size=file.size)

@@ -1,0 +1,33 @@
+"""What the agent needs of a running task, be it a tree of processes or a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from fray_layouts.records import Usage
+
+from fray_agents.tasks import TaskExit, TaskSpec
+
+
+class TaskHandle(Protocol):
+    """A started task; see `fray_agents.tasks.Task` for each member."""
+
+    usage: Usage
+    exit: asyncio.Future[TaskExit]
+
+    def set_deadline(self, boottime: float) -> None: ...
+
+    def stop(self, grace: float, why: str) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def chunks(self) -> AsyncIterator[tuple[int, Path]]: ...
+
+    async def gone(self) -> None: ...
+
+
+StartTask = Callable[[TaskSpec, float, int | None], Awaitable[TaskHandle]]
+"""Starts a task that may run until the boot time given, holding the descriptor of the host's lock."""
