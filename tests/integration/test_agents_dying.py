@@ -1,0 +1,211 @@
+"""Agents that are killed, frozen or told to leave: nothing is lost, nothing runs twice at once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from fray_coordinator import stopping
+from fray_coordinator.core import Core
+
+from tests.support.agents import (
+    AgentProcess,
+    agent_record,
+    agents,
+    ended,
+    eventually,
+    is_alive,
+    job,
+    launch,
+    lines,
+    on_cluster,
+    running,
+)
+
+# Notes its process, waits for the file "go", notes that it ended.
+WORKER = """
+import os, pathlib, sys, time
+folder = pathlib.Path({folder!r})
+attempt = os.environ["FRAY_ATTEMPT"]
+def note(what):
+    with open(folder / "effects", "a") as file:
+        file.write(f"{{what}} {{attempt}} {{os.getpid()}} {{time.clock_gettime(time.CLOCK_BOOTTIME)}}\\n")
+note("begin")
+while not (folder / "go").exists():
+    time.sleep(0.02)
+note("end")
+"""
+
+
+def worker(tmp_path: Path) -> str:
+    return WORKER.format(folder=str(tmp_path))
+
+
+def effects(tmp_path: Path, what: str) -> list[tuple[int, int, float]]:
+    """(attempt, pid, boot time) of what the workers noted."""
+    notes = [line.split() for line in lines(tmp_path / "effects")]
+    return [(int(attempt), int(pid), float(when)) for kind, attempt, pid, when in notes if kind == what]
+
+
+async def _begun(tmp_path: Path, count: int) -> list[tuple[int, int, float]]:
+    async def look() -> list[tuple[int, int, float]] | None:
+        begun = effects(tmp_path, "begin")
+        return begun if len(begun) >= count else None
+
+    return await eventually(look)
+
+
+def test_a_killed_agents_job_runs_again_elsewhere(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work", count=2) as both:
+            job_id = await launch(core, worker(tmp_path))
+            (_, pid, _), *_ = await _begun(tmp_path, 1)
+            holder = (await job(core, job_id)).lease
+            assert holder is not None
+            next(agent for agent in both if agent.id == holder.agent).kill()
+            await running(core, job_id, attempt=2)
+            assert not is_alive(pid)
+            (tmp_path / "go").touch()
+            record = await ended(core, job_id)
+            assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 2, 0, 1)
+            assert [attempt for attempt, *_ in effects(tmp_path, "end")] == [2]
+            assert (await agent_record(core, holder.agent)).state == "dead"
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waking_changes_nothing(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (frozen,):
+            job_id = await launch(core, worker(tmp_path))
+            (_, pid, _), *_ = await _begun(tmp_path, 1)
+            frozen.send(signal.SIGSTOP)
+
+            async def gone() -> bool:
+                return not is_alive(pid)
+
+            await eventually(gone)
+            with agents(core.root, tmp_path / "work") as (second,):
+                record = await running(core, job_id, attempt=2)
+                assert record.lease is not None
+                assert record.lease.agent == second.id
+                (tmp_path / "go").touch()
+                done = await ended(core, job_id)
+                frozen.send(signal.SIGCONT)
+                assert frozen.process.stdout is not None
+                assert frozen.process.stdout.readline().strip() != frozen.id  # it joins anew, under another name
+                assert await job(core, job_id) == done
+                assert (await agent_record(core, frozen.id)).state == "dead"
+        assert [attempt for attempt, *_ in effects(tmp_path, "end")] == [2]
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_an_agent_told_to_leave_puts_its_job_back_and_spends_no_failure(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (first,):
+            job_id = await launch(core, worker(tmp_path))
+            await _begun(tmp_path, 1)
+            assert first.end() == 0
+            record = await job(core, job_id)
+            assert (record.status, record.attempt, record.failures, record.preemptions) == ("pending", 2, 0, 1)
+            assert (await agent_record(core, first.id)).state == "left"
+        (tmp_path / "go").touch()
+        with agents(core.root, tmp_path / "work"):
+            assert (await ended(core, job_id)).status == "succeeded"
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_task_that_ends_in_the_grace_of_a_preemption_is_a_success(tmp_path: Path) -> None:
+    code = f"""
+import signal, sys, time, pathlib
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+pathlib.Path({str(tmp_path / "effects")!r}).write_text("begin 1 1 1\\n")
+time.sleep(60)
+"""
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (agent,):
+            job_id = await launch(core, code)
+            await _begun(tmp_path, 1)
+            assert agent.end() == 0
+            record = await job(core, job_id)
+            assert (record.status, record.attempt) == ("succeeded", 1)
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_second_sigterm_does_not_wait_for_the_grace(tmp_path: Path) -> None:
+    code = f"""
+import signal, time, pathlib
+def note(what):
+    with open({str(tmp_path / "effects")!r}, "a") as file:
+        file.write(f"{{what}} 1 1 1\\n")
+signal.signal(signal.SIGTERM, lambda *_: note("told"))
+note("begin")
+while True:
+    time.sleep(600)
+"""
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (agent,):
+            job_id = await launch(core, code, grace=500.0)
+            await _begun(tmp_path, 1)
+            agent.send(signal.SIGTERM)
+
+            async def told() -> bool:
+                return bool(effects(tmp_path, "told"))
+
+            await eventually(told)
+            agent.send(signal.SIGTERM)
+            assert agent.process.wait(20) == 0
+            assert (await job(core, job_id)).status == "pending"
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_job_that_kills_its_hosts_is_given_up_after_three(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, signal
+runner = os.getppid()
+agent = int(pathlib.Path(f"/proc/{runner}/stat").read_text().rsplit(")", 1)[1].split()[1])
+os.kill(agent, signal.SIGKILL)
+"""
+
+    async def act(core: Core) -> None:
+        job_id = await launch(core, code)
+        for _ in range(3):  # each buries its predecessor at once: the host's lock tells that it is gone
+            agent = AgentProcess(core.root, tmp_path / "work")
+            assert agent.process.wait(30) == -signal.SIGKILL
+        with agents(core.root, tmp_path / "work") as (survivor,):
+            record = await ended(core, job_id)
+            assert (record.status, record.failures, record.preemptions) == ("failed", 1, 2)
+            assert record.exit is not None
+            assert record.exit.kind == "lost"
+            assert "may be what kills its hosts" in record.exit.message
+            assert survivor.process.poll() is None
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_stop_ends_a_task_that_ignores_sigterm(tmp_path: Path) -> None:
+    code = f"""
+import signal, time, pathlib, os
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({str(tmp_path / "effects")!r}).write_text(f"begin 1 {{os.getpid()}} 1\\n")
+time.sleep(600)
+"""
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work"):
+            job_id = await launch(core, code, grace=0.5, max_retries_failure=3)
+            (_, pid, _), *_ = await _begun(tmp_path, 1)
+            await stopping.stop(core, job_id, "enough")
+            record = await ended(core, job_id)
+            assert record.status == "stopped"
+            assert record.exit is not None
+            assert (record.exit.kind, record.exit.message) == ("stopped", "enough")
+            assert not is_alive(pid)
+
+    on_cluster(tmp_path / "root", act)

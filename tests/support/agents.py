@@ -1,0 +1,151 @@
+"""Real agent processes for the tests, and waiting for what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
+from fray_coordinator.submit import submit
+from fray_layouts.names import Agents, Jobs
+from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.spec import parse_spec
+from msgspec.structs import replace
+
+T = TypeVar("T")
+
+QUICK = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=2.0)
+"""Death is told after five seconds."""
+
+_AGENT = """
+import asyncio, sys
+from pathlib import Path
+from fray_agents.agent import AgentOptions
+from fray_agents.serve import serve
+from fray_layouts.records import Resources
+options = AgentOptions(capacity=Resources(cpu=int(sys.argv[3]), memory=2**33, disk=2**33), work_dir=Path(sys.argv[2]))
+asyncio.run(serve(sys.argv[1], options, on_join=lambda name: print(name, flush=True)))
+"""
+
+
+class AgentProcess:
+    """An agent as a process of its own; `id` is the one it joined under first."""
+
+    def __init__(self, root: str, work_dir: Path, cores: float = 2) -> None:
+        command = [sys.executable, "-c", _AGENT, root, str(work_dir), str(int(cores * 1000))]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.id = self.process.stdout.readline().strip()
+        assert self.id, "the agent ended before it joined"
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> int:
+        """SIGTERM, and its exit code."""
+        if self.process.poll() is None:
+            self.send(signal.SIGCONT)
+            self.send(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@contextlib.contextmanager
+def agents(root: str, work_dir: Path, count: int = 1, cores: float = 2) -> Iterator[list[AgentProcess]]:
+    """`count` agent processes, ended at the end."""
+    running: list[AgentProcess] = []
+    try:
+        for _ in range(count):
+            running.append(AgentProcess(root, work_dir, cores))
+        yield running
+    finally:
+        for agent in running:
+            if agent.process.poll() is None:
+                agent.send(signal.SIGCONT)
+                agent.kill()
+
+
+async def eventually(look: Callable[[], Awaitable[T | None]], within: float = 40.0) -> T:
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + within
+    while True:
+        if answer := await look():
+            return answer
+        assert time.monotonic() < deadline, f"not within {within} s"
+        await asyncio.sleep(0.02)
+
+
+async def launch(core: Core, code: str | list[str], **fields: Any) -> str:
+    """Submit a Python program (or a command) as a job; returns its id."""
+    command = [sys.executable, "-c", code] if isinstance(code, str) else code
+    spec = {"name": "job", "entrypoint": {"command": command}, "grace": 2.0, **fields}
+    (submitted,) = await submit(core, [parse_spec(spec)])
+    return submitted.job.id
+
+
+async def job(core: Core, job_id: str) -> JobRecord:
+    found = await core.records.read(Jobs.key(job_id), JobRecord)
+    assert found is not None
+    return found.record
+
+
+async def ended(core: Core, job_id: str, within: float = 40.0) -> JobRecord:
+    """The record once the job has ended."""
+
+    async def look() -> JobRecord | None:
+        record = await job(core, job_id)
+        return record if record.status in ("succeeded", "failed", "stopped") else None
+
+    return await eventually(look, within)
+
+
+async def running(core: Core, job_id: str, attempt: int = 1) -> JobRecord:
+    """The record once the attempt runs."""
+
+    async def look() -> JobRecord | None:
+        record = await job(core, job_id)
+        return record if record.status == "running" and record.attempt == attempt else None
+
+    return await eventually(look)
+
+
+async def agent_record(core: Core, agent_id: str) -> AgentRecord:
+    found = await core.records.read(Agents.key(agent_id), AgentRecord)
+    assert found is not None
+    return found.record
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file that jobs append to; none while it does not exist."""
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def on_cluster(root: Path, act: Callable[[Core], Awaitable[T]]) -> T:
+    """Run `act` with a core on a local root with quick settings."""
+
+    async def run() -> T:
+        core = await open_core(str(root), QUICK)
+        try:
+            return await act(core)
+        finally:
+            await core.store.close()
+
+    return asyncio.run(run())
