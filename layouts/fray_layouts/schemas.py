@@ -1,0 +1,100 @@
+"""JSON Schemas of the records and of the spec, made from the structs: `python -m fray_layouts.schemas DIRECTORY`.
+
+A record stays open, because a newer version may have added fields. What a person writes is closed, because an unknown
+field there is a slip of the pen. A schema tells shapes; which values make sense is checked by `spec.parse_spec`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fray_layouts import records, spec
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+KINDS: dict[str, type[msgspec.Struct]] = {
+    "agent": records.AgentRecord,
+    "child-entry": records.ChildEntry,
+    "cluster": records.Settings,
+    "doorbell": records.Doorbell,
+    "job": records.JobRecord,
+    "pass": records.PassRecord,
+    "pending-entry": records.PendingEntry,
+    "rejection": records.Rejection,
+    "spec": spec.JobSpec,
+}
+"""Name of the schema's file, without `.json`, and the struct it describes."""
+WRITTEN_BY_PEOPLE = frozenset({"spec"})
+
+_STRUCTS = {
+    name: kind
+    for module in (records, spec)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+}
+_ENTRY = re.compile(r" {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {8}.*)*)")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema `name` of `KINDS`."""
+    made = msgspec.json.schema(KINDS[name])
+    for title, part in made["$defs"].items():
+        _describe(part, _STRUCTS[title])
+    if name in WRITTEN_BY_PEOPLE:
+        _close(made["$defs"], KINDS[name].__name__)
+    return {"$schema": DIALECT, **made}
+
+
+def files() -> Iterator[tuple[str, bytes]]:
+    """File name and content of every schema."""
+    for name in KINDS:
+        yield f"{name}.json", msgspec.json.format(msgspec.json.encode(schema(name)), indent=2) + b"\n"
+
+
+def _describe(part: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    """Lay the docstrings' sentences beside what they are about."""
+    part["description"] = _docstring(kind).partition("\n\nAttributes:")[0]
+    for base in reversed(kind.__mro__):
+        for field, text in _attributes(base):
+            if field in part["properties"]:
+                part["properties"][field] = {"description": text, **part["properties"][field]}
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, str]]:
+    section = _docstring(kind).partition("\n\nAttributes:\n")[2]
+    for entry in _ENTRY.finditer(section):
+        for field in entry["names"].split(", "):
+            yield field, " ".join(entry["text"].split())
+
+
+def _docstring(kind: type) -> str:
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def _close(parts: dict[str, Any], top: str) -> None:
+    """Refuse unknown fields in every part, and know the other spellings of fields."""
+    for part in parts.values():
+        part["additionalProperties"] = False
+    for field, spellings in spec._SAME_THING.items():
+        title = parts[top]["properties"][field]["$ref"].rpartition("/")[2]
+        properties = parts[title]["properties"]
+        properties |= {other: properties[usual] for other, usual in spellings.items()}
+
+
+def main(directory: Path) -> None:
+    """Write every schema into `directory`, which holds nothing else."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.glob("*.json"):
+        path.unlink()
+    for name, content in files():
+        (directory / name).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
