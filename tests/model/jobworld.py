@@ -1,0 +1,414 @@
+"""A small world for one job: two agents, its index entries, their heartbeats, burial, and somebody who stops it.
+
+Every decision is made by the real functions of `protocol/`; this module adds what they do not have: who sends what
+when, writes and deletes that land late, crashes, a frozen agent that wakes as a zombie. Agent A may fail; agent C never
+does, so that somebody is there to go on. Times, versions and ids of writes are left out: a conditional write is in
+flight only while the record is the one that it expects, and a write that would be rejected is simply no longer there.
+
+`Rules` are the rules that close a hole. Each can be switched off, by changing the decision where the world asks for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from fray_coordinator.protocol.cascade import Verdict
+from fray_coordinator.protocol.claim import Skip, claim, holds
+from fray_coordinator.protocol.death import declare_dead, needs_burial
+from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
+from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced, post
+from fray_coordinator.protocol.index import Care, care_for
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Lease, Resources, Settings, Stop
+from fray_layouts.spec import parse_spec
+from msgspec.structs import replace
+
+from tests.model.explorer import Step
+
+SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "max_retries_failure": 1})
+SETTINGS = Settings(requeue_backoff=0.0)
+NOW = 1000.0
+A, C = "A", "C"
+ENDS = {"success": "success", "failure": "exited", "preemption": "preempted", "stopping": "exited"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules that can be switched off, one at a time, to see what they are good for."""
+
+    entry_outlives_claim: bool = True
+    unresolved_claim_kept: bool = True
+    attempt_in_entry: bool = True
+    listed_until_next_entry: bool = True
+    burial_repeated: bool = True
+    later_entry_first: bool = True
+    decided_again: bool = True
+    holder_heeds_stop: bool = True
+    burial_heeds_stop: bool = True
+
+
+class Job(NamedTuple):
+    """What matters of the job's record."""
+
+    status: str = "pending"
+    attempt: int = 1
+    holder: str = ""
+    failures: int = 0
+    preemptions: int = 0
+    deaths: int = 0
+    stop: bool = False
+
+    @property
+    def over(self) -> bool:
+        return is_terminal(record(self))
+
+
+class Beat(NamedTuple):
+    """What matters of an agent's record: its state, the attempt of the job that it lists (0: none), unread mail."""
+
+    state: str = "live"
+    listed: int = 0
+    buried: bool = False
+    mail: bool = False
+
+
+class Agent(NamedTuple):
+    """An agent's process: its mode ("up", "frozen", "gone"), the attempt that it deals with, and how far that is.
+
+    Phases: idle, claiming, running, one of ENDS (it wants to end that way), requeued (the next entry is to be made).
+    """
+
+    mode: str = "up"
+    attempt: int = 0
+    phase: str = "idle"
+
+
+class World(NamedTuple):
+    """A state. `flying`: writes to the job's record, deletes and creations of entries that may land at any time.
+
+    `reader` is somebody who tends the index, between two reads; `settled` says that whoever buries A has looked at the
+    job; `faults` are the ones that may still happen; `stopped` that a wish to stop was acknowledged.
+    """
+
+    job: Job = Job()
+    entries: frozenset[int] = frozenset({1})
+    beat_a: Beat = Beat()
+    beat_c: Beat = Beat()
+    a: Agent = Agent()
+    c: Agent = Agent()
+    flying: frozenset[tuple[str, ...]] = frozenset()
+    reader: tuple[int, Job] | None = None
+    settled: bool = False
+    faults: frozenset[str] = frozenset()
+
+
+@cache
+def record(job: Job) -> JobRecord:
+    """The real record of which `job` is the essence."""
+    return JobRecord(
+        id="j",
+        spec=SPEC,
+        status=job.status,
+        attempt=job.attempt,
+        lease=Lease(agent=job.holder, host=job.holder, since=NOW) if job.holder else None,
+        failures=job.failures,
+        preemptions=job.preemptions,
+        agent_deaths=job.deaths,
+        stop=Stop(at=NOW) if job.stop else None,
+    )
+
+
+def essence(job: JobRecord) -> Job:
+    holder = job.lease.agent if job.lease else ""
+    return Job(job.status, job.attempt, holder, job.failures, job.preemptions, job.agent_deaths, job.stop is not None)
+
+
+@cache
+def agent_record(name: str, seen: Beat) -> AgentRecord:
+    listed = {"j": Holding(attempt=seen.listed)} if seen.listed else {}
+    return AgentRecord(
+        id=name, host=name, pool="default", state=seen.state, holdings=listed, buried=seen.buried, mail=seen.mail
+    )
+
+
+def agent_essence(agent: AgentRecord) -> Beat:
+    listed = agent.holdings["j"].attempt if agent.holdings else 0
+    return Beat(agent.state, listed, agent.buried, agent.mail)
+
+
+def _last_words(w: World) -> World:
+    """Of a job that is over only what might still be written to it matters."""
+    return World(w.job, frozenset(), Beat(w.beat_a.state), Beat(), w.a, w.c)
+
+
+class JobWorld:
+    """The steps of the world under `rules`. `faults`: which of crash, freeze, failure, preemption, stop may happen."""
+
+    def __init__(self, rules: Rules, faults: frozenset[str]) -> None:
+        self.rules = rules
+        self.start = World(faults=faults)
+        self._care = cache(self._decide_care)
+        self._end = cache(self._decide_end)
+        self._put_back = cache(self._decide_put_back)
+
+    def good(self, w: World) -> bool:
+        return w.job.over
+
+    def steps(self, w: World) -> Iterator[Step[World]]:
+        for step in self._steps(w):
+            yield dataclasses.replace(step, state=_last_words(step.state)) if step.state.job.over else step
+
+    def _steps(self, w: World) -> Iterator[Step[World]]:
+        yield from self._flights(w)
+        for name in (A, C):
+            yield from self._agent(w, name)
+        yield from self._faults(w)
+        yield from self._death_and_burial(w)
+        yield from self._reader(w)
+
+    # --- what is written -------------------------------------------------------------------------------------------
+
+    def _decide_end(self, job: Job, attempt: int, agent: str, phase: str) -> Job | None:
+        """The record that the holder writes at the end of its attempt; None: nothing is left to write."""
+        seen = record(job) if self.rules.holder_heeds_stop else replace(record(job), stop=None)
+        ending = Ending(Exit(kind=ENDS[phase]), complete_before_stop=True)
+        wanted = finish(seen, attempt, agent, ending, NOW, SETTINGS)
+        return (
+            None if isinstance(wanted, Settled) else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
+        )
+
+    def _decide_put_back(self, job: Job, dead: str) -> Job | None:
+        seen = record(job) if self.rules.burial_heeds_stop else replace(record(job), stop=None)
+        wanted = put_back(seen, dead, NOW, SETTINGS)
+        return None if wanted is None else essence(wanted)._replace(stop=job.stop)
+
+    def _decide_care(self, entry: int, job: Job, holder: Beat | None) -> Care:
+        real = record(job)
+        agent = agent_record(job.holder, holder) if holder else None
+        named = entry if self.rules.attempt_in_entry else job.attempt
+        care = care_for(dataclasses.replace(entry_of(real), attempt=named), real, agent, NOW, SETTINGS)
+        if care is Care.LEAVE and job.status == Status.RUNNING and not self.rules.entry_outlives_claim:
+            return Care.DELETE
+        return care
+
+    def _name(self, attempt: int) -> int:
+        return attempt if self.rules.attempt_in_entry else 1
+
+    def _write(self, w: World, label: str, new: Job | None, fault: bool = False) -> Step[World]:
+        """The job's record becomes `new`: every other write that expected the old one is rejected from now on."""
+        assert new is not None
+        old, breaks = w.job, ""
+        if old.over:
+            breaks = "something left a terminal state"
+        elif new.attempt < old.attempt:
+            breaks = "an attempt went back"
+        elif old.stop and new.attempt > old.attempt:
+            breaks = "a later attempt came after an acknowledged stop"
+        elif new.failures > old.failures and ("death" in label or "preemption" in label):
+            breaks = "a preemption spent the failure budget"
+        flying = frozenset(f for f in w.flying if f[0] in ("delete", "tended", "create"))
+        return Step(label, w._replace(job=new, flying=flying), fault, breaks)
+
+    def _without_entry(self, w: World, entry: int) -> World:
+        """The entry is deleted: a delete on condition of its version is rejected if the name is born again."""
+        flying = w.flying - {("tended", entry)}
+        return w._replace(entries=w.entries - {entry}, flying=flying)
+
+    # --- what lands late --------------------------------------------------------------------------------------------
+
+    def _flights(self, w: World) -> Iterator[Step[World]]:
+        for flight in w.flying:
+            kind, rest = flight[0], w._replace(flying=w.flying - {flight})
+            match flight:
+                case ("delete", entry) | ("tended", entry):
+                    yield Step(f"a delete of entry {entry} lands", self._without_entry(rest, entry))
+                case ("create", entry):
+                    yield Step(f"A's creation of entry {entry} lands", rest._replace(entries=w.entries | {entry}))
+                case ("claim", agent):
+                    yield self._write(rest, f"{agent}'s claim lands", self._claimed(w.job, agent))
+                case (_, agent, attempt):
+                    yield self._write(rest, f"{agent}'s {kind} lands", self._end(w.job, attempt, agent, kind))
+
+    def _claimed(self, job: Job, agent: str) -> Job | None:
+        wanted = claim(record(job), job.attempt, Lease(agent=agent, host=agent, since=NOW), Verdict.KEEP)
+        return None if isinstance(wanted, Skip) else essence(wanted)
+
+    # --- what agents do ---------------------------------------------------------------------------------------------
+
+    def _agent(self, w: World, name: str) -> Iterator[Step[World]]:
+        me: Agent = w.a if name == A else w.c
+        seen: Beat = w.beat_a if name == A else w.beat_c
+        if me.mode != "up":
+            return
+        if is_fenced(agent_record(name, seen)):
+            yield Step(f"{name} sees that it is dead", w._replace(a=Agent("gone")))
+        else:
+            yield from self._beat(w, name, me, seen)
+        match me.phase:
+            case "idle":
+                yield from self._try_claim(w, name, seen)
+            case "claiming":
+                yield from self._resolve_claim(w, name, me)
+            case "running":
+                yield from self._run(w, name, me, seen)
+            case "requeued":
+                yield from self._enter_next(w, name, me)
+            case _:
+                yield from self._finish(w, name, me)
+
+    def _is(self, w: World, name: str, agent: Agent) -> World:
+        return w._replace(a=agent) if name == A else w._replace(c=agent)
+
+    def _beat(self, w: World, name: str, me: Agent, seen: Beat) -> Iterator[Step[World]]:
+        listed = 0 if me.phase == "requeued" and not self.rules.listed_until_next_entry else me.attempt
+        pulse = Pulse({"j": Holding(attempt=listed)} if listed else {}, 5.0, Resources())
+        new = agent_essence(beat(agent_record(name, seen), pulse))
+        if new != seen:
+            after = w._replace(beat_a=new) if name == A else w._replace(beat_c=new)
+            yield Step(f"{name} beats, listing {listed or 'nothing'}", after)
+
+    def _try_claim(self, w: World, name: str, seen: Beat) -> Iterator[Step[World]]:
+        """From the entry, on condition of the record just read. C never fails, so its claim is one step."""
+        if seen.state != "live":
+            return
+        for entry in w.entries:
+            if entry != self._name(w.job.attempt):
+                continue
+            if holds(record(w.job), w.job.attempt, name):
+                yield Step(
+                    f"{name} finds that it holds the job", self._is(w, name, Agent("up", w.job.attempt, "running"))
+                )
+            elif (claimed := self._claimed(w.job, name)) is None:
+                continue
+            elif name == C:
+                yield self._write(self._is(w, C, Agent("up", w.job.attempt, "running")), "C claims", claimed)
+            else:
+                flying = w.flying | {("claim", A)}
+                claiming = Agent("up", w.job.attempt, "claiming")
+                yield Step("A sends a claim", self._is(w, A, claiming)._replace(flying=flying))
+
+    def _resolve_claim(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
+        if holds(record(w.job), me.attempt, name):
+            yield Step(f"{name} learns that its claim was applied", self._is(w, name, me._replace(phase="running")))
+        elif ("claim", name) not in w.flying:
+            yield Step(f"{name} learns that its claim was rejected", self._is(w, name, Agent("up")))
+        if not self.rules.unresolved_claim_kept:
+            yield Step(f"{name} forgets its unresolved claim", self._is(w, name, Agent("up")), fault=True)
+
+    def _run(self, w: World, name: str, me: Agent, seen: Beat) -> Iterator[Step[World]]:
+        mine = holds(record(w.job), me.attempt, name)
+        yield Step(f"{name}'s task succeeds", self._is(w, name, me._replace(phase="success")))
+        if not mine:
+            yield Step(f"{name} reads the record: not its own any more", self._is(w, name, Agent("up")))
+        if mine and w.job.stop:
+            yield Step(f"{name} reads the record and stops its task", self._is(w, name, me._replace(phase="stopping")))
+        for fault in ("failure", "preemption"):
+            if name == A and fault in w.faults:
+                after = self._is(w, name, me._replace(phase=fault))._replace(faults=w.faults - {fault})
+                yield Step(f"{name}'s task ends by {fault}", after, fault=True)
+        listed = seen.state == "live" and seen.listed == me.attempt
+        entry = self._name(me.attempt)
+        if (listed or not self.rules.entry_outlives_claim) and entry in w.entries and ("delete", entry) not in w.flying:
+            yield Step(f"{name} sends the delete of entry {entry}", w._replace(flying=w.flying | {("delete", entry)}))
+
+    def _finish(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
+        """Commit, or whatever the end of the attempt asks for; on a rejection decide again on the current record."""
+        flight = (me.phase, name, me.attempt)
+        if flight in w.flying:
+            return
+        wanted = self._end(w.job, me.attempt, name, me.phase)
+        if wanted is None:
+            requeued = w.job.status == Status.PENDING and w.job.attempt == me.attempt + 1
+            after = me._replace(phase="requeued") if requeued else Agent("up")
+            gone = w if requeued else self._without_entry(w, self._name(me.attempt))
+            yield Step(f"{name} learns how its attempt ended", self._is(gone, name, after))
+        elif w.job.stop and me.phase == "success" and not self.rules.decided_again:
+            breaks = "a complete result was thrown away while its lease stood"
+            yield Step(f"{name} is rejected because of the stop, and gives up", w, breaks=breaks)
+        elif name == C:
+            yield self._write(w, f"C commits {me.phase}", wanted)
+        else:
+            yield Step(f"A sends {me.phase}", w._replace(flying=w.flying | {flight}))
+
+    def _enter_next(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
+        later = self._name(me.attempt + 1)
+        moved_on = w.job.over or w.job.attempt > me.attempt + 1 or w.job.status != Status.PENDING
+        if later in w.entries or moved_on:
+            cleaned = w if later == self._name(me.attempt) else self._without_entry(w, self._name(me.attempt))
+            yield Step(f"{name} knows the next entry to exist", self._is(cleaned, name, Agent("up")))
+        elif ("create", later) not in w.flying:
+            yield Step(f"{name} sends the creation of entry {later}", w._replace(flying=w.flying | {("create", later)}))
+
+    # --- what goes wrong, and what people want ----------------------------------------------------------------------
+
+    def _faults(self, w: World) -> Iterator[Step[World]]:
+        if w.a.mode == "up" and "crash" in w.faults:
+            yield Step("A crashes", w._replace(a=Agent("gone"), faults=w.faults - {"crash"}), fault=True)
+        if w.a.mode == "up" and "freeze" in w.faults:
+            frozen = w.a._replace(mode="frozen")
+            yield Step("A freezes", w._replace(a=frozen, faults=w.faults - {"freeze"}), fault=True)
+        if w.a.mode == "frozen":
+            yield Step("A wakes", w._replace(a=w.a._replace(mode="up")))
+        if "stop" in w.faults and (stopped := request_stop(record(w.job), NOW, "")) is not None:
+            after = w._replace(faults=w.faults - {"stop"})
+            yield self._write(self._mailed(after), "a person stops the job", essence(stopped), fault=True)
+        for flight in w.flying:
+            yield Step(f"{flight} is lost", w._replace(flying=w.flying - {flight}), fault=True)
+
+    def _mailed(self, w: World) -> World:
+        if w.job.holder == A and (mailed := post(agent_record(A, w.beat_a))) is not None:
+            return w._replace(beat_a=agent_essence(mailed))
+        return w
+
+    # --- death, burial, and those who tend the index ----------------------------------------------------------------
+
+    def _death_and_burial(self, w: World) -> Iterator[Step[World]]:
+        body = agent_record(A, w.beat_a)
+        if w.a.mode != "up" and (dead := declare_dead(body, body.beat)) is not None:
+            yield Step("A is declared dead", w._replace(beat_a=agent_essence(dead)))
+        if not needs_burial(body):
+            return
+        buried = w.beat_a._replace(buried=True)
+        if (back := self._put_back(w.job, A)) is not None:
+            after = w if self.rules.burial_repeated else w._replace(beat_a=buried)
+            yield self._write(after, "A's death: its job is put back", back)
+        elif w.job.status == Status.PENDING and self._name(w.job.attempt) not in w.entries:
+            yield Step("burial makes the entry", w._replace(entries=w.entries | {self._name(w.job.attempt)}))
+        elif not w.settled:
+            yield Step("burial finds job and index to agree", w._replace(settled=True))
+        if w.settled:
+            yield Step("A is buried", w._replace(beat_a=buried, settled=False))
+
+    def _reader(self, w: World) -> Iterator[Step[World]]:
+        """Somebody reads an entry, then its job, then the holder, and does what it needs. It may take any time."""
+        if w.reader is None:
+            for entry in w.entries:
+                yield Step(f"a reader reads the job of entry {entry}", w._replace(reader=(entry, w.job)))
+            return
+        entry, job = w.reader
+        holder = {A: w.beat_a, C: w.beat_c}.get(job.holder)
+        done = w._replace(reader=None)
+        yield Step("the reader goes away", done, fault=True)
+        match self._care(entry, job, holder):
+            case Care.LEAVE:
+                yield Step(f"entry {entry} stays", done)
+            case Care.DELETE if entry in w.entries:
+                yield Step(f"a reader sends the delete of entry {entry}", self._tended(done, entry))
+            case Care.RENEW:
+                renewed = done._replace(entries=w.entries | {self._name(job.attempt)})
+                if not self.rules.later_entry_first:
+                    renewed = done  # deletes the old one and leaves the new one to somebody else
+                yield Step(f"a reader renews entry {entry}", self._tended(renewed, entry))
+            case Care.PUT_BACK if (back := self._put_back(w.job, job.holder)) is not None:
+                yield self._write(done, f"{job.holder}'s death: a reader puts the job back", back)
+            case _:
+                yield Step("the reader comes too late", done)
+
+    def _tended(self, w: World, entry: int) -> World:
+        return w._replace(flying=w.flying | {("tended", entry)}) if entry in w.entries else w

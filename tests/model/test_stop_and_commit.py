@@ -1,0 +1,31 @@
+"""Stop against commit, requeue and burial: every interleaving with one wish to stop and one fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.explorer import Found, explore
+from tests.model.jobworld import JobWorld, Rules
+
+
+def explored(rules: Rules, *faults: str) -> Found:
+    world = JobWorld(rules, frozenset(faults))
+    return explore(world.start, world.steps, world.good)
+
+
+@pytest.mark.parametrize("fault", ["crash", "freeze", "failure", "preemption"])
+def test_a_stopped_job_ends_and_nothing_finished_is_lost(fault: str) -> None:
+    assert explored(Rules(), "stop", fault).holes == {}
+
+
+@pytest.mark.parametrize(
+    ("rules", "fault", "hole"),
+    [
+        (Rules(holder_heeds_stop=False), "preemption", "a later attempt came after an acknowledged stop"),
+        (Rules(burial_heeds_stop=False), "crash", "a later attempt came after an acknowledged stop"),
+        (Rules(decided_again=False), "crash", "a complete result was thrown away while its lease stood"),
+    ],
+    ids=["the holder ignores the flag", "burial ignores the flag", "a rejected commit is not decided again"],
+)
+def test_without_the_rule_the_promise_breaks(rules: Rules, fault: str, hole: str) -> None:
+    assert hole in explored(rules, "stop", fault).holes
