@@ -17,7 +17,6 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.claim import holds
-from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Holding, Resources
@@ -210,14 +209,14 @@ class Agent:
         """Boot time until which tasks may run if they hear nothing more.
 
         While the store does not answer, a live agent renews it step by step until the outage grace is over; a frozen
-        agent renews nothing, so its tasks end with its trust.
+        agent renews nothing, so its tasks end with its trust. It begins one interval early, or the tasks would be gone
+        before they hear of it; two intervals from then are still less than what an observer waits.
         """
         now, settings = self._core.clock.boottime(), self._core.settings
         trusted = self._heart.trusted_until
-        if self._heart.fenced.is_set() or now < trusted:
+        if self._heart.fenced.is_set() or now < trusted - settings.beat_interval:
             return trusted
-        step = TRUST_INTERVALS * settings.beat_interval
-        return min(now + step, trusted + settings.outage_grace)
+        return max(trusted, min(now + 2 * settings.beat_interval, trusted + settings.outage_grace))
 
     async def _hold_deadlines(self) -> None:
         while True:

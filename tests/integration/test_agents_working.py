@@ -1,0 +1,302 @@
+"""What an agent does with jobs while nobody dies: logs, limits, children, sick hosts, storage that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fray_agents.agent import Agent, AgentOptions
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import StartFailed, TaskSpec
+from fray_coordinator import stopping
+from fray_coordinator.clock import SystemClock, system_chance
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.store.api import Unknown
+from fray_coordinator.store.local import LocalBackend
+from fray_coordinator.store.store import Store
+from fray_layouts.names import Work
+from fray_layouts.records import JobRecord, Resources
+from msgspec.structs import replace
+
+from tests.support.agents import (
+    QUICK,
+    agent_record,
+    agents,
+    ended,
+    eventually,
+    is_alive,
+    job,
+    launch,
+    lines,
+    on_cluster,
+    running,
+)
+
+HOST = Resources(cpu=2000, memory=2**33, disk=2**33)
+
+
+@contextlib.asynccontextmanager
+async def embedded(core: Core, tmp_path: Path, **options: Any) -> AsyncIterator[Agent]:
+    """An agent in this process."""
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work", **options))
+    run = asyncio.create_task(agent.run())
+    try:
+        yield agent
+    finally:
+        agent.terminate()
+        agent.terminate()
+        await run
+
+
+def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work"):
+            job_id = await launch(core, "import time\nprint('early', flush=True)\ntime.sleep(600)")
+
+            async def shipped() -> bytes | None:
+                chunk = await core.store.get(Work.log(job_id, 1, 0, 1))
+                return chunk.data if chunk else None
+
+            chunk = await eventually(shipped)
+            assert chunk.endswith(b" stdout F early\n")
+            assert (await job(core, job_id)).status == "running"
+            await stopping.stop(core, job_id, "seen enough")
+            record = await ended(core, job_id)
+            assert record.exit is not None
+            assert record.exit.log_chunks == 1
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path: Path) -> None:
+    code = "import time\nhoard = bytearray(80_000_000)\nend = time.time() + 3\nwhile time.time() < end: pass"
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (agent,):
+            job_id = await launch(core, code)
+
+            async def sampled() -> bool:
+                holding = (await agent_record(core, agent.id)).holdings.get(job_id)
+                return holding is not None and holding.usage is not None and holding.usage.memory > 80_000_000
+
+            await eventually(sampled)
+            record = await ended(core, job_id)
+            assert record.exit is not None
+            assert record.exit.usage is not None
+            assert record.exit.usage.memory_peak > 80_000_000
+            assert record.exit.usage.cpu_seconds > 1
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> None:
+    code = "import os, sys\nsys.exit(0 if os.environ['FRAY_ATTEMPT'] == '3' else 7)"
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work"):
+            job_id = await launch(core, code, max_retries_failure=2)
+            record = await ended(core, job_id)
+            assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 3, 2, 0)
+            assert [(past.attempt, past.exit.kind, past.exit.code) for past in record.history] == [
+                (1, "exited", 7),
+                (2, "exited", 7),
+            ]
+
+    on_cluster(tmp_path / "root", act)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"entrypoint": {"command": ["no-such-program"]}}, "exited"),
+        ({"entrypoint": {"command": ["sleep", "600"]}, "timeout": 0.3}, "timeout"),
+        ({"entrypoint": {"callable": {"pickle": "bm90IGEgcGlja2xl"}}}, "exception"),
+        ({"entrypoint": {"callable": {"blob": "blobs/2026-01/gone"}}}, "exception"),
+        ({"entrypoint": {"command": ["sh", "-c", "kill -SEGV $$"]}}, "signalled"),
+    ],
+)
+def test_each_way_to_fail_has_its_own_reason(tmp_path: Path, fields: dict[str, Any], kind: str) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work"):
+            job_id = await launch(core, "", **fields)
+            record = await ended(core, job_id)
+            assert record.status == "failed"
+            assert record.exit is not None
+            assert (record.exit.kind, bool(record.exit.message)) == (kind, True)
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_large_result_has_an_object_of_its_own(tmp_path: Path) -> None:
+    code = "import os, pathlib\npathlib.Path(os.environ['FRAY_RESULT']).write_bytes(bytes(100_000))"
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work"):
+            record = await ended(core, await launch(core, code))
+            assert record.result is not None
+            assert (record.result.encoding, record.result.size) == ("bytes", 100_000)
+            stored = await core.store.get(record.result.key)
+            assert stored is not None
+            assert stored.data == bytes(100_000)
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_the_end_of_a_parent_ends_its_children(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work", cores=4):
+            parent = await launch(core, "import time; time.sleep(600)")
+            await running(core, parent)
+            code = (
+                "import os, pathlib, sys, time\npathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\ntime.sleep(600)"
+            )
+            command = ["python3", "-c", code, str(tmp_path / "pid")]
+            child = await launch(core, command, parent=parent)
+            stays = await launch(core, command, parent=parent, detached=True)
+            await running(core, child)
+            await running(core, stays)
+            await stopping.stop(core, parent, "enough")
+            record = await ended(core, child)
+            assert record.status == "stopped"
+            assert record.exit is not None
+            assert record.exit.message == "its parent no longer runs"
+            assert (await job(core, stays)).status == "running"
+            await stopping.stop(core, stays, "enough")
+            await ended(core, stays)
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_failing_its_health_check_ends_an_attempt_as_a_failure(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    check = {"path": "/health", "port": port, "interval": 0.2, "timeout": 1.0, "grace": 0.0, "failures": 2}
+
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work"):
+            record = await ended(core, await launch(core, "import time; time.sleep(600)", health_check=check))
+            assert (record.status, record.failures) == ("failed", 1)
+            assert record.exit is not None
+            assert record.exit.kind == "unhealthy"
+            assert str(port) in record.exit.message
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        raise StartFailed("no room left on this host")
+
+    async def act(core: Core) -> None:
+        monkeypatch.setattr(socket, "gethostname", lambda: "sick-host")
+        async with embedded(core, tmp_path, start_task=broken) as sick:
+            jobs = [await launch(core, "pass") for _ in range(6)]
+
+            async def gave_up() -> bool:
+                return "could not be started" in (await agent_record(core, sick.id)).trouble
+
+            await eventually(gave_up)
+            monkeypatch.setattr(socket, "gethostname", lambda: "good-host")
+            async with embedded(core, tmp_path):
+                records = [await ended(core, job_id) for job_id in jobs]
+            assert sum(record.start_failures for record in records) == core.settings.start_failure_limit
+            assert {(record.status, record.failures, record.preemptions) for record in records} == {("succeeded", 0, 0)}
+
+    on_cluster(tmp_path / "root", act)
+
+
+class Outage(LocalBackend):
+    """Local files that do not answer while `down`."""
+
+    down = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("get", "get_if_changed", "put", "delete", "withdraw", "list") and type(self).down:
+            return _no_answer
+        return super().__getattribute__(name)
+
+
+async def _no_answer(*_: object, **__: object) -> Any:
+    raise Unknown("the network is away")
+
+
+async def _core_with_outages(tmp_path: Path, outage_grace: float) -> Core:
+    chance = system_chance()
+    store = Store(Outage(tmp_path / "root", SystemClock()), SystemClock(), chance, patience=0.5)
+    return await core_on(store, replace(QUICK, outage_grace=outage_grace), SystemClock(), chance)
+
+
+@pytest.fixture(autouse=True)
+def _no_outage() -> None:
+    Outage.down = False
+
+
+WAITS = """
+import pathlib, time, sys
+folder = pathlib.Path(sys.argv[1])
+with open(folder / "effects", "a") as file: file.write("begin\\n")
+while not (folder / "go").exists(): time.sleep(0.02)
+with open(folder / "effects", "a") as file: file.write("end\\n")
+"""
+
+
+async def _outage_until(look: Any, core: Core, job_id: str) -> None:
+    Outage.down = True
+    try:
+        await eventually(look)
+    finally:
+        Outage.down = False
+
+
+def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> None:
+    async def act() -> None:
+        core = await _core_with_outages(tmp_path, outage_grace=600)
+        async with embedded(core, tmp_path) as agent:
+            async with embedded(await _core_with_outages(tmp_path, 600), tmp_path) as other:
+                job_id = await launch(core, ["python3", "-c", WAITS, str(tmp_path)])
+                await running(core, job_id)
+                began = core.clock.boottime()
+
+                async def long_enough() -> bool:
+                    return core.clock.boottime() - began > 7  # an agent that is silent for 5 s would be dead
+
+                await _outage_until(long_enough, core, job_id)
+                assert lines(tmp_path / "effects") == ["begin"]
+                (tmp_path / "go").touch()
+                record = await ended(core, job_id)
+                assert (record.status, record.attempt, record.history) == ("succeeded", 1, [])
+                for name in (agent.id, other.id):
+                    assert (await agent_record(core, name)).state == "live"
+
+    asyncio.run(act())
+
+
+def test_an_outage_longer_than_the_grace_ends_the_work_as_a_preemption(tmp_path: Path) -> None:
+    async def act() -> None:
+        core = await _core_with_outages(tmp_path, outage_grace=1)
+        async with embedded(core, tmp_path):
+            code = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
+            code += "time.sleep(600 if os.environ['FRAY_ATTEMPT'] == '1' else 0)"
+            job_id = await launch(core, ["python3", "-c", code, str(tmp_path / "pid")])
+
+            async def begun() -> int | None:
+                pid = (lines(tmp_path / "pid") or [""])[0]
+                return int(pid) if pid else None
+
+            pid = await eventually(begun)
+
+            async def gone() -> bool:
+                return not is_alive(pid)
+
+            await _outage_until(gone, core, job_id)
+            record: JobRecord = await ended(core, job_id)
+            assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 2, 0, 1)
+
+    asyncio.run(act())
