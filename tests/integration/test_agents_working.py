@@ -206,7 +206,8 @@ def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
             monkeypatch.setattr(socket, "gethostname", lambda: "good-host")
             async with embedded(core, tmp_path):
                 records = [await ended(core, job_id) for job_id in jobs]
-            assert sum(record.start_failures for record in records) == core.settings.start_failure_limit
+            limit = core.settings.start_failure_limit  # two run at once here: one more may have been on its way
+            assert limit <= sum(record.start_failures for record in records) <= limit + 1
             assert {(record.status, record.failures, record.preemptions) for record in records} == {("succeeded", 0, 0)}
 
     on_cluster(tmp_path / "root", act)
