@@ -64,8 +64,16 @@ def _overlay(value: Any, raw: Any) -> Any:
         old = raw if isinstance(raw, dict) else {}
         return {key: _overlay(content, old.get(key)) for key, content in value.items()}
     if isinstance(value, list):
-        return [_overlay(content, None) for content in value]
+        items = raw if isinstance(raw, list) else []
+        return [_overlay(content, _origin(content, items)) for content in value]
     return value
+
+
+def _origin(item: Any, items: list[Any]) -> Any:
+    """The raw form of a list's item: items have no names, so it is the one that still says the same."""
+    if not isinstance(item, msgspec.Struct):
+        return None
+    return next((raw for raw in items if msgspec.convert(raw, type(item)) == item), None)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
