@@ -21,7 +21,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def encode_time(seconds: float) -> str:
     """Milliseconds since the epoch in nine base-32 digits: text order is time order until the year 3084."""
-    number = int(seconds * 1000)
+    number = round(seconds * 1000)
     digits = ""
     for _ in range(_TIME_DIGITS):
         number, rest = divmod(number, 32)
@@ -108,7 +108,8 @@ class Shape:
         )
 
 
-_SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(?:g(\d+)([A-Za-z0-9._-]+))?")
+_ENTRY = re.compile(rf"(\d{{3}})([{_ALPHABET}]{{9}})-([^~]+)~(\d+)~(.*)", re.ASCII)
+_SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(?:g(\d+)([A-Za-z0-9._-]+))?", re.ASCII)
 _MIB = 1024 * 1024
 
 
@@ -143,17 +144,16 @@ class Pending:
     def parse(key: str) -> Pending | None:
         """The entry a key names; None for anything else that lies under `pending/`."""
         folder, _, name = key.rpartition("/")
-        order, _, rest = name.partition("-")
-        job, _, tail = rest.partition("~")
-        attempt, _, shape = tail.partition("~")
-        found = _SHAPE.fullmatch(shape)
-        if found is None or not attempt.isdigit() or not re.fullmatch(r"\d{3}[0-9a-z]{9}", order):
+        entry = _ENTRY.fullmatch(name)
+        shape = _SHAPE.fullmatch(entry[5]) if entry else None
+        if entry is None or shape is None or not folder.startswith("pending/"):
             return None
-        cpu, memory, disk, on_demand, count, device = found.groups()
+        order, time, job, attempt, _ = entry.groups()
+        cpu, memory, disk, on_demand, count, device = shape.groups()
         return Pending(
             pool=folder.removeprefix("pending/"),
-            priority=499 - int(order[:3]),
-            time=decode_time(order[3:]),
+            priority=499 - int(order),
+            time=decode_time(time),
             job=job,
             attempt=int(attempt),
             shape=Shape(int(cpu), int(memory) * _MIB, int(disk) * _MIB, device or "", int(count or 0), bool(on_demand)),
@@ -178,7 +178,7 @@ class Child:
     @staticmethod
     def parse(key: str) -> Child | None:
         parts = key.split("/")
-        if len(parts) != 4 or parts[0] != "children" or not parts[2].isdigit():
+        if len(parts) != 4 or parts[0] != "children" or not re.fullmatch("[0-9]+", parts[2]):
             return None
         return Child(parts[1], int(parts[2]), parts[3])
 
@@ -201,6 +201,10 @@ class Agents:
     def parse(key: str) -> str | None:
         name = key.removeprefix("agents/")
         return name.removesuffix(".json") if name.endswith(".json") and "/" not in name else None
+
+
+_LONGEST_STEM = 150
+"""Bytes of a drop's name that its other names keep, so that they fit where it did."""
 
 
 class Inbox:
@@ -237,7 +241,8 @@ class Inbox:
 
     @staticmethod
     def _stem(key: str) -> str:
-        return key.removeprefix("inbox/").removesuffix(".json").replace("~", "-")
+        stem = key.removeprefix("inbox/").removesuffix(".json").replace("~", "-")
+        return stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
 
 
 def _safe(version: str) -> str:

@@ -1,0 +1,153 @@
+"""Names: what is built is taken apart again, list order is the schedule, and odd keys are nobody's."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Agents, Child, Inbox, JobId, Jobs, Pending, Shape, decode_time, encode_time
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+MIB = 1024 * 1024
+times = st.floats(min_value=0, max_value=30_000_000_000, allow_nan=False)
+words = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,20}[A-Za-z0-9])?", fullmatch=True)
+mebibytes = st.integers(0, 2**40).map(lambda n: n * MIB)
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    device = draw(st.sampled_from(["", "gpu", "gpu-h100", "tpu-v5litepod-16"]))
+    count = draw(st.integers(1, 512)) if device else 0
+    return Shape(draw(st.integers(0, 10**8)), draw(mebibytes), draw(mebibytes), device, count, draw(st.booleans()))
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Pending:
+    return Pending(
+        pool=draw(words),
+        priority=draw(st.integers(-500, 499)),
+        time=decode_time(encode_time(draw(times))),
+        job=draw(words),
+        attempt=draw(st.integers(1, 10**6)),
+        shape=draw(shapes()),
+    )
+
+
+@given(times)
+@example(1.001)
+@example(1763726400.123)
+def test_a_time_survives_its_digits_to_the_millisecond(seconds: float) -> None:
+    digits = encode_time(seconds)
+    assert len(digits) == 9
+    assert abs(decode_time(digits) - seconds) <= 0.001
+
+
+@given(st.integers(0, 32**9 - 1))
+@example(1001)
+def test_digits_survive_being_read_as_a_time(milliseconds: int) -> None:
+    assert decode_time(encode_time(milliseconds / 1000)) == milliseconds / 1000
+
+
+@given(times, times)
+def test_text_order_of_times_is_time_order(one: float, other: float) -> None:
+    early, late = sorted((one, other))
+    assert encode_time(early) <= encode_time(late)
+
+
+@given(entries())
+def test_an_entry_is_what_its_key_says(entry: Pending) -> None:
+    assert Pending.parse(entry.key()) == entry
+
+
+@given(entries(), entries())
+def test_entries_list_by_priority_and_then_by_time(one: Pending, other: Pending) -> None:
+    other = Pending(one.pool, other.priority, other.time, other.job, other.attempt, other.shape)
+    first, second = sorted((one, other), key=lambda e: (-e.priority, e.time))
+    if (first.priority, first.time) != (second.priority, second.time):
+        assert first.key().encode() < second.key().encode()
+
+
+def test_sizes_in_a_key_are_rounded_up() -> None:
+    shape = Shape(cpu=1, memory=MIB + 1, disk=1, device="", device_count=0, on_demand=False)
+    parsed = Pending.parse(Pending("p", 0, 1.0, "j", 1, shape).key())
+    assert parsed is not None
+    assert (parsed.shape.memory, parsed.shape.disk) == (2 * MIB, MIB)
+
+
+@given(st.text(max_size=60))
+@example("pending/default/499ilouilou1-j~1~c1m1d1")  # letters that the digits leave out
+@example("pending/default/499000000001-j~²~c1m1d1")  # a digit to Python, not to int()
+@example("pending/default/٤٩٩000000001-j~1~c1m1d1")
+@example("pending/default/499000000001-j~1~c١m1d1")
+@example("children/p/²/c")
+@example("pending/default/499000000001-~1~c1m1d1")
+def test_an_odd_key_is_no_entry_and_does_no_harm(key: str) -> None:
+    for kind in (Pending, Child):
+        parsed = kind.parse(key)
+        assert parsed is None or parsed.key() == key
+
+
+@given(words, st.integers(1, 10**6), words)
+def test_a_child_is_what_its_key_says(parent: str, attempt: int, child: str) -> None:
+    entry = Child(parent, attempt, child)
+    assert Child.parse(entry.key()) == entry
+
+
+@given(words)
+def test_job_and_agent_keys_give_their_ids(name: str) -> None:
+    assert Jobs.parse(Jobs.key(name)) == name
+    assert Agents.parse(Agents.key(name)) == name
+
+
+@pytest.mark.parametrize("key", ["jobs/a/b.json", "jobs/a.tmp", "jobs/a"])
+def test_what_else_lies_under_jobs_is_no_job(key: str) -> None:
+    assert Jobs.parse(key) is None
+
+
+@given(words, times, times)
+def test_job_ids_of_one_name_sort_by_time(name: str, one: float, other: float) -> None:
+    early, late = sorted((one, other))
+    if encode_time(early) != encode_time(late):
+        assert JobId.fresh(name, early, "zzzzzz") < JobId.fresh(name, late, "000000")
+
+
+@pytest.mark.parametrize("text", ["", "../x", "a/b", "a~b", "a..b", "-a", "a b", "a\n", "x" * 301])
+def test_what_cannot_be_a_job_id_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        JobId.checked(text, "parent")
+    assert error.value.field == "parent"
+
+
+@pytest.mark.parametrize(
+    ("key", "is_drop"),
+    [
+        ("inbox/a.json", True),
+        ("inbox/ä b.json", True),
+        ("inbox/.a.json", False),
+        ("inbox/a.json.tmp", False),
+        ("inbox/rejected/a.1.json", False),
+        ("inbox/aside/a~1~x", False),
+    ],
+)
+def test_only_visible_json_files_are_drops(key: str, is_drop: bool) -> None:
+    assert Inbox.is_drop(key) is is_drop
+
+
+def test_a_file_moved_aside_says_what_it_was() -> None:
+    assert Inbox.parse_aside(Inbox.aside("inbox/my~job.json", 'W/"ab-1"', "token")) == ("my-job", "Wab-1")
+
+
+@given(st.text(string.printable + "ä€", min_size=1, max_size=245))
+def test_names_made_of_a_drop_fit_every_store(name: str) -> None:
+    key = f"inbox/{name}.json"
+    for made in (Inbox.rejected(key, "v" * 64), Inbox.aside(key, "v" * 64, "t" * 8)):
+        assert len(made.rsplit("/", 1)[1].encode()) <= 255
+
+
+@given(st.text(max_size=80))
+def test_an_agent_id_can_be_made_of_any_host_name(host: str) -> None:
+    agent = Agents.fresh(host, 1.0, "abcdef")
+    assert Agents.parse(Agents.key(agent)) == agent
+    assert set(agent) <= set(string.ascii_letters + string.digits + "-")
