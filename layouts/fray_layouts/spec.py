@@ -7,6 +7,7 @@ complaint is an `InvalidInput` that names the field as it was written, the value
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,10 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.units import parse_bytes
 
 MAX_NAME = 128
-NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE)
+MAX_JOB_ID = 144
+"""A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
+MAX_VARIANT = 32
+NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE | re.ASCII)
 PRIORITIES = range(-500, 500)
 INLINE_LIMIT = 64 * 1024
 
@@ -170,10 +174,13 @@ def checked(spec: JobSpec) -> JobSpec:
         memory=parse_bytes("resources.memory", spec.resources.memory),
         disk=parse_bytes("resources.disk", spec.resources.disk),
     )
+    _check_storable("", msgspec.to_builtins(msgspec.structs.replace(spec, resources=resources)))
     _check_name("name", spec.name)
-    for field in ("namespace", "pool", "parent", "id"):
+    for field, longest in {"namespace": MAX_NAME, "pool": MAX_NAME, "parent": MAX_JOB_ID, "id": MAX_NAME}.items():
         if value := getattr(spec, field):
-            _check_name(field, value)
+            _check_name(field, value, longest)
+    if len(spec.name) + 1 + len(spec.id) > MAX_JOB_ID:
+        raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_JOB_ID - 1} characters together")
     _check_entrypoint(spec.entrypoint)
     _check_resources(resources)
     _check_environment(spec.environment)
@@ -254,9 +261,29 @@ def _translated(error: msgspec.ValidationError, raw: dict[str, Any]) -> InvalidI
     return InvalidInput(path, value, what[0].lower() + what[1:])
 
 
-def _check_name(field: str, value: str) -> None:
-    if len(value) > MAX_NAME:
-        raise InvalidInput(field, value, f"give at most {MAX_NAME} characters")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def _check_storable(field: str, value: object) -> None:
+    """Refuse what JSON cannot hold exactly: it would make a record that nobody can read."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_storable(field, key)
+            _check_storable(f"{field}.{key}" if field else key, part)
+    elif isinstance(value, list):
+        for part in value:
+            _check_storable(field, part)
+    elif isinstance(value, str) and _SURROGATE.search(value):
+        raise InvalidInput(field, "...", "the text holds bytes that are not UTF-8")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(field, value, "give a finite number, or leave it out for no limit")
+    elif isinstance(value, int) and abs(value) > 2**53:
+        raise InvalidInput(field, value, "give a smaller number")
+
+
+def _check_name(field: str, value: str, longest: int = MAX_NAME) -> None:
+    if len(value) > longest:
+        raise InvalidInput(field, value, f"give at most {longest} characters")
     if not NAME.fullmatch(value):
         raise InvalidInput(field, value, "use letters, digits, '-', '_' and '.', with a letter or digit at both ends")
     if "~" in value or ".." in value:
@@ -286,7 +313,7 @@ def _check_resources(resources: ResourceSpec) -> None:
     if device.count < 1:
         raise InvalidInput("resources.device.count", device.count, "give at least 1, or leave the device out")
     if device.variant:
-        _check_name("resources.device.variant", device.variant)
+        _check_name("resources.device.variant", device.variant, MAX_VARIANT)
 
 
 def _check_environment(environment: EnvironmentSpec) -> None:

@@ -1,0 +1,202 @@
+"""Specs and sizes: whatever a person writes is either a job or a complaint that names the field."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from fray_coordinator.protocol.schedule import shape_of
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import JobId, Jobs, Pending
+from fray_layouts.spec import JobSpec, parse_spec
+from fray_layouts.units import format_bytes, parse_bytes
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+MINIMAL: dict[str, Any] = {"name": "hello", "entrypoint": {"command": ["echo", "hi"]}}
+
+keys = st.sampled_from([field.name for field in msgspec.structs.fields(JobSpec)]) | st.text(max_size=8)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
+)
+
+
+def with_(path: str, value: Any) -> dict[str, Any]:
+    """The minimal spec with one field set."""
+    spec: dict[str, Any] = {**MINIMAL}
+    *folders, last = path.split(".")
+    here = spec
+    for folder in folders:
+        here[folder] = dict(here.get(folder, {}))
+        here = here[folder]
+    here[last] = value
+    return spec
+
+
+def complaint(spec: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as error:
+        parse_spec(spec)
+    assert len(str(error.value)) < 700, "an error is one readable line"
+    return error.value
+
+
+def accepted_is_sound(spec: JobSpec) -> None:
+    """What every accepted spec promises to the rest of the system."""
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
+    for name in filter(None, (spec.name, spec.id, spec.namespace, spec.pool, spec.parent)):
+        assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+        assert ".." not in name
+    given_id = JobId.given(spec.name, spec.id) if spec.id else JobId.fresh(spec.name, 1e9, "abcdef")
+    assert JobId.checked(given_id) == given_id
+    entry = Pending(spec.pool, spec.priority, 1e9, given_id, 99_999, shape_of(spec)).key()
+    for part in (*entry.split("/"), *Jobs.key(given_id).split("/")):
+        assert len(part) <= 255, "a key that no store can hold"
+    assert Pending.parse(entry) is not None
+
+
+@given(st.binary(max_size=60) | anything.map(msgspec.json.encode))
+@example(b'{"name": "a", "entrypoint": {"command": ["x"]}, "grace": 1e999}')
+def test_any_bytes_are_a_job_or_a_complaint(data: bytes) -> None:
+    with contextlib.suppress(InvalidInput):
+        accepted_is_sound(parse_spec(data))
+
+
+@given(st.dictionaries(keys, anything, max_size=5))
+@example({"grace": math.inf})
+@example({"grace": math.nan})
+@example({"timeout": math.inf})
+@example({"resources": {"memory": "9" * 400}})
+@example({"resources": {"memory": 10**300}})
+@example({"resources": {"device": {"kind": "tpu", "variant": "v" * 128, "count": 10**50}}})
+@example({"name": "n" * 128, "id": "i" * 128})
+@example({"name": "K"})  # the Kelvin sign, which lower-cases to k
+@example({"entrypoint": {"command": ["x", "\ud800"]}})
+@example({"environment": {"env_vars": {"A": "\udcff"}}})
+@example({"environment": {"env_vars": {1: 2}}})
+@example({1: 2})
+@example({"resources": {"cpu": math.nan}})
+@example({"health_check": {"port": 80, "interval": math.inf}})
+def test_any_mapping_is_a_job_or_a_complaint(changes: dict[Any, Any]) -> None:
+    with contextlib.suppress(InvalidInput):
+        accepted_is_sound(parse_spec({**MINIMAL, **changes}))
+
+
+@given(st.text(max_size=20))
+@example("a/b")
+@example("a~b")
+@example("a..b")
+@example("..")
+@example("a\n")
+@example("٣")
+@example("ſ")
+def test_no_name_that_could_leave_its_folder_is_accepted(name: str) -> None:
+    for field in ("name", "namespace", "pool", "id", "parent"):
+        with contextlib.suppress(InvalidInput):
+            accepted_is_sound(parse_spec(with_(field, name)))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "a/b"),
+        ("name", "x" * 10_000),
+        ("name", ""),
+        ("id", "a~b"),
+        ("resources.cpu", -1),
+        ("resources.memory", "lots"),
+        ("resources.memory", -5),
+        ("resources.device.kind", "fpga"),
+        ("resources.device.count", 0),
+        ("replicas", 2),
+        ("priority", 500),
+        ("timeout", 0),
+        ("grace", -1.0),
+        ("max_retries_failure", -1),
+        ("health_check.port", 0),
+        ("environment.packages", ["numpy"]),
+        ("naem", "x"),
+        ("resources.gpus", 1),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field(path: str, value: Any) -> None:
+    error = complaint(with_(path, value))
+    assert error.field == path
+    assert error.remedy
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("name", 5), ("resources.cpu", "two"), ("entrypoint.command", "echo hi"), ("timeout", "1h"), ("replicas", 1.5)],
+)
+def test_a_wrong_type_is_named_with_its_field(path: str, value: Any) -> None:
+    assert complaint(with_(path, value)).field == path
+
+
+@pytest.mark.parametrize("missing", ["name", "entrypoint"])
+def test_a_missing_field_is_named(missing: str) -> None:
+    spec = {key: value for key, value in MINIMAL.items() if key != missing}
+    assert complaint(spec).field == missing
+
+
+def test_a_misspelt_field_gets_the_right_spelling() -> None:
+    assert "did you mean memory" in str(complaint(with_("resources.memroy", 1)))
+
+
+def test_ram_and_memory_are_the_same_thing() -> None:
+    assert parse_spec(with_("resources.ram", "2GB")).resources.memory == 2 * 10**9
+    both = with_("resources", {"ram": 1, "memory": 1})
+    assert complaint(both).field == "resources.ram"
+
+
+def test_secrets_are_never_in_a_complaint() -> None:
+    secret = {"env_vars": {"TOKEN": "hunter2"}, "secret_env_vars": {"TOKEN": "hunter2"}}
+    assert "hunter2" not in str(complaint(with_("environment", secret)))
+
+
+@pytest.mark.parametrize("entrypoint", [{}, {"command": []}, {"command": ["x"], "callable": {"pickle": "eA=="}}])
+def test_an_entrypoint_is_a_command_or_a_callable(entrypoint: dict[str, Any]) -> None:
+    assert complaint(with_("entrypoint", entrypoint)).field == "entrypoint"
+
+
+def test_a_child_of_a_job_with_the_longest_name_can_name_its_parent() -> None:
+    longest = parse_spec(with_("name", "n" * 128))
+    parent = JobId.fresh(longest.name, 1e9, "abcdef")
+    assert parse_spec(with_("parent", parent)).parent == parent
+
+
+def test_the_longest_names_and_the_largest_shape_fit_every_store() -> None:
+    device = {"kind": "gpu", "variant": "v" * 32, "count": 2**53}
+    resources = {"cpu": 99_999.999, "memory": 2**53, "disk": 2**53, "device": device, "preemptible": False}
+    accepted_is_sound(parse_spec({**MINIMAL, "name": "n" * 128, "id": "i" * 15, "resources": resources}))
+
+
+@given(st.integers(0, 2**60))
+def test_a_number_of_bytes_is_itself(size: int) -> None:
+    assert parse_bytes("f", size) == size == parse_bytes("f", str(size)) or size > 2**53
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("128m", 128 * 10**6), ("2GB", 2 * 10**9), ("512MiB", 512 * 2**20), ("1.5 GiB", 3 * 2**29), ("1kb", 1000)],
+)
+def test_sizes_as_people_write_them(text: str, size: int) -> None:
+    assert parse_bytes("f", text) == size
+
+
+@given(st.text(max_size=20))
+@example("9" * 400)
+@example("1e9")
+@example("-1")
+def test_any_text_is_a_size_or_a_complaint(text: str) -> None:
+    with contextlib.suppress(InvalidInput):
+        assert parse_bytes("resources.memory", text) >= 0
+
+
+@pytest.mark.parametrize(("size", "text"), [(512, "512 B"), (1536, "1.5 KiB"), (3 * 2**50, "3072.0 TiB")])
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert format_bytes(size) == text
