@@ -1,0 +1,115 @@
+"""Finding jobs and agents for people: by id, by a part of one, by what is active; and why a job still waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Agents, JobId, Jobs, Pending
+from fray_layouts.records import AgentRecord, JobRecord
+
+from fray_coordinator.core import Core, each
+from fray_coordinator.errors import JobNotFound
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+from fray_coordinator.protocol.schedule import shape_of, shortage
+from fray_coordinator.records import Stored
+
+_SHOWN = 5
+
+
+async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
+    """The record of a job; raises JobNotFound."""
+    found = await core.records.read(Jobs.key(JobId.checked(job_id)), JobRecord)
+    if found is None:
+        raise _unknown(core, job_id)
+    return found
+
+
+async def find_job(core: Core, text: str) -> Stored[JobRecord]:
+    """The job that `text` means: its id, the beginning of its id, or its name.
+
+    Raises:
+        JobNotFound: nothing fits.
+        InvalidInput: several fit.
+    """
+    exact = await core.records.read(Jobs.key(JobId.checked(text)), JobRecord)
+    if exact is not None:
+        return exact
+    rows = await core.store.list(Jobs.prefix + text)
+    ids = [job for job in (Jobs.parse(row.key) for row in rows) if job]
+    named = [job for job in ids if job.rpartition("-")[0] == text]
+    fitting = named or ids
+    if not fitting:
+        raise _unknown(core, text)
+    if len(fitting) > 1:
+        shown = ", ".join(fitting[:_SHOWN]) + (", ..." if len(fitting) > _SHOWN else "")
+        raise InvalidInput("job", text, f"{len(fitting)} jobs begin so ({shown}); give more of the id")
+    return await read_job(core, fitting[0])
+
+
+async def all_jobs(core: Core) -> list[JobRecord]:
+    """Every job's record, in order of submission."""
+    rows = await core.store.list(Jobs.prefix)
+    return await read_jobs(core, [job for job in (Jobs.parse(row.key) for row in rows) if job])
+
+
+async def active_jobs(core: Core, agents: Iterable[AgentRecord]) -> list[JobRecord]:
+    """The jobs that wait or run, found by the index and by what agents hold: finished ones cost nothing."""
+    entries = [Pending.parse(row.key) for row in await core.store.list("pending/")]
+    ids = {entry.job for entry in entries if entry}
+    ids.update(job for agent in agents for job in agent.holdings)
+    return [job for job in await read_jobs(core, ids) if job.ended_at is None]
+
+
+async def read_jobs(core: Core, ids: Iterable[str]) -> list[JobRecord]:
+    """The records that exist under these ids, in order of submission."""
+    found = await each(ids, lambda job: core.records.read(Jobs.key(job), JobRecord), at_once=32)
+    return sorted((stored.record for stored in found if stored), key=lambda job: (job.submitted_at, job.id))
+
+
+async def read_agents(core: Core) -> list[Stored[AgentRecord]]:
+    """Every agent's record."""
+    rows = await core.store.list(Agents.prefix)
+    found = await each(
+        [row.key for row in rows if Agents.parse(row.key)], lambda key: core.records.read(key, AgentRecord)
+    )
+    return [agent for agent in found if agent is not None]
+
+
+def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
+    """Whether a record that says "live" has not been written for longer than its agent may be silent."""
+    return now - agent.updated > DEATH_INTERVALS * agent.record.interval
+
+
+def live_in(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> list[AgentRecord]:
+    """The agents of a pool that live, as far as their records tell."""
+    return [a.record for a in agents if a.record.pool == pool and a.record.state == "live" and not is_silent(a, now)]
+
+
+def obstacle(job: JobRecord, live: Sequence[AgentRecord]) -> str:
+    """Why none of `live`, the live agents of its pool, will ever start the pending job; "" if one could."""
+    pool = job.spec.pool
+    if not live:
+        return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`"
+    shape = shape_of(job.spec)
+    short = {agent.id: shortage(shape, agent.capacity, agent.preemptible) for agent in live}
+    if not all(short.values()):
+        return ""
+    lacks = "; ".join(f"{agent}: {what}" for agent, what in short.items())
+    return f"no live agent in pool {pool} could ever run it ({lacks})"
+
+
+def why_waiting(job: JobRecord, live: Sequence[AgentRecord], now: float) -> list[str]:
+    """Why a pending job has not started, in sentences; `live`: the live agents of its pool."""
+    if hopeless := obstacle(job, live):
+        return [hopeless]
+    if now < job.not_before:
+        return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
+    shape = shape_of(job.spec)
+    able = [agent for agent in live if not shortage(shape, agent.capacity, agent.preemptible)]
+    short = {agent.id: agent.trouble or shortage(shape, agent.free, agent.preemptible) for agent in able}
+    return [f"{agent}: {what or 'has room and should claim it soon'}" for agent, what in short.items()]
+
+
+def _unknown(core: Core, text: str) -> JobNotFound:
+    return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")

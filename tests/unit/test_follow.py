@@ -1,0 +1,269 @@
+"""Waiting for jobs and reading logs: what is noticed, what is asked for, and that nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+
+import pytest
+from fray_coordinator import follow
+from fray_coordinator.claims import Claimed, try_claim
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.endings import end_attempt
+from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
+from fray_coordinator.follow import LogLine, follow_logs, read_logs, wait_for
+from fray_coordinator.lookup import read_job
+from fray_coordinator.protocol.finish import Ending
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.records import Stored
+from fray_coordinator.store.api import ABSENT
+from fray_coordinator.submit import submit
+from fray_layouts.names import Agents, Jobs, Work
+from fray_layouts.records import AgentRecord, Exit, JobRecord, Resources, Settings
+from fray_layouts.spec import JobSpec, parse_spec
+
+SUCCESS = Exit(kind="success")
+
+
+def on_memory(test: Callable[[Core], Awaitable[None]]) -> None:
+    async def main() -> None:
+        settings = Settings(poll_interval=0.01, requeue_backoff=0.0)
+        await test(await open_core(f"memory://{uuid.uuid4()}", settings))
+
+    asyncio.run(main())
+
+
+def a_spec(name: str = "job", **fields: object) -> JobSpec:
+    return parse_spec({"name": name, "entrypoint": {"command": ["true"]}, **fields})
+
+
+async def submitted(core: Core, count: int = 1, **fields: object) -> list[str]:
+    return [one.job.id for one in await submit(core, [a_spec(**fields)] * count)]
+
+
+async def claimed(core: Core, job_id: str) -> Stored[JobRecord]:
+    job = await read_job(core, job_id)
+    found = await try_claim(core, entry_of(job.record), "agent", "host")
+    assert isinstance(found, Claimed)
+    return found.job
+
+
+async def run_to(core: Core, job_id: str, end: Exit) -> None:
+    await end_attempt(core, await claimed(core, job_id), "agent", Ending(end))
+
+
+def test_waiting_returns_every_record_in_the_given_order() -> None:
+    async def test(core: Core) -> None:
+        ids = await submitted(core, 3)
+        waiting = asyncio.create_task(wait_for(core, reversed(ids)))
+        for job in ids:
+            await run_to(core, job, SUCCESS)
+        records = await waiting
+        assert list(records) == list(reversed(ids))
+        assert {job.status for job in records.values()} == {"succeeded"}
+
+    on_memory(test)
+
+
+def test_each_change_is_told_once() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        seen: list[str] = []
+        waiting = asyncio.create_task(wait_for(core, [job], on_change=lambda record: seen.append(record.status)))
+        await until(lambda: seen == ["pending"])
+        held = await claimed(core, job)
+        await until(lambda: seen == ["pending", "running"])
+        await end_attempt(core, held, "agent", Ending(SUCCESS))
+        await waiting
+        assert seen == ["pending", "running", "succeeded"]
+
+    on_memory(test)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what changes it does not know of this test
+        await asyncio.sleep(0.001)
+
+
+def test_any_failure_ends_the_wait_while_others_run() -> None:
+    async def test(core: Core) -> None:
+        first, second = await submitted(core, 2)
+        await run_to(core, second, Exit(kind="exited", code=1))
+        records = await wait_for(core, [first, second], any_failure=True)
+        assert [records[first].status, records[second].status] == ["pending", "failed"]
+
+    on_memory(test)
+
+
+def test_a_timeout_names_what_has_not_ended() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        with pytest.raises(TimeoutError, match=job):
+            await wait_for(core, [job], timeout=0.02)
+
+    on_memory(test)
+
+
+def test_a_record_that_vanishes_raises_and_one_that_never_was_too() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        waiting = asyncio.create_task(wait_for(core, [job]))
+        await asyncio.sleep(0.03)
+        await core.store.delete(Jobs.key(job))
+        with pytest.raises(JobGone, match=job):
+            await waiting
+        with pytest.raises(JobNotFound, match="job-nobody"):
+            await wait_for(core, ["job-nobody"])
+
+    on_memory(test)
+
+
+def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads() -> None:
+    async def test(core: Core) -> None:
+        ids = await submitted(core, 1000)
+        looks = 0
+
+        def look_again(job: JobRecord) -> None:
+            nonlocal looks
+            looks += 1
+
+        waiting = asyncio.create_task(wait_for(core, ids, on_change=look_again))
+        await until(lambda: looks == 1000)
+        before = core.store.usage.snapshot()
+        await until(lambda: core.store.usage.lists >= before.lists + 5)
+        spent = core.store.usage - before
+        assert spent.reads == 0
+        await run_to(core, ids[500], SUCCESS)
+        await until(lambda: looks == 1001)
+        waiting.cancel()
+
+    on_memory(test)
+
+
+def test_it_says_so_when_nobody_can_start_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "COMPLAIN_AFTER", 0.0)
+    monkeypatch.setattr(follow, "_ASK_AGAIN", 0.0)
+
+    async def test(core: Core) -> None:
+        jobs = await submitted(core, 3)
+        jobs += await submitted(core, resources={"cpu": 64}, pool="big")
+        agent = AgentRecord(id="small", host="h", pool="big", capacity=Resources(cpu=4000))
+        await core.records.write(Agents.key("small"), AgentRecord, agent, None)
+        told: list[str] = []
+        with pytest.raises(TimeoutError):
+            await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
+        assert sorted(told) == [
+            "no live agent in pool big could ever run it (small: cpu: 64 cores wanted, 4 free)",
+            "no live agent in pool default; start one with `fray agent --pool default`",
+        ]
+
+    on_memory(test)
+
+
+def test_it_is_silent_while_an_agent_could_run_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "COMPLAIN_AFTER", 0.0)
+
+    async def test(core: Core) -> None:
+        jobs = await submitted(core)
+        agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
+        await core.records.write(Agents.key("busy"), AgentRecord, agent, None)
+        told: list[str] = []
+        with pytest.raises(TimeoutError):
+            await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
+        assert told == []
+
+    on_memory(test)
+
+
+def stamp(stream: str, tag: str, data: bytes) -> bytes:
+    return f"2026-01-02T03:04:05.678901Z {stream} {tag} ".encode() + data + b"\n"
+
+
+async def print_chunk(core: Core, job: str, attempt: int, number: int, data: bytes) -> None:
+    await core.store.put(Work.log(job, attempt, 0, number), data, ABSENT)
+
+
+def test_logs_are_followed_through_attempts_to_the_last_chunk() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core, max_retries_failure=1)
+        lines: list[LogLine] = []
+
+        async def collect() -> None:
+            async for line in follow_logs(core, job):
+                lines.append(line)  # noqa: PERF401 - looked at while it grows
+
+        following = asyncio.create_task(collect())
+        held = await claimed(core, job)
+        await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"one") + stamp("stderr", "P", b"\xfftwo"))
+        await until(lambda: len(lines) == 2)
+        assert not following.done()
+        await end_attempt(core, held, "agent", Ending(Exit(kind="exited", code=1, log_chunks=1)))
+        held = await claimed(core, job)
+        await print_chunk(core, job, 2, 1, stamp("stdout", "F", b"three"))
+        await print_chunk(core, job, 2, 2, stamp("stdout", "F", b"four"))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=2)))
+        await following
+        assert [(line.attempt, line.stream, line.data, line.complete) for line in lines] == [
+            (1, "stdout", b"one", True),
+            (1, "stderr", b"\xfftwo", False),
+            (2, "stdout", b"three", True),
+            (2, "stdout", b"four", True),
+        ]
+        assert lines[0].time == "2026-01-02T03:04:05.678901Z"
+
+    on_memory(test)
+
+
+def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        held = await claimed(core, job)
+        await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="preempted")))
+        await run_to(core, job, Exit(kind="success", log_chunks=0))
+        assert [line.data async for line in follow_logs(core, job)] == [b"last words"]
+
+    on_memory(test)
+
+
+def test_following_never_lists() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        held = await claimed(core, job)
+        await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"x"))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=1)))
+        before = core.store.usage.snapshot()
+        assert [line.data async for line in follow_logs(core, job)] == [b"x"]
+        spent = core.store.usage - before
+        assert (spent.lists, spent.writes, spent.reads) == (0, 0, 2)
+
+    on_memory(test)
+
+
+def test_the_tail_reads_only_the_last_chunks() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        held = await claimed(core, job)
+        for number in range(1, 11):
+            await print_chunk(core, job, 1, number, stamp("stdout", "F", b"a") + stamp("stdout", "F", b"%d" % number))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=10)))
+        record = (await read_job(core, job)).record
+        before = core.store.usage.snapshot()
+        assert [line.data for line in await read_logs(core, record, 3)] == [b"9", b"a", b"10"]
+        assert (core.store.usage - before).reads == 2
+        assert len(await read_logs(core, record)) == 20
+        assert await read_logs(core, record, 0) == []
+
+    on_memory(test)
+
+
+def test_a_log_that_is_no_log_is_said_to_be_none() -> None:
+    async def test(core: Core) -> None:
+        [job] = await submitted(core)
+        await claimed(core, job)
+        await print_chunk(core, job, 1, 1, b"nonsense\n")
+        with pytest.raises(BadRecord, match="nonsense"):
+            await read_logs(core, (await read_job(core, job)).record)
+
+    on_memory(test)

@@ -1,0 +1,135 @@
+"""The synchronous front: threads, running loops, forks, interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from fray_coordinator import sync
+
+
+async def thread_name() -> str:
+    return threading.current_thread().name
+
+
+async def double(x: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * x
+
+
+def test_many_threads_share_one_loop() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda x: sync.run(double(x)), range(100))) == [2 * x for x in range(100)]
+        assert len(set(pool.map(lambda _: sync.run(thread_name()), range(8)))) == 1
+
+
+def test_it_works_inside_a_running_loop() -> None:
+    async def notebook_cell() -> int:
+        return sync.run(double(4))
+
+    assert asyncio.run(notebook_cell()) == 8
+
+
+def test_an_exception_comes_back_with_its_type() -> None:
+    async def fail() -> None:
+        raise LookupError("here")
+
+    with pytest.raises(LookupError, match="here"):
+        sync.run(fail())
+
+
+def test_calling_from_the_own_loop_raises_instead_of_hanging() -> None:
+    async def inside() -> int:
+        return sync.run(double(1))
+
+    with pytest.raises(sync.WouldDeadlock, match="another thread"):
+        sync.run(inside())
+
+
+def test_a_fork_gets_a_loop_and_resources_of_its_own() -> None:
+    async def pid() -> int:
+        return os.getpid()
+
+    resource = sync.PerProcess(pid)
+    assert sync.run(resource.get()) == os.getpid()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, str(sync.run(resource.get())).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(os.read(read, 100)) == child
+    assert sync.run(resource.get()) == os.getpid()
+
+
+def test_a_resource_is_opened_once_and_again_after_a_failure() -> None:
+    opened: list[int] = []
+
+    async def opener() -> int:
+        await asyncio.sleep(0)
+        opened.append(1)
+        if len(opened) == 1:
+            raise OSError("not yet")
+        return len(opened)
+
+    resource = sync.PerProcess(opener)
+    with pytest.raises(OSError, match="not yet"):
+        sync.run(resource.get())
+
+    async def twice() -> list[int]:
+        return await asyncio.gather(resource.get(), resource.get())
+
+    assert sync.run(twice()) == [2, 2]
+    assert sync.run(resource.take()) == 2
+    assert sync.run(resource.take()) is None
+
+
+INTERRUPTED = """
+import asyncio, sys
+from fray_coordinator import sync
+
+async def work():
+    print("begun", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.05)
+        print("cleaned up", flush=True)
+
+try:
+    sync.run(work())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end() -> None:
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[0].splitlines() == ["cleaned up", "interrupted"]
+
+
+def test_iterating_closes_the_source_when_the_consumer_stops() -> None:
+    closed: list[bool] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            for number in range(10):
+                yield number
+        finally:
+            closed.append(True)
+
+    taken = sync.iterate(numbers())
+    assert [next(taken), next(taken)] == [0, 1]
+    taken.close()  # type: ignore[attr-defined]
+    assert closed == [True]
+    assert list(sync.iterate(numbers())) == list(range(10))
