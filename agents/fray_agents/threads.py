@@ -1,0 +1,112 @@
+"""Tasks as threads of this process, for a private cluster: quick to start, and nothing is isolated.
+
+A thread shares the process's environment, so its FRAY_* variables are in a context variable (`task_environ`). What it
+prints goes where the process prints. It cannot be killed: a stop raises `SystemExit` in it at its next Python
+instruction, and once the grace is over the attempt counts as ended while the thread goes on until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import pickle
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+
+from fray_layouts.records import Exit, Usage
+
+from fray_agents.task import _describe, _encode
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec
+
+_environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
+
+
+def task_environ() -> Mapping[str, str]:
+    """The environment of the task that this code runs in: of its thread, else of the process."""
+    return _environ.get() or os.environ
+
+
+class ThreadTask:
+    """A callable in a thread; the members are those of `Task`. A command still is a process."""
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.usage = Usage()
+        self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
+        self._spec = spec
+        self._loop = asyncio.get_running_loop()
+        self._why = ""
+        self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
+        if spec.timeout is not None:
+            self._loop.call_later(spec.timeout, self.stop, spec.grace, "timeout")
+
+    @classmethod
+    async def start(cls, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        """As `Task.start`; the deadline means nothing here: no thread outlives its agent's process."""
+        if spec.callable_pickle is None:
+            return await Task.start(spec, deadline, lock_fd)
+        started = cls(spec)
+        started._thread.start()
+        return started
+
+    def set_deadline(self, boottime: float) -> None:
+        """Nothing to do, see `start`."""
+
+    def stop(self, grace: float, why: str) -> None:
+        """Ask the thread to end; after `grace` seconds the attempt counts as ended."""
+        if self.exit.done():
+            return
+        self._why = self._why or why
+        if self._thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+        self._loop.call_later(grace, self.kill)
+
+    def kill(self) -> None:
+        """The attempt counts as ended, whatever the thread does."""
+        message = "a thread cannot be killed: it goes on until it returns"
+        self._end(TaskExit(Exit(kind=self._why or "stopped", message=message, log_chunks=0), None, False))
+
+    async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+        """Nothing: what a thread prints is not captured."""
+        nothing: list[tuple[int, Path]] = []
+        for chunk in nothing:
+            yield chunk
+
+    async def gone(self) -> None:
+        """Return when the attempt has ended."""
+        await asyncio.shield(self.exit)
+
+    def _work(self) -> None:
+        _environ.set(self._spec.env)
+        try:
+            end = self._call()
+        except SystemExit as error:  # raised by the callable itself, or by `stop` in it
+            end = self._left(error)
+        self._loop.call_soon_threadsafe(self._end, end)
+
+    def _call(self) -> TaskExit:
+        try:
+            function, args, kwargs = pickle.loads(self._spec.callable_pickle or b"")
+            encoding, data = _encode(function(*args, **kwargs), self._spec.result_limit)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+            return TaskExit(Exit(**_describe(error)), None, True)
+        path = self._spec.directory / f"result.{encoding}"
+        path.write_bytes(data)
+        return TaskExit(Exit(kind="success"), ResultFile(path, encoding, len(data)), not self._why)
+
+    def _left(self, error: SystemExit) -> TaskExit:
+        if self._why:
+            return TaskExit(Exit(kind=self._why, message="its thread was asked to end, and did"), None, False)
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return TaskExit(Exit(kind="exited" if code else "success", code=code), None, True)
+
+    def _end(self, end: TaskExit) -> None:
+        if not self.exit.done():
+            end.exit.log_chunks = 0
+            self.exit.set_result(end)

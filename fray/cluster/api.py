@@ -1,0 +1,94 @@
+"""What every cluster offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, overload
+
+from fray_coordinator.follow import LogLine
+
+from fray.types import JobId, JobInfo, JobRequest, Namespace
+
+
+class Cluster(Protocol):
+    """Launches jobs and tells about them; usable from any thread and inside a running event loop.
+
+    Every method that talks to the storage may raise `StoreUnavailable` (try again) and `StoreRefused` (mend the
+    rights), both `FrayError`.
+    """
+
+    @property
+    def namespace(self) -> Namespace:
+        """Scope of actor names for what is launched here; empty at the top level, where each job begins its own."""
+        ...
+
+    def launch(self, request: JobRequest) -> JobId:
+        """Submit a job; returns at once.
+
+        Raises:
+            InvalidInput: the request is wrong; nothing was submitted.
+            ParentNotRunning: the parent it names does not run.
+        """
+        ...
+
+    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
+        """Submit many jobs in one call, which shares what their submissions have in common. Raises as `launch`."""
+        ...
+
+    def poll(self, job_id: JobId) -> JobInfo:
+        """The job as it is now. Raises JobNotFound."""
+        ...
+
+    @overload
+    def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
+        self, job_id: JobId, raise_on_failure: bool = False, timeout: float | None = None
+    ) -> JobInfo: ...
+    @overload
+    def wait(
+        self, job_id: Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+    ) -> list[JobInfo]: ...
+    def wait(
+        self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+    ) -> JobInfo | list[JobInfo]:
+        """Block until the job, or all of several, ended. Logs a warning if no live agent could ever start one.
+
+        Args:
+            raise_on_failure: raise as soon as one has failed or was stopped.
+            timeout: seconds.
+
+        Raises:
+            JobFailed: see `raise_on_failure`; its cause is the job's own exception.
+            TimeoutError: not all have ended in time. They go on.
+            JobNotFound, JobGone: there is no such job, or no longer.
+        """
+        ...
+
+    def monitor(self, job_id: JobId) -> JobInfo:
+        """Print the job's output to stdout, from its beginning, until it has ended."""
+        ...
+
+    def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
+        """What the current or last attempt has printed; with `follow` all attempts until the job has ended."""
+        ...
+
+    def result(self, job_id: JobId, timeout: float | None = None) -> Any:
+        """What the job's callable returned, or a command wrote to the file FRAY_RESULT names; waits for it.
+
+        Raises:
+            JobFailed: it failed or was stopped.
+            NoResult: it succeeded without a result.
+            TimeoutError: as `wait`.
+        """
+        ...
+
+    def terminate(self, job_id: JobId) -> None:
+        """Ask that the job end, with its children; returns at once. A job that has ended is left as it is."""
+        ...
+
+    def list_jobs(self) -> list[JobInfo]:
+        """Every job under the root, in order of submission; finished ones until retention removes them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; the next call opens them again. Jobs go on."""
+        ...

@@ -1,0 +1,30 @@
+"""Which cluster this process works with."""
+
+from __future__ import annotations
+
+import threading
+
+from fray_agents.threads import task_environ
+
+from fray.cluster.local import LocalCluster
+from fray.cluster.storage import StorageCluster
+
+_lock = threading.Lock()
+_open: dict[str, StorageCluster] = {}
+
+
+def current_cluster() -> StorageCluster:
+    """The cluster that FRAY_CLUSTER_SPEC names; always the same object for the same words.
+
+    A root URL opens the cluster in that storage. "local", or nothing, is a `LocalCluster` for the whole process, which
+    ends with it. In a job it is the cluster that runs the job, and what is launched becomes the job's child.
+    """
+    return open_cluster(task_environ().get("FRAY_CLUSTER_SPEC") or "local")
+
+
+def open_cluster(root: str) -> StorageCluster:
+    """The cluster under a root (`gs://`, `s3://`, `file://`, a path, `memory://`), or "local"."""
+    with _lock:
+        if root not in _open:
+            _open[root] = LocalCluster() if root == "local" else StorageCluster(root)
+        return _open[root]

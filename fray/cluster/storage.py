@@ -1,0 +1,180 @@
+"""The cluster under a root URL: records in storage, agents anywhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+from fray_agents.environment import CHILDREN_MARK
+from fray_coordinator import stopping, sync
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
+from fray_coordinator.lookup import all_jobs, read_job
+from fray_coordinator.submit import submit
+from fray_layouts.records import JobRecord, Result
+from fray_layouts.spec import JobSpec
+from msgspec.structs import replace
+
+from fray.cluster.here import Here, here
+from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
+from fray.errors import JobFailed
+from fray.spec import to_spec
+from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
+
+log = logging.getLogger("fray")
+
+
+class StorageCluster:
+    """See `Cluster` for the methods. Pickles as its root and namespace; a fork opens connections of its own.
+
+    Args:
+        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
+        namespace: scope of actor names for what is launched here.
+    """
+
+    def __init__(self, root: str, namespace: str | None = None) -> None:
+        self.root = root if "://" in root else Path(os.path.abspath(os.path.expanduser(root))).as_uri()
+        self._namespace = namespace
+        self._core = sync.PerProcess(self._open)
+
+    @property
+    def namespace(self) -> Namespace:
+        mine = self._launcher()
+        return Namespace(self._namespace or (mine.namespace if mine else ""))
+
+    def launch(self, request: JobRequest) -> JobId:
+        return self.launch_many([request])[0]
+
+    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
+        mine = self._launcher()
+        specs = [self._inherit(to_spec(request), mine) for request in requests]
+        if mine is not None and any(spec.parent == mine.job_id for spec in specs):
+            Path(mine.task_dir, CHILDREN_MARK).touch()
+        return sync.run(self._submit(specs, mine))
+
+    def poll(self, job_id: JobId) -> JobInfo:
+        return info_of(self.root, sync.run(self._read(job_id)))
+
+    @overload
+    def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
+        self, job_id: JobId, raise_on_failure: bool = False, timeout: float | None = None
+    ) -> JobInfo: ...
+    @overload
+    def wait(
+        self, job_id: Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+    ) -> list[JobInfo]: ...
+    def wait(
+        self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+    ) -> JobInfo | list[JobInfo]:
+        ids = [job_id] if isinstance(job_id, str) else list(job_id)
+        records = sync.run(self._wait(ids, raise_on_failure, timeout))
+        infos = [info_of(self.root, records[job]) for job in ids]
+        if raise_on_failure:
+            _raise_first_failure(infos)
+        return infos[0] if isinstance(job_id, str) else infos
+
+    def monitor(self, job_id: JobId) -> JobInfo:
+        for line in self.logs(job_id, follow=True):
+            print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
+        return self.poll(job_id)
+
+    def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
+        if not follow:
+            yield from sync.run(self._read_logs(job_id))
+            return
+        for chunk in sync.iterate(self._follow(job_id)):
+            yield from chunk
+
+    def result(self, job_id: JobId, timeout: float | None = None) -> Any:
+        self.wait(job_id, raise_on_failure=True, timeout=timeout)
+        return decode_result(*sync.run(self._result(job_id)))
+
+    def terminate(self, job_id: JobId) -> None:
+        sync.run(self._stop(job_id))
+
+    def list_jobs(self) -> list[JobInfo]:
+        return [info_of(self.root, job) for job in sync.run(self._all())]
+
+    def close(self) -> None:
+        sync.run(self._close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[StorageCluster], tuple[str, str | None]]:
+        return StorageCluster, (self.root, self._namespace)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.root!r})"
+
+    def _launcher(self) -> Here | None:
+        """The job that this code runs in, if it runs on this cluster."""
+        mine = here()
+        return mine if mine is not None and mine.cluster == self.root else None
+
+    def _inherit(self, spec: JobSpec, mine: Here | None) -> JobSpec:
+        """The spec as a child of the launching job."""
+        namespace = spec.namespace or self.namespace
+        return replace(spec, namespace=namespace, parent=spec.parent or (mine.job_id if mine else ""))
+
+    # --- in the background loop
+
+    async def _open(self) -> Core:
+        return await open_core(self.root)
+
+    async def _submit(self, specs: list[JobSpec], mine: Here | None) -> list[JobId]:
+        core = await self._core.get()
+        own = [mine is not None and spec.parent == mine.job_id for spec in specs]
+        ids: dict[int, JobId] = {}
+        for kind, attempt in ((True, mine.attempt if mine else None), (False, None)):
+            chosen = [i for i, is_own in enumerate(own) if is_own is kind]
+            submitted = await submit(core, [specs[i] for i in chosen], attempt)
+            ids.update(zip(chosen, (JobId(one.job.id) for one in submitted), strict=True))
+        return [ids[i] for i in range(len(specs))]
+
+    async def _read(self, job_id: JobId) -> JobRecord:
+        return (await read_job(await self._core.get(), job_id)).record
+
+    async def _wait(self, ids: list[JobId], any_failure: bool, timeout: float | None) -> dict[str, JobRecord]:
+        return await wait_for(await self._core.get(), ids, timeout, any_failure, on_waiting=_warn)
+
+    async def _follow(self, job_id: JobId) -> AsyncIterator[list[LogLine]]:
+        async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _read_logs(self, job_id: JobId) -> list[LogLine]:
+        return await read_logs(await self._core.get(), await self._read(job_id))
+
+    async def _result(self, job_id: JobId) -> tuple[Result, bytes]:
+        return await fetch_result(await self._core.get(), await self._read(job_id))
+
+    async def _stop(self, job_id: JobId) -> None:
+        await stopping.stop(await self._core.get(), job_id, "terminated by a program")
+
+    async def _all(self) -> list[JobRecord]:
+        return await all_jobs(await self._core.get())
+
+    async def _close(self) -> None:
+        core = await self._core.take()
+        if core is not None:
+            await core.store.close()
+
+
+def _warn(job: JobRecord, why: str) -> None:
+    log.warning("job %s waits: %s", job.id, why)
+
+
+def _raise_first_failure(infos: list[JobInfo]) -> None:
+    for info in infos:
+        if info.status.finished() and info.status is not JobStatus.SUCCEEDED:
+            raise JobFailed(info) from original_exception(info.exit)

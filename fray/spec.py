@@ -1,0 +1,139 @@
+"""From a `JobRequest` to the spec that is stored. `fray_layouts.spec.parse_spec` checks it, as it checks every spec."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import JobSpec, parse_spec
+
+from fray.types import (
+    BinaryEntrypoint,
+    CallableEntrypoint,
+    CpuConfig,
+    DeviceConfig,
+    EnvironmentConfig,
+    JobRequest,
+    ResourceConfig,
+    TpuConfig,
+    is_plain_call,
+)
+
+_LATER = {
+    "regions": "agents do not know their region yet; use a pool for each region",
+    "zone": "agents do not know their zone yet; use a pool for each zone",
+    "target_cluster": "open that cluster by its root and launch there",
+    "device_alternatives": "launch the job for one device",
+    "image": "images come in a later release; leave it out",
+}
+_SAME_NAME = (
+    *("name", "max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority"),
+    *("namespace", "parent", "detached", "pool", "id"),
+)
+
+
+def to_spec(request: JobRequest) -> JobSpec:
+    """The checked spec of a request, its callable pickled.
+
+    Raises:
+        InvalidInput: a value is out of bounds, a callable cannot be pickled, or this release cannot honour a field.
+    """
+    fields: dict[str, Any] = {
+        "entrypoint": _entrypoint(request.entrypoint),
+        "resources": _resources(request.resources),
+        "environment": _environment(request.environment or EnvironmentConfig()),
+        "replicas": _replicas(request),
+        **{name: getattr(request, name) for name in _SAME_NAME},
+    }
+    if request.health_check is not None:
+        fields["health_check"] = asdict(request.health_check)
+    return parse_spec({name: value for name, value in fields.items() if value is not None})
+
+
+def _entrypoint(entrypoint: object) -> dict[str, Any]:
+    if is_plain_call(entrypoint):
+        entrypoint = CallableEntrypoint(entrypoint)  # type: ignore[arg-type]  # just checked
+    if isinstance(entrypoint, BinaryEntrypoint):
+        return {"command": [entrypoint.command, *entrypoint.args]}
+    if isinstance(entrypoint, CallableEntrypoint):
+        return {"callable": {"pickle": base64.b64encode(pickled(entrypoint)).decode()}}
+    raise InvalidInput("entrypoint", entrypoint, "make it with Entrypoint.from_callable or Entrypoint.from_binary")
+
+
+def pickled(call: CallableEntrypoint) -> bytes:
+    """cloudpickle of (function, args, kwargs); InvalidInput names the part that cannot be pickled."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps((call.callable, call.args, dict(call.kwargs)), protocol=5)
+    except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
+        part, value = _culprit(call)
+        remedy = f"it cannot be pickled ({error}); make it inside the job instead"
+        raise InvalidInput(f"entrypoint.{part}", value, remedy) from error
+    return data
+
+
+def _culprit(call: CallableEntrypoint) -> tuple[str, object]:
+    """The smallest named part that does not pickle by itself."""
+    parts: dict[str, object] = {f"args[{i}]": arg for i, arg in enumerate(call.args)}
+    parts |= {f"kwargs[{name!r}]": value for name, value in call.kwargs.items()}
+    if inspect.isfunction(call.callable):
+        used = inspect.getclosurevars(call.callable)
+        outside = {**used.globals, **used.nonlocals}
+        parts |= {f"callable, which uses {name!r}": value for name, value in outside.items()}
+    return next(((part, value) for part, value in parts.items() if not _pickles(value)), ("callable", call.callable))
+
+
+def _pickles(value: object) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # see `pickled`
+        return False
+    return True
+
+
+def _resources(resources: ResourceConfig) -> dict[str, Any]:
+    for name, remedy in _LATER.items():
+        if value := getattr(resources, name):
+            raise InvalidInput(f"resources.{name}", value, remedy)
+    return {
+        "cpu": resources.cpu,
+        "memory": resources.ram,
+        "disk": resources.disk,
+        "preemptible": resources.preemptible,
+        "device": _device(resources.device),
+    }
+
+
+def _device(device: DeviceConfig) -> dict[str, Any] | None:
+    if isinstance(device, CpuConfig):
+        return None
+    if isinstance(device, TpuConfig) and device.topology is not None:
+        raise InvalidInput("resources.device.topology", device.topology, "the variant names it; leave it out")
+    return {"kind": device.kind, "variant": "" if device.variant == "auto" else device.variant, "count": device.count}
+
+
+def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
+    given: Mapping[str, Any] = {
+        "env_vars": dict(environment.env_vars),
+        "secret_env_vars": dict(environment.secret_env_vars),
+        "extras": list(environment.extras),
+        "pip_packages": list(environment.pip_packages),
+        "workspace": environment.workspace,
+        "docker_image": environment.docker_image,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _replicas(request: JobRequest) -> int:
+    asked = {request.replicas, request.resources.replicas} - {1}
+    if len(asked) > 1:
+        other = request.resources.replicas
+        raise InvalidInput("replicas", request.replicas, f"resources.replicas says {other}; say it once")
+    return asked.pop() if asked else 1

@@ -1,0 +1,308 @@
+"""What users describe jobs with, and what they are told about them.
+
+These are plain values: nothing here opens a cluster. They are checked when a job is submitted (`fray.spec`), because
+only then is it known what the cluster can honour. Sizes are bytes or text such as "512MiB", "2GB", "8g".
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NewType
+
+from fray_layouts.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fray_layouts.records import Exit
+
+JobId = NewType("JobId", str)
+Namespace = NewType("Namespace", str)
+Size = int | str
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    def finished(self) -> bool:
+        """Whether the job has ended for good."""
+        return self in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
+
+
+@dataclass(frozen=True)
+class CpuConfig:
+    """No accelerator."""
+
+    kind: str = "cpu"
+    variant: str = "cpu"
+
+
+@dataclass(frozen=True)
+class GpuConfig:
+    """GPUs of one host. variant: "h100", "a100-40gb" ..., "auto" for any."""
+
+    variant: str = "auto"
+    count: int = 1
+    kind: str = "gpu"
+
+
+@dataclass(frozen=True)
+class TpuConfig:
+    """A TPU slice. variant: "v5litepod-16" ...; count: chips of one host."""
+
+    variant: str
+    topology: str | None = None
+    count: int = 1
+    kind: str = "tpu"
+
+
+DeviceConfig = CpuConfig | GpuConfig | TpuConfig
+
+
+@dataclass(frozen=True, init=False)
+class ResourceConfig:
+    """What one replica of a job needs while it runs.
+
+    Args:
+        cpu: cores; fractions to a thousandth.
+        ram: memory; `memory` is the same thing.
+        disk: scratch space.
+        device: accelerator.
+        preemptible: False keeps the job off hosts that may be taken away.
+        regions, zone, target_cluster, device_alternatives, image: where else or in what to run; a later release.
+        replicas: processes that run as one gang; the same as `JobRequest.replicas`.
+
+    Raises:
+        InvalidInput: both `ram` and `memory` are given.
+    """
+
+    cpu: float
+    ram: Size
+    disk: Size
+    device: DeviceConfig
+    preemptible: bool
+    regions: Sequence[str] | None
+    zone: str | None
+    target_cluster: str | None
+    replicas: int
+    device_alternatives: Sequence[str] | None
+    image: str | None
+
+    def __init__(
+        self,
+        cpu: float = 1,
+        ram: Size | None = None,
+        disk: Size = "1g",
+        device: DeviceConfig | None = None,
+        preemptible: bool = True,
+        regions: Sequence[str] | None = None,
+        zone: str | None = None,
+        target_cluster: str | None = None,
+        replicas: int = 1,
+        device_alternatives: Sequence[str] | None = None,
+        image: str | None = None,
+        *,
+        memory: Size | None = None,
+    ) -> None:
+        if ram is not None and memory is not None:
+            raise InvalidInput("resources.ram", ram, "it is the same as memory; give one of them")
+        size = ram if ram is not None else memory
+        values = {
+            "cpu": cpu,
+            "ram": "128m" if size is None else size,
+            "disk": disk,
+            "device": device or CpuConfig(),
+            "preemptible": preemptible,
+            "regions": regions,
+            "zone": zone,
+            "target_cluster": target_cluster,
+            "replicas": replicas,
+            "device_alternatives": device_alternatives,
+            "image": image,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def memory(self) -> Size:
+        """The same as `ram`."""
+        return self.ram
+
+    @classmethod
+    def with_cpu(cls, cpu: float = 1, **others: Any) -> ResourceConfig:
+        """Resources without an accelerator; `others` as for the class."""
+        return cls(cpu=cpu, device=CpuConfig(), **others)
+
+    @classmethod
+    def with_gpu(cls, gpu_type: str = "auto", count: int = 1, cpu: float = 4, **others: Any) -> ResourceConfig:
+        """`count` GPUs of a kind on one host, with 16 GB of memory unless `others` say otherwise."""
+        return cls(cpu=cpu, device=GpuConfig(gpu_type, count), **_with_memory("16GB", others))
+
+    @classmethod
+    def with_tpu(cls, tpu_type: str, slice_count: int = 1, **others: Any) -> ResourceConfig:
+        """`slice_count` slices of a TPU type such as "v5litepod-16"; `others` as for the class."""
+        return cls(device=TpuConfig(tpu_type), replicas=slice_count, **others)
+
+
+def _with_memory(default: str, others: dict[str, Any]) -> dict[str, Any]:
+    return others if {"ram", "memory"} & others.keys() else {"ram": default, **others}
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """The environment of a job's processes.
+
+    Attributes:
+        env_vars: variables; they win over the host's own.
+        secret_env_vars: variables whose values no command ever shows.
+        extras, pip_packages, workspace, docker_image: a later release.
+    """
+
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    extras: Sequence[str] = ()
+    pip_packages: Sequence[str] = ()
+    workspace: str | None = None
+    docker_image: str | None = None
+    secret_env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        env_vars: Mapping[str, str] | None = None,
+        extras: Sequence[str] | None = None,
+        pip_packages: Sequence[str] | None = None,
+        workspace: str | None = None,
+        docker_image: str | None = None,
+        secret_env_vars: Mapping[str, str] | None = None,
+    ) -> EnvironmentConfig:
+        """The same with None for what is not wanted."""
+        return cls(env_vars or {}, extras or (), pip_packages or (), workspace, docker_image, secret_env_vars or {})
+
+
+class Entrypoint:
+    """What a job runs; made by `from_callable` or `from_binary`."""
+
+    @staticmethod
+    def from_callable(
+        fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> CallableEntrypoint:
+        """A Python call. Function and arguments are pickled (cloudpickle) when the job is submitted."""
+        return CallableEntrypoint(fn, tuple(args), dict(kwargs or {}))
+
+    @staticmethod
+    def from_binary(command: str, args: Sequence[str] = ()) -> BinaryEntrypoint:
+        """A program and its arguments, without a shell."""
+        return BinaryEntrypoint(command, tuple(args))
+
+
+@dataclass(frozen=True)
+class CallableEntrypoint(Entrypoint):
+    """`callable(*args, **kwargs)`; what it returns is the job's result."""
+
+    callable: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BinaryEntrypoint(Entrypoint):
+    """`command` with `args`."""
+
+    command: str
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HealthCheck:
+    """An HTTP route of the task that must answer 2xx, or the attempt ends as a failure. Times in seconds."""
+
+    port: int
+    path: str = "/"
+    interval: float = 10.0
+    timeout: float = 5.0
+    grace: float = 30.0
+    failures: int = 3
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job to launch.
+
+    Attributes:
+        name: letters, digits, '-', '_' and '.'; the job's id is this name and a unique suffix.
+        entrypoint: what to run; a plain callable is called without arguments.
+        replicas: processes that run as one gang.
+        max_retries_failure: further attempts after the job's own failures.
+        max_retries_preemption: further attempts after its host went away.
+        timeout: seconds one attempt may run.
+        pending_timeout: seconds the job may wait to be started before it is stopped.
+        grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
+        priority: from -500 to 499; higher goes first.
+        namespace: scope of actor names; by default the launching job's, at the top level one named after the job.
+        parent: job whose end ends this one; by default the job that launches it.
+        detached: the job outlives the one that launches it.
+        pool: group of agents that may run it.
+        id: makes launching idempotent: the same name and id find the job that was launched first.
+    """
+
+    name: str
+    entrypoint: Entrypoint | Callable[[], Any]
+    resources: ResourceConfig = field(default_factory=ResourceConfig)
+    environment: EnvironmentConfig | None = None
+    replicas: int = 1
+    max_retries_failure: int = 0
+    max_retries_preemption: int = 100
+    timeout: float | None = None
+    pending_timeout: float | None = None
+    grace: float = 10.0
+    priority: int = 0
+    namespace: str | None = None
+    parent: str | None = None
+    detached: bool = False
+    pool: str = "default"
+    id: str | None = None
+    health_check: HealthCheck | None = None
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job as it was when it was asked for. Times are seconds since the epoch on the storage's clock.
+
+    Attributes:
+        status: a status that this version does not know counts as RUNNING: the job has not ended.
+        error_message: why it did not succeed, one line.
+        exit: how the last attempt ended in full: code, signal, traceback, usage.
+        attempt: number of the current or last attempt, from 1.
+        agent, host: who runs the current attempt, or ran the last.
+        failures, preemptions: attempts spent from either budget.
+        log_url: prefix of the current or last attempt's log chunks.
+    """
+
+    job_id: JobId
+    name: str
+    status: JobStatus
+    namespace: Namespace
+    error_message: str | None = None
+    exit: Exit | None = None
+    attempt: int = 1
+    agent: str | None = None
+    host: str | None = None
+    parent: JobId | None = None
+    failures: int = 0
+    preemptions: int = 0
+    submit_time: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    log_url: str = ""
+
+
+def is_plain_call(value: object) -> bool:
+    """Whether `value` is a callable given where an entrypoint is expected."""
+    return builtins.callable(value) and not isinstance(value, Entrypoint)
