@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.api import AttemptFailed, NotApplied, PreconditionFailed, Refused, Unknown
@@ -37,6 +37,15 @@ class BucketSettings:
     retention: tuple[str, ...] = ()
     versioning: bool = False
     unreadable: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A backend that can tell how its bucket is set up."""
+
+    async def settings(self) -> BucketSettings:
+        """Raises `AttemptFailed`."""
+        ...
 
 
 class Location:

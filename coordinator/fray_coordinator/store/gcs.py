@@ -70,9 +70,6 @@ class Answer:
         self.headers = headers
         self.body = body
 
-    def no_bucket(self) -> bool:
-        return self.status == 404 and b"bucket does not exist" in self.body
-
     def json(self) -> Any:
         return json.loads(self.body)
 
@@ -116,8 +113,6 @@ class GcsBackend:
             b"".join((head.encode(), data, f"\r\n--{boundary}--".encode())),
             {"Content-Type": f"multipart/related; boundary={boundary}"},
         )
-        if answer.status == 404:
-            raise Refused(f"the bucket {self._location.bucket} does not exist")
         written = answer.json()
         return Applied(str(written["generation"]), _time(written["updated"]))
 
@@ -141,7 +136,11 @@ class GcsBackend:
 
     async def settings(self) -> BucketSettings:
         """What the bucket's owner has set. Raises `AttemptFailed`."""
-        found = (await self._request("GET", f"storage/v1/b/{self._location.bucket}", {}, right="SETTINGS")).json()
+        try:
+            answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}", {}, right="SETTINGS")
+        except Refused as error:
+            return BucketSettings(unreadable=(str(error),))
+        found = answer.json()
         policy = found.get("retentionPolicy")
         retention = [f"a retention policy of {policy['retentionPeriod']} s"] if policy else []
         if found.get("defaultEventBasedHold"):
@@ -170,8 +169,6 @@ class GcsBackend:
         if token:
             query["pageToken"] = token
         answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}/o", query, right="LIST")
-        if answer.status == 404:
-            raise Refused(f"the bucket {self._location.bucket} does not exist")
         found: dict[str, Any] = answer.json()
         return found
 
@@ -181,10 +178,8 @@ class GcsBackend:
 
     async def _object(self, method: str, key: str, service: str, query: dict[str, str]) -> Answer:
         name = quote(self._location.name(key), safe="")
-        answer = await self._request(method, f"{service}storage/v1/b/{self._location.bucket}/o/{name}", query)
-        if answer.no_bucket():
-            raise Refused(f"the bucket {self._location.bucket} does not exist")
-        return answer
+        path = f"{service}storage/v1/b/{self._location.bucket}/o/{name}"
+        return await self._request(method, path, query, may_be_absent=True)
 
     async def _request(
         self,
@@ -194,8 +189,9 @@ class GcsBackend:
         data: bytes = b"",
         headers: dict[str, str] | None = None,
         right: str = "",
+        may_be_absent: bool = False,
     ) -> Answer:
-        """One request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
+        """One request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
         try:
             answer = await self._send(method, path, query, data, dict(headers or {}))
@@ -206,7 +202,9 @@ class GcsBackend:
         except (google.auth.exceptions.GoogleAuthError, HttpError) as error:
             raise _not_logged_in(error) from error
         self._server_clock.learn(answer.headers.get("Date"), sent)
-        if answer.status >= 400 and answer.status != 404:
+        if answer.status == 404 and b"bucket does not exist" in answer.body:
+            raise Refused(f"the bucket {self._location.bucket} does not exist")
+        if answer.status >= 400 and not (answer.status == 404 and may_be_absent):
             text = answer.body.decode(errors="replace")
             raise failure(answer.status, text, RIGHTS[right or method], answer.headers.get("Retry-After"))
         return answer

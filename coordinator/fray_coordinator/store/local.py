@@ -52,8 +52,10 @@ class LocalBackend:
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.root = folder.as_uri()
+        self.folder = folder
         self._files = Files(folder)
-        self._locks = Locks(self._files.locks, clock)
+        self.lock_folder = self._files.locks
+        self._locks = Locks(self.lock_folder, clock)
         self._prepared = False
 
     async def get(self, key: str) -> Object | None:

@@ -24,7 +24,7 @@ FIRST_PAUSE = 0.0005
 LONGEST_PAUSE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Holder:
     """Who has a stripe right now, in the words that it left there."""
 

@@ -18,7 +18,7 @@ def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
     Args:
         mounts: the text of /proc/mounts.
     """
-    text = Path("/proc/mounts").read_text() if mounts is None else mounts
+    text = _mounts() if mounts is None else mounts
     real = Path(os.path.realpath(folder))
     found = ""
     longest = -1
@@ -39,3 +39,7 @@ def refuse_network(folder: Path) -> None:
             f"{folder} is on a {kind} file system, where locks and renames do not hold between machines; use a bucket "
             f"or a local disk, or set {INSIST}=1 if only this machine ever uses this folder"
         )
+
+
+def _mounts() -> str:
+    return Path("/proc/mounts").read_text()

@@ -1,0 +1,210 @@
+"""Looks whether a live root can carry a cluster, by doing there what Fray does, and says what is wrong in plain words.
+
+The promises are tested on the backend itself: the layer above would repeat and read back until a lie looks like luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fray_layouts.errors import FrayError
+
+from fray_coordinator.clock import Clock, SystemClock, system_chance
+from fray_coordinator.store.api import (
+    ABSENT,
+    ANY,
+    NOT_MODIFIED,
+    AttemptFailed,
+    Backend,
+    Expectation,
+    PreconditionFailed,
+)
+from fray_coordinator.store.bucket import BucketSettings, Inspectable
+from fray_coordinator.store.local import LocalBackend
+from fray_coordinator.store.locks import holders
+from fray_coordinator.store.mounts import network_file_system
+from fray_coordinator.store.open import open_backend
+
+CLOCK_TOLERANCE = 30.0
+LOCK_SECONDS = 1.0
+"""A lock that is held at both ends of this time is held for long."""
+UNUSABLE = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        severity: `error` means that a cluster must not or cannot use this root.
+        remedy: what to do about it; empty when nothing is wrong.
+    """
+
+    severity: Literal["ok", "warning", "error"]
+    what: str
+    remedy: str = ""
+
+
+Check = Callable[[Backend, str, Clock], Awaitable[list[Finding]]]
+
+
+async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
+    """Everything found out about `root`; writes, lists and deletes a few objects below `doctor/`."""
+    clock = clock or SystemClock()
+    try:
+        backend = open_backend(root, clock)
+    except FrayError as error:
+        return [Finding("error", f"{root} cannot be opened", str(error))]
+    folder = f"doctor/{system_chance().token()}"
+    try:
+        findings = [finding for check in CHECKS for finding in await _findings(check, backend, folder, clock)]
+        return list(dict.fromkeys(findings))  # one cause may fail every check
+    finally:
+        await backend.close()
+
+
+async def _findings(check: Check, backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    try:
+        return await check(backend, folder, clock)
+    except AttemptFailed as error:
+        return [Finding("error", str(error), "put this right, or give another root")]
+
+
+async def _create(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Create on condition that the name is absent."""
+    await backend.put(f"{folder}/create", b"first", ABSENT)
+    if await _put_works(backend, f"{folder}/create", b"second", ABSENT):
+        return [Finding("error", "an object that exists was created again: the store ignores conditions", UNUSABLE)]
+    return [Finding("ok", "an object is created only where there is none")]
+
+
+async def _change(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Change on condition of the version."""
+    old = (await backend.put(f"{folder}/change", b"first", ANY)).version
+    await backend.put(f"{folder}/change", b"second", old)
+    if await _put_works(backend, f"{folder}/change", b"third", old):
+        return [Finding("error", "an object was changed although its version was another", UNUSABLE)]
+    return [Finding("ok", "an object is changed only if it has the version that was read")]
+
+
+async def _delete(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Delete on condition of the version."""
+    key = f"{folder}/delete"
+    old = (await backend.put(key, b"first", ANY)).version
+    new = (await backend.put(key, b"second", ANY)).version
+    try:
+        await backend.delete(key, old)
+    except PreconditionFailed:
+        await backend.delete(key, new)
+    else:
+        return [Finding("error", "an object was deleted although its version was another", UNUSABLE)]
+    if await backend.get(key) is not None:
+        return [Finding("error", "an object is still there after it was deleted", UNUSABLE)]
+    return [Finding("ok", "an object is deleted only if it has the version that was read")]
+
+
+async def _poll(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Read on condition that the version changed."""
+    version = (await backend.put(f"{folder}/poll", b"first", ANY)).version
+    if await backend.get_if_changed(f"{folder}/poll", version) is NOT_MODIFIED:
+        return [Finding("ok", "an unchanged object is not sent again")]
+    return [Finding("warning", "an unchanged object is sent again with every poll", "expect more traffic")]
+
+
+async def _order(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """List objects in order."""
+    keys = [f"{folder}/order/{name}" for name in ("a-b", "a/b", "a0")]
+    for key in reversed(keys):
+        await backend.put(key, b"", ANY)
+    listed = [row.key for row in await backend.list(f"{folder}/order/", None, None, False)]
+    behind = [row.key for row in await backend.list(f"{folder}/order/", keys[0], 1, False)]
+    if set(listed) != set(keys):
+        return [Finding("error", "a listing lacks objects that were just written", UNUSABLE)]
+    if listed != keys or behind != keys[1:2]:
+        remedy = "jobs would start in another order than they should; use GCS, S3 or a local disk"
+        return [Finding("error", "listings are not in the order of the names' bytes", remedy)]
+    return [Finding("ok", "listings are complete and in order")]
+
+
+async def _clock(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Compare the clocks."""
+    await backend.get(f"{folder}/clock")
+    offset = backend.server_offset()
+    if offset is None:
+        return [Finding("error", "the store does not tell the time (no Date in its answers)", UNUSABLE)]
+    if abs(offset) > CLOCK_TOLERANCE:
+        way = "behind" if offset > 0 else "ahead of"
+        what = f"this host's clock is {abs(offset):.0f} s {way} the store's"
+        return [Finding("warning", what, "set the clock (NTP): credentials may be refused, and times in logs mislead")]
+    return [Finding("ok", f"this host's clock and the store's differ by {abs(offset):.1f} s")]
+
+
+async def _settings(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Read the bucket's settings."""
+    return judge_settings(await backend.settings()) if isinstance(backend, Inspectable) else []
+
+
+def judge_settings(settings: BucketSettings) -> list[Finding]:
+    """What a bucket's settings mean for a cluster."""
+    found = []
+    if settings.soft_delete_days:
+        days = f"{settings.soft_delete_days:g} days"
+        what = f"soft delete keeps every overwritten and deleted object for {days}, at a price"
+        remedy = "switch it off: gcloud storage buckets update gs://BUCKET --clear-soft-delete"
+        found.append(Finding("warning", what, remedy))
+    if settings.versioning:
+        what = "object versioning keeps every overwritten heartbeat and record, at a price"
+        found.append(Finding("warning", what, "switch it off or suspend it for this bucket"))
+    if settings.lifecycle_rules:
+        what = (
+            f"the bucket has {settings.lifecycle_rules} lifecycle rules, which may delete or move a cluster's objects"
+        )
+        remedy = "see that none concerns this root; Fray removes what is old itself"
+        found.append(Finding("warning", what, remedy))
+    for retention in settings.retention:
+        what = f"the bucket has {retention}: objects cannot be overwritten or deleted"
+        found.append(Finding("error", what, "use a bucket without retention and holds"))
+    if settings.unreadable:
+        what = f"these credentials may not read the bucket's settings: {', '.join(settings.unreadable)}"
+        remedy = "let somebody who may run this look at retention, versioning, lifecycle and soft delete"
+        found.append(Finding("warning", what, remedy))
+    return found or [Finding("ok", "no soft delete, versioning, lifecycle rules or retention on the bucket")]
+
+
+async def _machine(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Look at the file system."""
+    if not isinstance(backend, LocalBackend):
+        return []
+    found = []
+    kind = network_file_system(backend.folder)
+    if kind:
+        remedy = "make sure that only this machine uses the folder, or use a bucket"
+        what = f"{backend.folder} is on a {kind} file system, whose locks do not hold between machines"
+        found.append(Finding("warning", what, remedy))
+    before = set(holders(backend.lock_folder))
+    if before:
+        await clock.sleep(LOCK_SECONDS)
+    for holder in sorted(before & set(holders(backend.lock_folder))):
+        what = f"lock {holder.stripe} has been held for more than {LOCK_SECONDS:g} s by {holder.who}"
+        found.append(Finding("warning", what, "if that process is stopped or stuck, continue it or end it"))
+    return found
+
+
+async def _clean_up(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Delete the probe's own objects."""
+    for row in await backend.list(f"{folder}/", None, None, False):
+        await backend.delete(row.key, ANY)
+    return []
+
+
+CHECKS: tuple[Check, ...] = (_create, _change, _delete, _poll, _order, _clock, _settings, _machine, _clean_up)
+
+
+async def _put_works(backend: Backend, key: str, data: bytes, expect: Expectation) -> bool:
+    try:
+        await backend.put(key, data, expect)
+    except PreconditionFailed:
+        return False
+    return True

@@ -1,0 +1,260 @@
+"""What `Store.put` and the others answer to every sequence of answers from the storage, with a scripted backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from fray_coordinator.clock import Chance
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.store.api import (
+    ABSENT,
+    ANY,
+    Applied,
+    Expectation,
+    Gone,
+    NotApplied,
+    Object,
+    Outcome,
+    PreconditionFailed,
+    Refused,
+    Rejected,
+    Superseded,
+    Unknown,
+)
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.metering import Usage
+from fray_coordinator.store.store import FIRST_WAIT, LONGEST_WAIT, Store
+
+LOST = Unknown("no answer")
+FULL = PreconditionFailed("412")
+BUSY = NotApplied("429", after=3)
+
+
+class FakeClock:
+    """Time passes only in sleeps, which are written down."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.sleeps: list[float] = []
+
+    def boottime(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return self.time + 1e9
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.time += seconds
+
+
+class Script(MemoryBackend):
+    """Answers as told, call by call; raises what is an exception."""
+
+    def __init__(self, *answers: object, offset: float | None = 0.0) -> None:
+        super().__init__("memory://script", Contents(), FakeClock())
+        self.answers = list(answers)
+        self.calls: list[str] = []
+        self.offset = offset
+
+    def _next(self, verb: str) -> Any:
+        self.calls.append(verb)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def get(self, key: str) -> Object | None:
+        found: Object | None = self._next("get")
+        return found
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        written: Applied = self._next("put")
+        return written
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        self._next("delete")
+
+    def server_offset(self) -> float | None:
+        return self.offset
+
+
+def record(op: str, recent_ops: tuple[str, ...] = (), created_op: str = "first") -> bytes:
+    return json.dumps({"op": op, "recent_ops": recent_ops, "created_op": created_op}).encode()
+
+
+def at(version: str, data: bytes) -> Object:
+    return Object(data, version, 5.0)
+
+
+OURS = record("ours", ("before",))
+MINE = at("v2", record("ours", ("before",), "first") + b" ")
+AFTER = at("v3", record("other", ("before", "ours")))
+BEFORE = at("v1", record("before"))
+OTHER = at("v2", record("other", ("before",)))
+CREATED = at("v9", record("other", (), "ours"))
+FOREIGN = at("v2", b"\xff not JSON")
+LIST = at("v2", b"[1, 2]")
+ODD = at("v2", b'{"op": 7, "recent_ops": null}')
+
+
+def put(expect: Expectation, op: str | None = "ours", data: bytes = OURS) -> Callable[[Store], Awaitable[Outcome]]:
+    return lambda store: store.put("key", data, expect, op)
+
+
+def outcome_of(backend: Script, act: Callable[[Store], Awaitable[Any]], clock: FakeClock | None = None) -> Any:
+    result = asyncio.run(_await(act(Store(backend, clock or FakeClock(), Chance(1), patience=60))))
+    assert not backend.answers, "every answer is used"
+    return result
+
+
+async def _await(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+@pytest.mark.parametrize(
+    ("expect", "answers", "expected"),
+    [
+        ("v1", [Applied("v2", 1.0)], Applied("v2", 1.0)),
+        # Only what is found under the name decides, however the doubt came about.
+        ("v1", [LOST, MINE], Applied("v2", 5.0)),
+        ("v1", [FULL, MINE], Applied("v2", 5.0)),
+        ("v1", [LOST, AFTER], Superseded(AFTER)),
+        ("v1", [FULL, AFTER], Superseded(AFTER)),
+        ("v1", [LOST, CREATED], Superseded(CREATED)),
+        ("v1", [LOST, OTHER], Rejected(OTHER)),
+        ("v1", [FULL, OTHER], Rejected(OTHER)),
+        ("v1", [FULL, None], Rejected(None)),
+        ("v1", [FULL, FOREIGN], Rejected(FOREIGN)),
+        ("v1", [FULL, LIST], Rejected(LIST)),
+        ("v1", [FULL, ODD], Rejected(ODD)),
+        # The expectation still holds: the same bytes go again, and a late first attempt then changes nothing.
+        ("v1", [LOST, BEFORE, Applied("v2")], Applied("v2")),
+        ("v1", [LOST, BEFORE, FULL, MINE], Applied("v2", 5.0)),
+        ("v1", [LOST, BEFORE, LOST, AFTER], Superseded(AFTER)),
+        ("v1", [FULL, BEFORE, BEFORE, Applied("v2")], Applied("v2")),
+        (ABSENT, [LOST, None, Applied("v1")], Applied("v1")),
+        (ABSENT, [FULL, None, None, Applied("v1")], Applied("v1")),
+        (ABSENT, [FULL, OTHER], Rejected(OTHER)),
+        (ABSENT, [FULL, CREATED], Superseded(CREATED)),
+        (ANY, [LOST, OTHER, Applied("v3")], Applied("v3")),
+        (ANY, [LOST, AFTER], Superseded(AFTER)),
+        # Certainly not applied: nothing to read back, unless an earlier attempt is in doubt.
+        ("v1", [BUSY, Applied("v2")], Applied("v2")),
+        ("v1", [LOST, BEFORE, BUSY, AFTER], Superseded(AFTER)),
+        # The reading back fails too.
+        ("v1", [LOST, LOST, BUSY, MINE], Applied("v2", 5.0)),
+        ("v1", [FULL, LOST, AFTER], Superseded(AFTER)),
+    ],
+)
+def test_outcome_of_a_record(expect: Expectation, answers: list[object], expected: Outcome) -> None:
+    assert outcome_of(Script(*answers), put(expect)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expect", "answers", "expected"),
+    [
+        (ABSENT, [FULL, at("v1", b"data")], Applied("v1", 5.0)),
+        (ABSENT, [LOST, at("v1", b"data")], Applied("v1", 5.0)),
+        (ABSENT, [LOST, at("v1", b"other")], Rejected(at("v1", b"other"))),
+        (ABSENT, [LOST, None, Applied("v1")], Applied("v1")),
+        (ANY, [LOST, Applied("v1")], Applied("v1")),
+    ],
+)
+def test_outcome_of_an_immutable_object(expect: Expectation, answers: list[object], expected: Outcome) -> None:
+    assert outcome_of(Script(*answers), put(expect, op=None, data=b"data")) == expected
+
+
+def test_a_change_without_an_op_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="needs an op"):
+        outcome_of(Script(), put("v1", op=None))
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([None], Gone()),
+        ([LOST, None], Gone()),
+        ([FULL, None], Gone()),
+        ([FULL, OTHER], Rejected(OTHER)),
+        ([LOST, FULL, OTHER], Rejected(OTHER)),
+        ([FULL, BEFORE, None], Gone()),
+        ([BUSY, LOST, None], Gone()),
+    ],
+)
+def test_outcome_of_a_delete(answers: list[object], expected: object) -> None:
+    assert outcome_of(Script(*answers), lambda store: store.delete("key", "v1")) == expected
+
+
+def test_patience_ends_in_unavailable_and_says_why() -> None:
+    backend, clock = Script(*[LOST, BEFORE] * 50), FakeClock()
+    with pytest.raises(StoreUnavailable, match=r"put memory://script/key: no success within 60 s.*no answer"):
+        outcome_of(backend, put("v1"), clock)
+    assert 60 - 1.5 * LONGEST_WAIT < sum(clock.sleeps) <= 60
+    assert backend.calls[:5] == ["put", "get", "put", "get", "put"]
+
+
+def test_reads_are_patient_too() -> None:
+    assert outcome_of(Script(LOST, BUSY, BEFORE), lambda store: store.get("key")) == BEFORE
+    with pytest.raises(StoreUnavailable):
+        outcome_of(Script(*[LOST] * 50), lambda store: store.get("key"))
+
+
+def test_waits_grow_vary_and_respect_the_server() -> None:
+    clock = FakeClock()
+    outcome_of(Script(LOST, LOST, LOST, LOST, BEFORE), lambda store: store.get("key"), clock)
+    assert [FIRST_WAIT * 2**n * 0.5 <= wait <= FIRST_WAIT * 2**n for n, wait in enumerate(clock.sleeps)] == [True] * 4
+    assert len({wait / 2**n for n, wait in enumerate(clock.sleeps)}) == 4
+    polite = FakeClock()
+    outcome_of(Script(BUSY, BEFORE), lambda store: store.get("key"), polite)
+    assert polite.sleeps[0] > 3
+
+
+def test_equal_seeds_wait_equally() -> None:
+    one, two = FakeClock(), FakeClock()
+    for clock in (one, two):
+        outcome_of(Script(LOST, LOST, BEFORE), lambda store: store.get("key"), clock)
+    assert one.sleeps == two.sleeps
+
+
+def test_a_refusal_is_final_and_names_root_verb_and_reason() -> None:
+    backend = Script(Refused("HTTP 403; the credentials need the right to write"))
+    with pytest.raises(StoreRefused, match=r"put memory://script/key: HTTP 403.*right to write"):
+        outcome_of(backend, put("v1"))
+
+
+def test_every_attempt_is_counted() -> None:
+    backend = Script(LOST, BEFORE, BUSY, FULL)
+    store = Store(backend, FakeClock(), Chance(1))
+    backend.answers = [LOST, BEFORE, BUSY, BEFORE, Applied("v2"), None, LOST, None]
+
+    async def act() -> None:
+        await store.put("key", OURS, "v1", "ours")
+        before = store.usage.snapshot()
+        await store.get("key")
+        await store.delete("key")
+        assert store.usage - before == Usage(reads=1, deletes=2)
+
+    asyncio.run(act())
+    assert store.usage == Usage(writes=3, reads=3, deletes=2)
+
+
+def test_the_clock_of_the_storage() -> None:
+    clock = FakeClock()
+    assert Store(Script(offset=-120.0), clock, Chance(1)).now() == clock.wall() - 120
+    unknown = Store(Script(offset=None), clock, Chance(1))
+    with pytest.raises(RuntimeError, match="learn_clock"):
+        unknown.now()
+
+
+def test_learning_the_clock_costs_one_read_once() -> None:
+    backend = Script(None, offset=None)
+    outcome_of(backend, lambda store: store.learn_clock())
+    assert backend.calls == ["get"]
+    known = Script(offset=1.0)
+    outcome_of(known, lambda store: store.learn_clock())
+    assert known.calls == []

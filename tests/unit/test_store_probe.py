@@ -1,0 +1,178 @@
+"""`fray doctor ROOT`: what is wrong with a root is found and said, and what is right is not called wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fray_coordinator.store.mounts import INSIST, network_file_system
+from fray_coordinator.store.probe import Finding, probe
+
+from tests.support.gcs_emulator import Emulator
+from tests.support.servers import Server, fake_gcs, gcs_emulator, moto
+
+MOUNTS = r"""/dev/sda1 / ext4 rw 0 0
+server:/export /mnt/my\040nfs nfs4 rw 0 0
+/dev/sdb1 /mnt/my\040nfs/disk xfs rw 0 0
+host /mnt/9 9p rw 0 0
+bucket /mnt/gcs fuse.gcsfuse rw 0 0
+"""
+
+
+def problems(root: str) -> list[Finding]:
+    return [finding for finding in asyncio.run(probe(root)) if finding.severity != "ok"]
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def lead_to(server: Server) -> str:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        return f"{server.root}/root"
+
+    return lead_to
+
+
+@pytest.fixture
+def emulated(at: Any) -> Iterator[tuple[Emulator, str]]:
+    emulator = Emulator()
+    with gcs_emulator(emulator) as server:
+        yield emulator, at(server)
+
+
+def test_nothing_is_wrong_with_a_good_bucket_and_nothing_is_left_in_it(emulated: tuple[Emulator, str]) -> None:
+    emulator, root = emulated
+    findings = asyncio.run(probe(root))
+    assert {finding.severity for finding in findings} == {"ok"}
+    assert len(findings) == 7
+    assert emulator.names == []
+
+
+def test_nothing_is_wrong_with_a_local_folder(tmp_path: Path) -> None:
+    assert problems(str(tmp_path / "new")) == []
+    assert [path for path in (tmp_path / "new/doctor").rglob("*") if path.is_file()] == []
+
+
+def test_a_store_without_conditions_is_an_error(emulated: tuple[Emulator, str]) -> None:
+    emulator, root = emulated
+    emulator.ignore_preconditions = True
+    found = problems(root)
+    assert [finding.severity for finding in found] == ["error", "error", "error", "warning"]
+    assert "created again" in found[0].what
+    assert "changed although" in found[1].what
+    assert "deleted although" in found[2].what
+    assert "sent again with every poll" in found[3].what
+
+
+def test_a_store_with_some_conditions_is_an_error(at: Any) -> None:
+    with fake_gcs() as server:
+        found = problems(at(server))
+    assert [(finding.severity, finding.what[:22]) for finding in found] == [
+        ("error", "an object was deleted "),
+        ("warning", "an unchanged object is"),
+    ]
+
+
+def test_nothing_is_wrong_with_s3(at: Any) -> None:
+    with moto() as server:
+        assert problems(at(server)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "severity", "words"),
+    [
+        ({"softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "warning", "for 7 days"),
+        ({"versioning": {"enabled": True}}, "warning", "versioning"),
+        ({"lifecycle": {"rule": [{}, {}]}}, "warning", "2 lifecycle rules"),
+        ({"retentionPolicy": {"retentionPeriod": "3600"}}, "error", "retention policy of 3600 s"),
+        ({"defaultEventBasedHold": True}, "error", "event-based hold"),
+    ],
+)
+def test_bucket_settings(emulated: tuple[Emulator, str], settings: dict[str, Any], severity: str, words: str) -> None:
+    emulator, root = emulated
+    emulator.settings = settings
+    finding = only(problems(root))
+    assert finding.severity == severity
+    assert words in finding.what
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("denied", "severity", "words"),
+    [
+        ("LIST", "error", "storage.objects.list"),
+        ("GET", "error", "storage.objects.get"),
+        ("POST", "error", "storage.objects.create"),
+        ("DELETE", "error", "storage.objects.delete"),
+        ("SETTINGS", "warning", "storage.buckets.get"),
+    ],
+)
+def test_missing_rights(emulated: tuple[Emulator, str], denied: str, severity: str, words: str) -> None:
+    emulator, root = emulated
+    emulator.denied = frozenset([denied])
+    found = problems(root)
+    assert only(found).severity == severity
+    assert words in only(found).what
+
+
+def test_a_wrong_clock(emulated: tuple[Emulator, str]) -> None:
+    emulator, root = emulated
+    emulator.clock_ahead = 120
+    assert only(problems(root)).what in {f"this host's clock is {n} s behind the store's" for n in (119, 120, 121)}
+    emulator.clock_ahead = -120
+    assert "ahead of" in only(problems(root)).what
+
+
+def test_a_missing_bucket(emulated: tuple[Emulator, str]) -> None:
+    errors = [finding for finding in problems("gs://nowhere/root") if finding.severity == "error"]
+    assert only(errors).what == "the bucket nowhere does not exist"
+
+
+def test_a_root_that_cannot_be_opened() -> None:
+    assert only(problems("ftp://somewhere")).severity == "error"
+
+
+def test_who_holds_a_lock_for_long(tmp_path: Path) -> None:
+    assert problems(str(tmp_path)) == []
+    lock = sorted((tmp_path / ".fray/locks").iterdir())[0]
+    lock.write_text(f"pid {os.getpid()} on this host")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        finding = only(problems(str(tmp_path)))
+    assert f"by pid {os.getpid()} on this host" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me", None),
+        ("/mnt/my nfs/cluster", "nfs4"),
+        ("/mnt/my nfs/disk/cluster", None),
+        ("/mnt/9/x", "9p"),
+        ("/mnt/gcs", "fuse.gcsfuse"),
+        ("/mnt/gcsx", None),
+    ],
+)
+def test_network_file_systems_are_told_by_their_mounts(folder: str, kind: str | None) -> None:
+    assert network_file_system(Path(folder), MOUNTS) == kind
+
+
+def test_a_network_file_system_is_an_error_unless_insisted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fray_coordinator.store.mounts._mounts", lambda: f"server:/ {tmp_path} nfs rw 0 0")
+    refused = only(problems(str(tmp_path)))
+    assert refused.severity == "error"
+    assert INSIST in refused.remedy
+    monkeypatch.setenv(INSIST, "1")
+    insisted = only(problems(str(tmp_path)))
+    assert insisted.severity == "warning"
+    assert "nfs" in insisted.what
