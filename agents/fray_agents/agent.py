@@ -24,7 +24,7 @@ from fray_layouts.records import AgentRecord, Holding, Resources
 from fray_agents import hostlock
 from fray_agents.capacity import discover
 from fray_agents.carrier import Carrier
-from fray_agents.claimer import Claimer
+from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
 from fray_agents.taskhandle import StartTask
@@ -110,6 +110,11 @@ class Agent:
         self._start_failures = 0
         self._terminations = 0
         self._background: set[asyncio.Task[None]] = set()
+
+    @property
+    def tally(self) -> Tally:
+        """What claiming cost so far."""
+        return self._claimer.tally
 
     async def run(self) -> Departure:
         """Join the cluster and work until asked to leave or declared dead."""

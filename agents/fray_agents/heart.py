@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
@@ -139,7 +139,7 @@ class Heart:
         self._early = False
         self._mail_taken |= self._stored.record.mail
         listed, interval = self.ledger.holdings(), self._interval()
-        pulse = Pulse(listed, interval, self.ledger.free(), self.trouble, self.leaving)
+        pulse = Pulse(listed, interval, self.ledger.free(), self.trouble, self.leaving, asdict(self.core.store.usage))
         wanted = heartbeat.beat(self._stored.record, pulse)
         sent = self._last_send = self.core.clock.boottime()
         written = await self.core.records.write(self._stored.key, AgentRecord, wanted, self._stored)

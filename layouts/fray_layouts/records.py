@@ -251,6 +251,7 @@ class AgentRecord(Record, kw_only=True):
         started_at: when the process started.
         trouble: why the agent claims nothing, for people.
         preemptible: the host may be taken away at any time.
+        requests: what the process had asked of the storage before this beat: "writes", "lists", "reads", "deletes".
     """
 
     id: str
@@ -268,6 +269,7 @@ class AgentRecord(Record, kw_only=True):
     started_at: float = 0.0
     trouble: str = ""
     preemptible: bool = False
+    requests: dict[str, int] = {}
 
 
 class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):

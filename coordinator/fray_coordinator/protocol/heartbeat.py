@@ -11,7 +11,7 @@ job's flag and then finds mail unread knows that the jobs will be read after its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fray_layouts.records import AgentRecord, Holding, Resources
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ class Pulse:
     free: Resources
     trouble: str = ""
     leaving: bool = False
+    requests: Mapping[str, int] = field(default_factory=dict)
 
 
 def beat(record: AgentRecord, pulse: Pulse) -> AgentRecord:
@@ -43,6 +44,7 @@ def beat(record: AgentRecord, pulse: Pulse) -> AgentRecord:
         interval=pulse.interval,
         free=pulse.free,
         trouble=pulse.trouble,
+        requests=dict(pulse.requests),
         mail=False,
         state="left" if pulse.leaving and not pulse.holdings else "live",
     )
