@@ -59,7 +59,7 @@ class Target:
     root: str
     times: int
     proxy: FaultProxy | None = None
-    lead_to: Callable[[str], None] = str
+    lead_to: Callable[[str], None] = lambda url: None
     release: Callable[[], Awaitable[None]] = field(init=False)
 
     @asynccontextmanager

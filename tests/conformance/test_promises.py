@@ -67,7 +67,7 @@ def test_each_name_has_one_creator(target: Target) -> None:
 def test_a_delete_and_a_change_exclude_each_other(target: Target) -> None:
     async def act(store: Store) -> None:
         for number in range(10):
-            version = (await store.put(f"d/{number}", record(0, "created"), ABSENT, op="created")).version  # type: ignore[union-attr]
+            version = await applied(store, f"d/{number}", record(0, "created"))
             *changes, deleted = await asyncio.gather(
                 *(store.put(f"d/{number}", record(1, op), version, op=op) for op in "abc"),
                 store.delete(f"d/{number}", version),

@@ -66,8 +66,11 @@ def open_backend(root: str, clock: Clock) -> Backend:
 def _local(path: str, clock: Clock) -> Backend:
     folder = Path(os.path.abspath(path))
     refuse_network(folder)
-    if folder.exists() and not folder.is_dir():
-        raise StoreRefused(f"{folder} is a file; a root is a folder")
+    if os.path.exists(folder):
+        if not folder.is_dir():
+            raise StoreRefused(f"{folder} is a file; a root is a folder")
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise StoreRefused(f"{folder}: this user has no right to read this folder")
     return LocalBackend(folder, clock)
 
 

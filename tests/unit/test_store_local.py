@@ -1,0 +1,234 @@
+"""Local files: plain for people, safe between processes, and clear about what the disk refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fray_coordinator.clock import SystemClock, system_chance
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.store import files, local
+from fray_coordinator.store.api import ABSENT, ANY, Applied, Gone, NotApplied, Rejected
+from fray_coordinator.store.local import LocalBackend
+from fray_coordinator.store.locks import DEADLINE, holders
+from fray_coordinator.store.store import Store
+
+
+class HurryingClock(SystemClock):
+    """Says that a second has passed with every sleep."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def boottime(self) -> float:
+        return super().boottime() + self.ahead
+
+    async def sleep(self, seconds: float) -> None:
+        self.ahead += 1
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    clock = HurryingClock()
+    return Store(LocalBackend(tmp_path, clock), clock, system_chance(), patience=60)
+
+
+def applied(store: Store, key: str, data: bytes) -> str:
+    outcome = asyncio.run(store.put(key, data, ANY))
+    assert isinstance(outcome, Applied)
+    return outcome.version
+
+
+def test_objects_are_plain_files_both_ways(store: Store, tmp_path: Path) -> None:
+    applied(store, "jobs/a.json", b"{}")
+    assert (tmp_path / "jobs/a.json").read_bytes() == b"{}"
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox/by hand.json").write_bytes(b"[]")
+    found = asyncio.run(store.get("inbox/by hand.json"))
+    assert found is not None
+    assert found.data == b"[]"
+    assert [row.key for row in asyncio.run(store.list(""))] == ["inbox/by hand.json", "jobs/a.json"]
+
+
+def test_a_change_by_hand_is_a_new_version(store: Store, tmp_path: Path) -> None:
+    version = applied(store, "key", b"one")
+    times = os.stat(tmp_path / "key")
+    (tmp_path / "key").write_bytes(b"two")
+    os.utime(tmp_path / "key", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert isinstance(asyncio.run(store.delete("key", version)), Rejected)
+
+
+def test_names_by_hand_that_are_no_keys_are_passed_over(store: Store, tmp_path: Path) -> None:
+    applied(store, "inbox/good", b"")
+    (tmp_path / "inbox/bad\nname").touch()
+    (tmp_path / "inbox/link").symlink_to(tmp_path / "inbox")
+    Path(os.fsdecode(os.fsencode(tmp_path / "inbox/") + b"/bad\xffname")).touch()
+    (tmp_path / "inbox/empty folder").mkdir()
+    assert [row.key for row in asyncio.run(store.list("inbox/", versions=True))] == ["inbox/good"]
+
+
+def test_withdrawing_keeps_what_a_slow_copy_still_writes(store: Store, tmp_path: Path) -> None:
+    version = applied(store, "inbox/slow.json", b"{")
+    with (tmp_path / "inbox/slow.json").open("ab") as copying:
+        assert asyncio.run(store.withdraw("inbox/slow.json", version, "aside/slow")) == Gone()
+        copying.write(b"}")
+    aside = asyncio.run(store.get("aside/slow"))
+    assert aside is not None
+    assert aside.data == b"{}"
+
+
+def test_a_create_does_not_overwrite_what_appeared_meanwhile(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain `cp` takes no lock: the last step itself must fail."""
+    fsync = os.fsync
+
+    def drop_by_hand(handle: int) -> None:
+        fsync(handle)
+        (tmp_path / "key").write_bytes(b"by hand")
+
+    monkeypatch.setattr(os, "fsync", drop_by_hand)
+    assert isinstance(asyncio.run(store.put("key", b"ours", ABSENT)), Rejected)
+    assert (tmp_path / "key").read_bytes() == b"by hand"
+    assert list((tmp_path / ".fray/tmp").iterdir()) == []
+
+
+def test_a_stopped_holder_is_named_and_nothing_waits_for_ever(store: Store, tmp_path: Path) -> None:
+    applied(store, "key", b"one")
+    (lock,) = (tmp_path / ".fray/locks").iterdir()
+    program = "import fcntl, os, sys; f = open(sys.argv[1], 'r+'); fcntl.flock(f, fcntl.LOCK_EX);"
+    program += "f.write(f'pid {os.getpid()} on test'); f.flush(); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, str(lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        holder.send_signal(signal.SIGSTOP)
+        try:
+            assert [found.who for found in holders(lock.parent)] == [f"pid {holder.pid} on test"]
+            with pytest.raises(StoreUnavailable, match=rf"{lock}.*held by pid {holder.pid} on test.*{DEADLINE:g} s"):
+                asyncio.run(store.put("key", b"two", ANY))
+            assert asyncio.run(store.get("key")) is not None, "reads take no lock"
+        finally:
+            holder.kill()
+    applied(store, "key", b"three")
+    assert list(holders(lock.parent)) == []
+
+
+def test_a_cancelled_writer_keeps_its_lock_until_its_thread_is_done(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LARGE", 0)
+    applied(store, "key", b"one")
+    (lock,) = (tmp_path / ".fray/locks").iterdir()
+    held_at_rename: list[bool] = []
+    replace = os.replace
+
+    async def act() -> None:
+        loop, reached, go = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+        def slow_replace(source: str, target: str) -> None:
+            loop.call_soon_threadsafe(reached.set)
+            asyncio.run_coroutine_threadsafe(go.wait(), loop).result(timeout=30)
+            held_at_rename.append(bool(list(holders(lock.parent))))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", slow_replace)
+        writer = asyncio.ensure_future(store.put("key", b"two", ANY))
+        await reached.wait()
+        writer.cancel()
+        await asyncio.wait([writer])
+        go.set()
+
+    asyncio.run(act())
+    assert held_at_rename == [True]
+    assert list(holders(lock.parent)) == []
+
+
+def test_a_full_disk_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([OSError(errno.ENOSPC, "No space left on device")] * 2)
+    write = os.write
+
+    def full_at_first(handle: int, data: Any) -> int:
+        for failure in failures:
+            raise failure
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", full_at_first)
+    assert isinstance(asyncio.run(store.put("key", b"data", ABSENT)), Applied)
+    found = asyncio.run(store.get("key"))
+    assert found is not None
+    assert found.data == b"data"
+
+
+def test_a_disk_that_stays_full_is_unavailable_in_its_own_words(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreUnavailable, match="No space left on device"):
+        asyncio.run(store.put("key", b"data", ABSENT))
+
+
+def test_a_read_only_disk_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(source: str, target: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", target)
+
+    monkeypatch.setattr(os, "link", read_only)
+    with pytest.raises(StoreRefused, match="Read-only file system"):
+        asyncio.run(store.put("key", b"data", ABSENT))
+
+
+def test_a_key_below_an_object_is_refused(store: Store) -> None:
+    applied(store, "a", b"")
+    with pytest.raises(StoreRefused, match="also the folder"):
+        asyncio.run(store.put("a/b", b"", ABSENT))
+    assert asyncio.run(store.get("a/b")) is None
+    assert asyncio.run(store.delete("a/b")) == Gone()
+
+
+def test_what_killed_writers_left_is_swept_after_a_day(store: Store, tmp_path: Path) -> None:
+    applied(store, "key", b"")
+    for name, age in (("old", files.ABANDONED + 60), ("new", 60)):
+        (tmp_path / ".fray/tmp" / name).touch()
+        now = SystemClock().wall()
+        os.utime(tmp_path / ".fray/tmp" / name, (now - age, now - age))
+    backend = LocalBackend(tmp_path, SystemClock())
+    asyncio.run(backend.put("key", b"2", ANY))
+    assert [path.name for path in (tmp_path / ".fray/tmp").iterdir()] == ["new"]
+
+
+def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path, SystemClock())
+
+    async def act() -> None:
+        await backend.put("key", b"one", ANY)
+        (lock,) = (tmp_path / ".fray/locks").iterdir()
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            writer = asyncio.ensure_future(backend.put("key", b"two", ANY))
+            found = await backend.get("key")
+            assert found is not None
+            assert found.data == b"one"
+            assert not writer.done()
+        await writer
+
+    asyncio.run(act())
+
+
+def test_the_storage_may_be_taken_away_and_come_back(tmp_path: Path) -> None:
+    backend = LocalBackend(tmp_path / "root", SystemClock())
+    asyncio.run(backend.put("a/b", b"", ABSENT))
+    (tmp_path / "root").rename(tmp_path / "away")
+    with pytest.raises(NotApplied):
+        asyncio.run(backend.put("a/c", b"", ABSENT))
+    (tmp_path / "away").rename(tmp_path / "root")
+    asyncio.run(backend.put("a/c", b"", ABSENT))

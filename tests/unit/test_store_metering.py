@@ -1,0 +1,151 @@
+"""What is counted and what it costs; and the parts of the bucket stores that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+from email.utils import formatdate
+
+import pytest
+from fray_coordinator.clock import Chance
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.store.api import ABSENT, ANY, NotApplied, PreconditionFailed, Refused, Unknown
+from fray_coordinator.store.bucket import ServerClock, failure
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.metering import GCS, S3, NameLimit, Usage
+from fray_coordinator.store.store import Store
+
+from tests.unit.test_store_outcomes import FakeClock
+
+
+def test_each_verb_has_its_price() -> None:
+    clock = FakeClock()
+    store = Store(MemoryBackend("memory://m", Contents(), clock), clock, Chance(1))
+
+    async def act() -> None:
+        await store.put("a", b"", ABSENT)
+        await store.put("a", b"other", ABSENT)
+        found = await store.get("a")
+        assert found is not None
+        await store.get_if_changed("a", found.version)
+        await store.list("")
+        await store.delete("a", found.version)
+        await store.withdraw("a", found.version, "aside")
+
+    asyncio.run(act())
+    assert store.usage == Usage(writes=2, lists=1, reads=3, deletes=2)
+
+
+def test_prices_are_the_list_prices() -> None:
+    usage = Usage(writes=1500, lists=500, reads=10_000, deletes=1_000_000)
+    assert usage.cost(GCS) == usage.cost(S3) == pytest.approx(2 * 0.005 + 10 * 0.0004)
+
+
+def test_usage_adds_up() -> None:
+    assert Usage(4, 3, 2, 1) - Usage(1, 1, 1, 1) == Usage(3, 2, 1, 0)
+    assert Usage(4, 3, 2, 1) + Usage(1, 1, 1, 1) == Usage(5, 4, 3, 2)
+    usage = Usage(1)
+    before = usage.snapshot()
+    usage.writes += 1
+    assert usage - before == Usage(1)
+
+
+def test_a_long_listing_is_several_requests() -> None:
+    clock = FakeClock()
+    store = Store(MemoryBackend("memory://m", Contents(), clock), clock, Chance(1))
+
+    async def act() -> None:
+        for number in range(2001):
+            await store.put(f"{number:04}", b"", ABSENT)
+        await store.list("", limit=1000)
+        assert store.usage.lists == 1
+        await store.list("")
+        assert store.usage.lists == 4
+
+    asyncio.run(act())
+
+
+def test_a_name_is_written_three_times_and_then_once_a_second() -> None:
+    clock = FakeClock()
+    limit = NameLimit(clock)
+    for _ in range(3):
+        limit.spend("hot")
+    with pytest.raises(NotApplied) as refused:
+        limit.spend("hot")
+    assert refused.value.after == pytest.approx(1)
+    limit.spend("another")
+    clock.time += 1
+    limit.spend("hot")
+    with pytest.raises(NotApplied):
+        limit.spend("hot")
+    clock.time += 60
+    for _ in range(3):
+        limit.spend("hot")
+    with pytest.raises(NotApplied):
+        limit.spend("hot")
+
+
+def test_a_hot_name_slows_its_writers_down() -> None:
+    clock = FakeClock()
+    backend = MemoryBackend("memory://m", Contents(), clock, NameLimit(clock))
+    store = Store(backend, clock, Chance(1))
+
+    async def act() -> None:
+        started = clock.time
+        for number in range(13):
+            await store.put("hot", b"%d" % number, ANY)
+        assert clock.time - started == pytest.approx(10, abs=2)
+        assert store.usage.writes > 13, "what was refused is counted too"
+        impatient = Store(backend, clock, Chance(1), patience=0.5)
+        with pytest.raises(StoreUnavailable, match="faster than once a second"):
+            await impatient.put("hot", b"once more", ANY)
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Refused), (401, Refused), (403, Refused), (405, Refused), (408, Unknown), (409, NotApplied),
+        (412, PreconditionFailed), (429, NotApplied), (500, Unknown), (502, Unknown), (503, Unknown), (504, Unknown),
+    ],
+)  # fmt: skip
+def test_statuses(status: int, kind: type[Exception]) -> None:
+    error = failure(status, "some\n  words", "to do it", "7")
+    assert type(error) is kind
+    assert f"HTTP {status}: some words" in str(error)
+    if isinstance(error, NotApplied):
+        assert error.after == 7
+    if status in (401, 403):
+        assert "need the right to do it" in str(error)
+
+
+def test_the_server_clock_is_learnt_more_exactly_with_every_answer() -> None:
+    clock = FakeClock()
+    clock.time = 0.0
+    server = ServerClock(clock)
+    assert server.offset() is None
+    server.learn(None, clock.wall())
+    assert server.offset() is None
+    errors = []
+    for _ in range(40):
+        clock.time += 0.37
+        sent = clock.wall()
+        clock.time += 0.05
+        told = int(sent + 0.02 + 123.4)
+        server.learn(_date(told), sent)
+        errors.append(abs((server.offset() or 0) - 123.4))
+    assert errors[0] < 0.55
+    assert errors[-1] < 0.05
+
+
+def test_a_clock_that_was_set_is_learnt_anew() -> None:
+    clock = FakeClock()
+    server = ServerClock(clock)
+    server.learn(_date(int(clock.wall())), clock.wall())
+    clock.time += 3600
+    server.learn(_date(int(clock.wall()) - 3600), clock.wall())
+    assert server.offset() == pytest.approx(-3600, abs=1)
+
+
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)

@@ -1,0 +1,164 @@
+"""Roots: what opens which store, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.store.api import ABSENT, Applied, Object
+from fray_coordinator.store.open import open_store
+from fray_layouts.errors import InvalidInput
+
+from tests.support.gcs_emulator import Emulator
+from tests.support.servers import AWS, gcs_emulator, moto
+
+
+async def write(root: str, key: str = "key", patience: float = 60.0) -> None:
+    store = await open_store(root, patience=patience)
+    try:
+        assert isinstance(await store.put(key, b"data", ABSENT), Applied)
+    finally:
+        await store.close()
+
+
+async def read(root: str, key: str = "key") -> bytes | None:
+    store = await open_store(root)
+    try:
+        found = await store.get(key)
+        return found.data if found else None
+    finally:
+        await store.close()
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """As another user, if this one may do anything."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+@pytest.mark.parametrize("root", ["memory://here", "PATH", "PATH/", "file://PATH", "file://PATH%20x", "PATH/new/deep"])
+def test_what_one_opening_wrote_the_next_reads(root: str, tmp_path: Path) -> None:
+    root = root.replace("PATH", str(tmp_path))
+    assert asyncio.run(read(root)) is None
+    asyncio.run(write(root))
+    assert asyncio.run(read(root)) == b"data"
+
+
+def test_the_root_of_a_store_opens_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def root_of(root: str) -> str:
+        return (await open_store(root)).root
+
+    monkeypatch.chdir(tmp_path)
+    root = asyncio.run(root_of("a folder"))
+    assert root == f"file://{tmp_path}/a%20folder"
+    assert asyncio.run(root_of(root)) == root
+    asyncio.run(write(root))
+    assert (tmp_path / "a folder/key").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize(
+    "root", ["", "ftp://host/x", "gs:/bucket", "gs:bucket", "gs://", "s3:///x", "file://relative", "gs://b/a//c"]
+)
+def test_what_is_no_root_is_named(root: str) -> None:
+    with pytest.raises(InvalidInput, match="root"):
+        asyncio.run(open_store(root))
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreRefused, match="is a file"):
+        asyncio.run(open_store(str(tmp_path / "file")))
+
+
+def test_a_folder_without_the_right_to_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o000)
+    with without_rights(), pytest.raises(StoreRefused, match=r"no right to read|Permission denied"):
+        asyncio.run(read(str(tmp_path)))
+    tmp_path.chmod(0o700)
+
+
+def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
+    with without_rights(), pytest.raises(StoreRefused, match=r"put .*right to read and write"):
+        asyncio.run(write(f"{tmp_path}/new" if os.geteuid() == 65534 else "/proc/self/new"))
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_missing_library_names_the_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("gcsfs.core", "s3fs", "fray_coordinator.store.gcs", "fray_coordinator.store.s3"):
+        monkeypatch.setitem(sys.modules, module, None)
+    extra = {"gs": "gcs", "s3": "s3"}[scheme]
+    with pytest.raises(StoreRefused, match=rf"pip install 'fray-cluster\[{extra}\]'"):
+        asyncio.run(open_store(f"{scheme}://bucket/root"))
+
+
+def test_a_bucket_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gcs_emulator() as server:
+        monkeypatch.setenv(server.address, server.url)
+        with pytest.raises(StoreRefused, match="bucket nowhere does not exist"):
+            asyncio.run(open_store("gs://nowhere/root"))
+    with moto() as server:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        with pytest.raises(StoreRefused, match="bucket nowhere does not exist"):
+            asyncio.run(open_store("s3://nowhere/root"))
+
+
+def test_a_bucket_without_rights_names_the_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gcs_emulator(Emulator(denied=frozenset(["GET"]))) as server:
+        monkeypatch.setenv(server.address, server.url)
+        with pytest.raises(StoreRefused, match=r"get gs://bucket/root/.*storage\.objects\.get"):
+            asyncio.run(open_store("gs://bucket/root"))
+
+
+@pytest.mark.parametrize(("root", "address"), [("gs://b", "STORAGE_EMULATOR_HOST"), ("s3://b", "AWS_ENDPOINT_URL")])
+def test_a_server_that_is_away(root: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in {**AWS, address: "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(StoreUnavailable, match="onnect"):
+        asyncio.run(open_store(root, patience=0.3))
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "a/", "a//b", ".", "a/../b", "a\0b", "a\nb", "x" * 256, "a/" * 451, "\ud800"]
+)
+def test_a_key_that_no_store_can_hold_is_the_same_on_all(key: str) -> None:
+    with pytest.raises(InvalidInput, match="key"):
+        asyncio.run(write("memory://keys", key))
+
+
+def test_the_private_folder_is_nobodys_key() -> None:
+    with pytest.raises(InvalidInput, match="belongs to the store"):
+        asyncio.run(write("memory://keys", ".fray/locks/00"))
+
+
+def test_cloud_libraries_are_imported_only_for_their_roots() -> None:
+    program = "import sys, asyncio, fray_coordinator.store.open as o; asyncio.run(o.open_store('memory://x'));"
+    program += "print([name for name in sys.modules if name in ('gcsfs', 's3fs', 'fsspec', 'aiohttp', 'botocore')])"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed == "[]\n"
+
+
+def test_a_store_works_in_another_loop_and_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gcs_emulator() as server:
+        monkeypatch.setenv(server.address, server.url)
+        store = asyncio.run(open_store(f"{server.root}/fork"))
+        assert isinstance(asyncio.run(store.put("key", b"data", ABSENT)), Applied)
+        child = os.fork()
+        if child == 0:
+            found = asyncio.run(store.get("key"))
+            os._exit(0 if isinstance(found, Object) and found.data == b"data" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert asyncio.run(store.get("key")) is not None
