@@ -1,0 +1,117 @@
+"""A private cluster whose jobs are threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fray.cluster import Entrypoint, JobRequest, JobStatus, LocalCluster
+from fray.cluster import current_cluster as current
+from fray.errors import InvalidInput, JobFailed
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(use_processes=False) as opened:
+        yield opened
+
+
+def call(fn: Callable[..., Any], *args: Any, **fields: Any) -> JobRequest:
+    return JobRequest("job", Entrypoint.from_callable(fn, args), **fields)
+
+
+def test_jobs_run_in_threads_of_this_process(cluster: LocalCluster) -> None:
+    pid, thread = cluster.result(cluster.launch(call(lambda: (os.getpid(), threading.current_thread().name))))
+    assert pid == os.getpid()
+    assert thread.startswith("job-")
+
+
+def test_arguments_and_results_are_copies(cluster: LocalCluster) -> None:
+    given = [1]
+
+    def extend(items: list[int]) -> list[int]:
+        items.append(2)
+        return items
+
+    assert cluster.result(cluster.launch(call(extend, given))) == [1, 2]
+    assert given == [1]
+    with pytest.raises(InvalidInput, match="cannot be pickled"):
+        cluster.launch(call(print, threading.Lock()))
+
+
+def test_each_thread_knows_its_own_job(cluster: LocalCluster) -> None:
+    def parent() -> tuple[str, str]:
+        mine = current()
+        job = mine.launch(call(lambda: 1))
+        mine.wait(job)
+        return mine.root, mine.poll(job).parent or ""
+
+    jobs = cluster.launch_many([call(parent), call(parent)])
+    assert [cluster.result(job) for job in jobs] == [(cluster.root, job) for job in jobs]
+    assert "FRAY_JOB_ID" not in os.environ
+
+
+def fail() -> None:
+    raise LookupError("gone")
+
+
+def test_failures_are_told_like_those_of_processes(cluster: LocalCluster) -> None:
+    with pytest.raises(JobFailed, match="in fail") as caught:
+        cluster.result(cluster.launch(call(fail)))
+    assert isinstance(caught.value.__cause__, LookupError)
+    info = cluster.wait(cluster.launch(call(lambda: exit(4))))
+    assert info.exit is not None
+    assert (info.status, info.exit.kind, info.exit.code) == (JobStatus.FAILED, "exited", 4)
+
+
+def sleep_in_small_steps() -> None:
+    for _ in range(100_000):
+        time.sleep(0.001)
+
+
+def test_a_thread_can_be_stopped_and_timed_out_between_instructions(cluster: LocalCluster) -> None:
+    late = cluster.launch(call(sleep_in_small_steps, timeout=0.05))
+    end = cluster.wait(late).exit
+    assert end is not None
+    assert end.kind == "timeout"
+    job = cluster.launch(call(sleep_in_small_steps))
+    wait_until_running(cluster, job)
+    cluster.terminate(job)
+    assert cluster.wait(job).status is JobStatus.STOPPED
+    for thread in threading.enumerate():
+        if thread.name in (late, job):
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def wait_until_running(cluster: LocalCluster, job: Any) -> None:
+    while cluster.poll(job).status is not JobStatus.RUNNING:
+        time.sleep(0.01)
+
+
+def test_a_thread_that_does_not_listen_counts_as_ended_after_its_grace(cluster: LocalCluster) -> None:
+    release = threading.Event()
+    STUBBORN["event"] = release
+    job = cluster.launch(call(wait_for_the_stubborn, grace=0.05))
+    wait_until_running(cluster, job)
+    cluster.terminate(job)
+    assert cluster.wait(job, timeout=20).status is JobStatus.STOPPED
+    release.set()
+
+
+STUBBORN: dict[str, threading.Event] = {}
+
+
+def wait_for_the_stubborn() -> None:
+    STUBBORN["event"].wait(60)
+
+
+def test_a_command_still_is_a_process(cluster: LocalCluster) -> None:
+    job = cluster.launch(JobRequest("job", Entrypoint.from_binary("sh", ["-c", "echo $PPID; echo $FRAY_JOB_ID"])))
+    cluster.wait(job)
+    assert [line.data.decode() for line in cluster.logs(job)][1] == job

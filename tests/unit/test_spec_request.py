@@ -1,0 +1,151 @@
+"""From requests to specs: what is refused names field, value and remedy."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from fray_layouts.spec import Device, JobSpec
+
+from fray.errors import InvalidInput
+from fray.spec import to_spec
+from fray.types import (
+    BinaryEntrypoint,
+    Entrypoint,
+    EnvironmentConfig,
+    GpuConfig,
+    HealthCheck,
+    JobRequest,
+    ResourceConfig,
+    TpuConfig,
+)
+
+LOCK = threading.Lock()
+
+
+def a_request(**fields: Any) -> JobRequest:
+    return JobRequest(**{"name": "job", "entrypoint": Entrypoint.from_binary("true"), **fields})
+
+
+def test_every_field_reaches_the_spec() -> None:
+    spec = to_spec(
+        JobRequest(
+            name="train",
+            entrypoint=Entrypoint.from_binary("python", ["train.py", "--fast"]),
+            resources=ResourceConfig(cpu=2.5, ram="1GiB", disk="2g", device=GpuConfig("h100", 8), preemptible=False),
+            environment=EnvironmentConfig.create({"A": "1"}, secret_env_vars={"B": "2"}),
+            max_retries_failure=3,
+            max_retries_preemption=4,
+            timeout=5.0,
+            pending_timeout=6.0,
+            grace=7.0,
+            priority=8,
+            namespace="space",
+            parent="parent-1",
+            detached=True,
+            pool="fast",
+            id="mine",
+            health_check=HealthCheck(port=80, path="/up"),
+        )
+    )
+    assert spec.entrypoint.command == ["python", "train.py", "--fast"]
+    assert (spec.resources.cpu, spec.resources.memory, spec.resources.disk) == (2.5, 2**30, 2 * 10**9)
+    assert spec.resources.device is not None
+    assert (spec.resources.device.kind, spec.resources.device.variant, spec.resources.device.count) == (
+        "gpu",
+        "h100",
+        8,
+    )
+    assert not spec.resources.preemptible
+    assert (spec.environment.env_vars, spec.environment.secret_env_vars) == ({"A": "1"}, {"B": "2"})
+    plain = ("max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority")
+    assert [getattr(spec, name) for name in plain] == [3, 4, 5.0, 6.0, 7.0, 8]
+    named = ("name", "namespace", "parent", "detached", "pool", "id")
+    assert [getattr(spec, name) for name in named] == ["train", "space", "parent-1", True, "fast", "mine"]
+    assert spec.health_check is not None
+    assert (spec.health_check.port, spec.health_check.path) == (80, "/up")
+
+
+def test_what_is_not_said_is_the_spec_s_own_default() -> None:
+    spec = to_spec(a_request(resources=ResourceConfig(ram=0, disk=0)))
+    assert spec == JobSpec(name="job", entrypoint=spec.entrypoint)
+
+
+def test_any_gpu_has_no_variant() -> None:
+    spec = to_spec(a_request(resources=ResourceConfig.with_gpu(count=2)))
+    assert spec.resources.device == Device(kind="gpu", count=2)
+
+
+def test_a_plain_callable_is_an_entrypoint() -> None:
+    call = to_spec(JobRequest("job", dict)).entrypoint.callable
+    assert call is not None
+    assert pickle.loads(base64.b64decode(call.pickle)) == (dict, (), {})
+
+
+def uses_a_lock() -> bool:
+    return LOCK.locked()
+
+
+def makes_a_closure() -> Any:
+    inner = threading.Lock()
+    return lambda: inner.locked()
+
+
+class Refuses:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("I stay here")
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "field"),
+    [
+        (Entrypoint.from_callable(print, [1, LOCK]), "entrypoint.args[1]"),
+        (Entrypoint.from_callable(print, kwargs={"file": LOCK}), "entrypoint.kwargs['file']"),
+        (Entrypoint.from_callable(makes_a_closure()), "entrypoint.callable, which uses 'inner'"),
+        (Entrypoint.from_callable(print, [Refuses()]), "entrypoint.args[0]"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(entrypoint: Entrypoint, field: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be pickled") as caught:
+        to_spec(a_request(entrypoint=entrypoint))
+    assert caught.value.field == field
+
+
+def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uses_a_lock, "__module__", "__main__")  # so it is pickled with the globals that it uses
+    with pytest.raises(InvalidInput, match="which uses 'LOCK'"):
+        to_spec(a_request(entrypoint=uses_a_lock))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"entrypoint": 5}, "entrypoint: 5 .*from_callable"),
+        ({"entrypoint": BinaryEntrypoint("")}, "entrypoint.command"),
+        ({"name": "a/b"}, "name: 'a/b'"),
+        ({"name": "x" * 10_000}, "name: .*10002 characters"),
+        ({"resources": ResourceConfig(cpu=-1)}, r"resources.cpu: -1.0 .*at least 0"),
+        ({"resources": ResourceConfig(ram="lots")}, "resources.memory: 'lots' .*512MiB"),
+        ({"resources": ResourceConfig(regions=["eu"])}, "resources.regions: .*pool"),
+        ({"resources": ResourceConfig(zone="eu-1")}, "resources.zone: .*pool"),
+        ({"resources": ResourceConfig(target_cluster="other")}, "resources.target_cluster: .*root"),
+        ({"resources": ResourceConfig(device_alternatives=["v4"])}, "resources.device_alternatives"),
+        ({"resources": ResourceConfig(image="debian")}, "resources.image"),
+        ({"resources": ResourceConfig(device=TpuConfig("v4-8", topology="2x2x1"))}, "resources.device.topology"),
+        ({"resources": ResourceConfig.with_tpu("v4-8", slice_count=2)}, "replicas: 2 "),
+        ({"replicas": 3}, "replicas: 3 "),
+        ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas says 2"),
+        ({"environment": EnvironmentConfig(extras=["tpu"])}, "environment.extras: .*later release"),
+        ({"environment": EnvironmentConfig(pip_packages=["x"])}, "environment.pip_packages: .*later release"),
+        ({"environment": EnvironmentConfig(workspace=".")}, "environment.workspace: .*later release"),
+        ({"environment": EnvironmentConfig(docker_image="x")}, "environment.docker_image: .*later release"),
+        ({"priority": 1000}, "priority: 1000 "),
+        ({"timeout": 0}, "timeout: 0"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        to_spec(a_request(**fields))

@@ -1,0 +1,85 @@
+"""Types that users write against: both spellings of the documents, values that compare and pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+
+import pytest
+from fray_layouts.records import Exit
+
+from fray.errors import InvalidInput, JobFailed
+from fray.types import (
+    CpuConfig,
+    EnvironmentConfig,
+    GpuConfig,
+    JobId,
+    JobInfo,
+    JobStatus,
+    Namespace,
+    ResourceConfig,
+    TpuConfig,
+)
+
+
+def test_ram_and_memory_are_the_same_thing() -> None:
+    assert ResourceConfig(memory="8g") == ResourceConfig(ram="8g") == ResourceConfig.with_cpu(memory="8g")
+    assert ResourceConfig(ram="8g").memory == "8g"
+    with pytest.raises(InvalidInput, match=r"resources\.ram"):
+        ResourceConfig(ram="8g", memory="8g")
+
+
+def test_the_defaults_are_those_of_the_documents() -> None:
+    config = ResourceConfig()
+    assert (config.cpu, config.ram, config.disk, config.preemptible) == (1, "128m", "1g", True)
+    assert config.device == CpuConfig()
+    assert config.replicas == 1
+
+
+def test_short_forms_of_accelerators() -> None:
+    gpu = ResourceConfig.with_gpu("h100", 8, memory="64GB")
+    assert (gpu.device, gpu.cpu, gpu.ram) == (GpuConfig("h100", 8), 4, "64GB")
+    assert ResourceConfig.with_gpu("h100").ram == "16GB"
+    tpu = ResourceConfig.with_tpu("v5litepod-16", slice_count=2, ram="8g")
+    assert (tpu.device, tpu.replicas, tpu.ram) == (TpuConfig("v5litepod-16"), 2, "8g")
+
+
+def test_values_can_be_changed_by_replace_and_pickled() -> None:
+    config = ResourceConfig.with_cpu(cpu=2, ram="1g", regions=["us"])
+    changed = dataclasses.replace(config, ram="2g")
+    assert (changed.ram, changed.cpu, changed.regions) == ("2g", 2, ["us"])
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_secrets_do_not_show_in_a_repr() -> None:
+    assert "hunter2" not in repr(EnvironmentConfig.create(secret_env_vars={"PASSWORD": "hunter2"}))
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+def test_three_statuses_are_final(status: JobStatus) -> None:
+    assert JobStatus.finished(status) == (status in ("succeeded", "failed", "stopped"))
+
+
+def test_job_failed_survives_pickling_with_its_traceback() -> None:
+    exit = Exit(kind="exception", traceback="Traceback ...\nKeyError: 3")
+    info = JobInfo(JobId("a-1"), "a", JobStatus.FAILED, Namespace("a"), "exception: KeyError", exit=exit)
+    error = pickle.loads(pickle.dumps(JobFailed(info)))
+    assert error.info == info
+    assert "job a-1 failed at attempt 1" in str(error)
+    assert "KeyError: 3" in str(error)
+
+
+def test_importing_fray_imports_no_store_and_no_service() -> None:
+    code = "import sys, fray; fray.JobRequest; print(*[m for m in sys.modules if m.startswith(('fray_co', 'fray_ag'))])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == ""
+
+
+def test_the_package_offers_its_names_and_no_others() -> None:
+    import fray
+
+    assert {name for name in fray.__all__ if getattr(fray, name) is not None} == set(dir(fray))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = fray.nonsense
