@@ -1,0 +1,104 @@
+"""An agent without tasks: it joins, beats and claims through the real services, step by step as a test wants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fray_coordinator.claims import Claimed, NotClaimed, try_claim
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.endings import end_attempt
+from fray_coordinator.protocol.finish import Ending
+from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced
+from fray_coordinator.records import Stored
+from fray_coordinator.submit import submit
+from fray_layouts.names import Agents, Jobs, Pending
+from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Resources
+from fray_layouts.spec import parse_spec
+
+from tests.support.virtual import Cluster
+
+CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)
+
+
+@dataclass(slots=True)
+class Hand:
+    """One bare agent. `holding` is what its next beat lists."""
+
+    core: Core
+    id: str
+    interval: float = 5.0
+    holding: dict[str, Holding] = field(default_factory=dict)
+
+    async def beat(self, leaving: bool = False) -> bool:
+        """Beat, creating the record at first; False once the agent is fenced."""
+
+        def next_body(now: AgentRecord | None) -> AgentRecord | None:
+            if now is not None and is_fenced(now):
+                return None
+            fresh = AgentRecord(id=self.id, host=self.id, pool="default", capacity=CAPACITY)
+            return beat(now or fresh, Pulse(self.holding, self.interval, CAPACITY, leaving=leaving))
+
+        return (await self.core.records.update(Agents.key(self.id), AgentRecord, next_body)).wrote
+
+    async def beat_for_ever(self, every: float = 5.0) -> None:
+        while await self.beat():
+            await self.core.clock.sleep(every)
+
+    async def claim(self, listed: bool = True) -> Stored[JobRecord]:
+        """Claim the first entry of the index and list it, which must work."""
+        result = await self.try_claim()
+        assert isinstance(result, Claimed), result
+        job = result.job.record
+        self.holding[job.id] = Holding(attempt=job.attempt, phase="running")
+        if listed:
+            await self.beat()
+        return result.job
+
+    async def try_claim(self) -> Claimed | NotClaimed:
+        keys = [row.key for row in await self.core.store.list("pending/")]
+        entry = Pending.parse(keys[0])
+        assert entry is not None
+        return await try_claim(self.core, entry, self.id, self.id)
+
+    async def end(self, held: Stored[JobRecord], kind: str = "success", **more: Any) -> JobRecord | None:
+        """End the attempt and list it no more."""
+        job = await end_attempt(self.core, held, self.id, Ending(Exit(kind=kind), **more))
+        self.holding.pop(held.record.id, None)
+        return job
+
+
+async def join(cluster: Cluster, name: str, interval: float = 5.0) -> Hand:
+    """A new agent whose record exists."""
+    hand = Hand(await cluster.core(), name, interval)
+    await hand.beat()
+    return hand
+
+
+async def launch(core: Core, attempt_of_parent: int | None = None, **spec: Any) -> JobRecord:
+    """Submit one job: a command that nobody here will run."""
+    wanted = {"name": "job", "entrypoint": {"command": ["true"]}, **spec}
+    return (await submit(core, [parse_spec(wanted)], attempt_of_parent))[0].job
+
+
+async def job_now(core: Core, job_id: str) -> JobRecord:
+    """The job's record, which must exist."""
+    found = await core.records.read(Jobs.key(job_id), JobRecord)
+    assert found is not None, f"{job_id} is gone"
+    return found.record
+
+
+async def agent_now(core: Core, agent_id: str) -> AgentRecord:
+    """The agent's record, which must exist."""
+    found = await core.records.read(Agents.key(agent_id), AgentRecord)
+    assert found is not None, f"{agent_id} is gone"
+    return found.record
+
+
+async def passes(coordinator: Pass, seconds: float, every: float = 8.0) -> None:
+    """Run passes for a while."""
+    end = coordinator.core.clock.boottime() + seconds
+    while coordinator.core.clock.boottime() < end:
+        await coordinator.turn()
+        await coordinator.core.clock.sleep(every)

@@ -1,0 +1,149 @@
+"""Virtual time: coroutines that wait for hours run in milliseconds, and always in the same order.
+
+The loop never waits. When nothing is ready to run, its time jumps to the next timer. Participants share one memory
+store; each has its own `Core`, and its way to the store can be cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fray_coordinator.clock import Chance
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.store.api import Applied, Expectation, Listed, NotModified, Object, Unknown, Version
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.store import Store
+from fray_layouts.records import Settings
+
+T = TypeVar("T")
+
+EPOCH = 1_800_000_000.0
+"""The wall clock when a run begins."""
+
+
+class _NoWait(selectors.DefaultSelector):
+    """Asks the sockets, but turns every wait into a jump of the loop's time."""
+
+    jumped: float = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        assert timeout is not None, "every task waits for something that nobody will do"
+        self.jumped += max(timeout, 0.0)
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time moves only when there is nothing else to do."""
+
+    def __init__(self) -> None:
+        self._jumps = _NoWait()
+        super().__init__(self._jumps)
+
+    def time(self) -> float:
+        return self._jumps.jumped
+
+
+class VirtualClock:
+    """The running loop's time as a `Clock`."""
+
+    def boottime(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return EPOCH + self.boottime()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Way:
+    """One participant's way to the shared store; every request lets others run first.
+
+    Attributes:
+        cut: every request ends in a time-out, without effect.
+        before: what happens, once, just before a request of this verb on a key that begins like this.
+    """
+
+    scheme = "memory"
+    local = True
+
+    def __init__(self, contents: Contents, clock: VirtualClock) -> None:
+        self.root = "memory://virtual"
+        self.cut = False
+        self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
+        self._backend = MemoryBackend(self.root, contents, clock)
+
+    async def get(self, key: str) -> Object | None:
+        await self._pass("get", key)
+        return await self._backend.get(key)
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        await self._pass("get_if_changed", key)
+        return await self._backend.get_if_changed(key, version)
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        await self._pass("put", key)
+        return await self._backend.put(key, data, expect)
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        await self._pass("delete", key)
+        await self._backend.delete(key, expect)
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        await self._pass("withdraw", key)
+        await self._backend.withdraw(key, expect, aside)
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        await self._pass("list", prefix)
+        return await self._backend.list(prefix, after, limit, versions)
+
+    def server_offset(self) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        """The contents stay."""
+
+    async def _pass(self, verb: str, key: str) -> None:
+        await asyncio.sleep(0)
+        for wanted in [w for w in self.before if w[0] == verb and key.startswith(w[1])]:
+            await self.before.pop(wanted)()
+        if self.cut:
+            raise Unknown("the way to the store is cut")
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A root in memory and the participants that were made on it; the n-th one's chance is seeded with n."""
+
+    settings: Settings = field(default_factory=Settings)
+    contents: Contents = field(default_factory=Contents)
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    ways: list[Way] = field(default_factory=list)
+
+    async def core(self) -> Core:
+        """One more participant."""
+        way, chance = Way(self.contents, self.clock), Chance(len(self.ways))
+        self.ways.append(way)
+        return await core_on(Store(way, self.clock, chance), self.settings, self.clock, chance)
+
+    def cut(self, cut: bool = True) -> None:
+        """Cut everybody's way to the store: an outage."""
+        for way in self.ways:
+            way.cut = cut
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """What lies under `prefix`, seen from outside."""
+        return list(self.contents.keys(prefix, None))
+
+
+def run(main: Callable[[Cluster], Coroutine[Any, Any, T]], settings: Settings | None = None) -> T:
+    """Run `main` on a fresh cluster in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main(Cluster(settings or Settings())))
