@@ -9,6 +9,7 @@ from fray_layouts.records import JobRecord
 from fray_coordinator import stopping
 from fray_coordinator.core import Core, each
 from fray_coordinator.protocol.cascade import Verdict, verdict
+from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.records import Stored, record_of
 
@@ -45,8 +46,19 @@ async def _end_child(core: Core, entry: Child) -> bool:
         return False
     if await family_verdict(core, child) is not Verdict.STOP:
         return True
-    job = await stopping.stop(core, entry.child, "its parent no longer runs", by="parent", known=child)
-    return not is_terminal(job)
+    job = await stop_orphan(core, child)
+    return job is not None and not is_terminal(job)
+
+
+async def stop_orphan(core: Core, child: Stored[JobRecord]) -> JobRecord | None:
+    """Stop a child whose verdict is STOP, unless it was adopted since: the verdict is about this link only."""
+
+    def decide(job: JobRecord) -> JobRecord | None:
+        if job.parent != child.record.parent:
+            return None
+        return request_stop(job, core.now(), "its parent no longer runs", by="parent")
+
+    return await stopping.stop_if(core, child.key, decide, known=child)
 
 
 async def _keep_without_record(core: Core, entry: Child) -> bool:

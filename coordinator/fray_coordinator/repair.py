@@ -19,7 +19,7 @@ from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.cascade import Verdict
-from fray_coordinator.protocol.claim import overdue
+from fray_coordinator.protocol.claim import expired, overdue
 from fray_coordinator.protocol.retention import is_due
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
@@ -73,16 +73,18 @@ class Repair:
         elif is_terminal(record):
             if is_due(record, self.core.now(), self.core.settings, record.id in parents, None):
                 await sweep.remove_job(self.core, job)
-        elif await self._outlived_its_parent(job) or overdue(record, self.core.now()):
-            why = ("not started within its pending_timeout", "expired")
-            if not overdue(record, self.core.now()):
-                why = ("its parent no longer runs", "parent")
-            await stopping.stop(self.core, record.id, *why)
+        elif overdue(record, self.core.now()):
+            await stopping.stop_if(self.core, key, self._expired, known=job)
+        elif await self._outlived_its_parent(job):
+            await families.stop_orphan(self.core, job)
         elif record.status == Status.PENDING and entry_of(record).key() not in entries:
             await index.enter(self.core, record)
             await doorbell.ring(self.core, record.spec.pool)
         elif record.status == Status.RUNNING and record.lease is not None and record.lease.agent not in alive:
             await index.put_back_if_orphaned(self.core, job)
+
+    def _expired(self, job: JobRecord) -> JobRecord | None:
+        return expired(job, self.core.now()) if overdue(job, self.core.now()) else None
 
     async def _outlived_its_parent(self, job: Stored[JobRecord]) -> bool:
         link = job.record.parent

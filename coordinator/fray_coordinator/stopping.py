@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fray_layouts import names
 from fray_layouts.records import JobRecord
 
@@ -13,27 +15,40 @@ from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored
 
 
-async def stop(
-    core: Core, job_id: str, reason: str, by: str = "user", known: Stored[JobRecord] | None = None
-) -> JobRecord:
+async def stop(core: Core, job_id: str, reason: str, by: str = "user") -> JobRecord:
     """Ask that the job end; a job that has ended is left as it is.
 
     Args:
         reason: shown to people.
-        known: the record, if it was just read.
 
     Raises:
         JobNotFound: there is no such job.
     """
     key = names.Jobs.key(names.JobId.checked(job_id))
-    update = await core.records.update(
-        key, JobRecord, lambda job: request_stop(job, core.now(), reason, by) if job else None, known=known
-    )
-    if update.stored is None:
+    job = await stop_if(core, key, lambda job: request_stop(job, core.now(), reason, by))
+    if job is None:
         raise JobNotFound(f"there is no job {job_id} under {core.root}; `fray ps --all` lists those that exist")
+    return job
+
+
+async def stop_if(
+    core: Core, key: str, decide: Callable[[JobRecord], JobRecord | None], known: Stored[JobRecord] | None = None
+) -> JobRecord | None:
+    """Write the stop that `decide` makes of the record as it is when it is written, and do what follows from it.
+
+    Args:
+        decide: returns None to let the job live.
+        known: the record, if it was just read.
+
+    Returns:
+        The record as it is now; None if there is none.
+    """
+    update = await core.records.update(key, JobRecord, lambda job: decide(job) if job else None, known=known)
+    if update.stored is None:
+        return None
     job = update.stored.record
     if update.wrote and is_terminal(job):
         await index.leave(core, job)
-    elif job.status == Status.RUNNING and job.lease is not None:
+    elif job.status == Status.RUNNING and job.stop is not None and job.lease is not None:
         await mail.notify(core, job.lease.agent)
     return job

@@ -52,9 +52,10 @@ def claim(job: JobRecord, attempt: int, lease: Lease, family: Verdict) -> JobRec
 
 
 def overdue(job: JobRecord, now: float) -> bool:
-    """Whether a pending job has waited longer than its limit."""
+    """Whether a pending job has waited longer than its limit; each attempt's wait begins anew."""
     limit = job.spec.pending_timeout
-    return job.status == Status.PENDING and limit is not None and now - job.submitted_at > limit
+    since = job.history[-1].ended_at if job.history else job.submitted_at
+    return job.status == Status.PENDING and limit is not None and now - since > limit
 
 
 def expired(job: JobRecord, now: float) -> JobRecord:
