@@ -14,7 +14,7 @@ from fray_layouts.records import AgentRecord, PassRecord, Suspect
 from msgspec.structs import replace
 
 from fray_coordinator.admission import Admission
-from fray_coordinator.core import Core
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol import passlease
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
 from fray_coordinator.records import Stored, record_of
@@ -40,6 +40,7 @@ class Pass:
     lease: Stored[PassRecord] | None = None
     _age: float = 0.0
     _looked_at: float | None = None
+    _odd_drops: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.core)
@@ -135,7 +136,8 @@ class Pass:
             if now is None or now.holder != self.identity:
                 return None
             beat, pools = self.own_beat(), self.watch.pools()
-            return passlease.after_pass(now, self.identity, beat, suspects, pools, self.repair.problems, repaired_at)
+            problems = self.watch.problems | self._odd_drops | self.repair.problems
+            return passlease.after_pass(now, self.identity, beat, suspects, pools, problems, repaired_at)
 
         update = await self.core.records.update(Coordinator.lease, PassRecord, renewed, known=self.lease)
         self.lease = update.stored
@@ -144,5 +146,5 @@ class Pass:
         keys = [row.key for row in await self.core.store.list(Inbox.prefix)]
         wanted = [key for key in keys if Inbox.is_drop(key) or key.startswith(Inbox.aside_prefix)]
         self.admission.forget_all_but(wanted)
-        for key in wanted:
-            await self.admission.look(key)
+        self._odd_drops = {}
+        await each_sound(wanted, self.admission.look, self._odd_drops)

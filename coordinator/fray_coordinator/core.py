@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fray_layouts import names
+from fray_layouts.errors import FrayError
 from fray_layouts.records import LAYOUT_VERSION, Settings
 from msgspec.structs import replace
 
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
-from fray_coordinator.errors import BadRecord, RootMismatch
+from fray_coordinator.errors import BadRecord, RootMismatch, StoreUnavailable
 from fray_coordinator.records import Records
 from fray_coordinator.store.open import open_store
 from fray_coordinator.store.store import Store
@@ -108,3 +109,23 @@ async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: in
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def each_sound(
+    items: Iterable[T], act: Callable[[T], Awaitable[V]], problems: dict[str, str], name: Callable[[T], str] = str
+) -> list[V]:
+    """`act` on every item; one that raises is noted in `problems` and skipped, unless the store does not answer.
+
+    One odd object must not keep the pass from all the others.
+    """
+
+    async def guarded(item: T) -> list[V]:
+        try:
+            return [await act(item)]
+        except StoreUnavailable:
+            raise
+        except FrayError as error:
+            problems[name(item)] = str(error)
+            return []
+
+    return [result for results in await each(items, guarded) for result in results]

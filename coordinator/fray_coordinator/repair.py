@@ -10,14 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fray_layouts.errors import FrayError
 from fray_layouts.names import Child, Jobs, Pending
 from fray_layouts.records import JobRecord
 
 from fray_coordinator import doorbell, families, index, stopping, sweep
 from fray_coordinator.admission import Admission
-from fray_coordinator.core import Core, each
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
 from fray_coordinator.protocol.retention import is_due
@@ -118,14 +116,4 @@ class Repair:
         act: Callable[[T], Awaitable[object]],
         name: Callable[[T], str] = str,
     ) -> None:
-        """`act` on each; one that raises is recorded and skipped, unless the store itself does not answer."""
-
-        async def guarded(item: T) -> None:
-            try:
-                await act(item)
-            except StoreUnavailable:
-                raise
-            except FrayError as error:
-                self.problems[name(item)] = str(error)
-
-        await each(items, guarded)
+        await each_sound(items, act, self.problems, name)

@@ -9,7 +9,7 @@ from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, PoolView, Suspect
 
 from fray_coordinator import burial
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
 from fray_coordinator.protocol.retention import agent_is_due
 from fray_coordinator.protocol.schedule import slots
@@ -19,10 +19,15 @@ from fray_coordinator.store.api import Listed
 
 @dataclass(slots=True)
 class Watch:
-    """One observer. It keeps each agent's record as last read, and when that was."""
+    """One observer. It keeps each agent's record as last read, and when that was.
+
+    Attributes:
+        problems: what went wrong in the last look, by key.
+    """
 
     core: Core
     agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
     _read_at: float | None = None
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
@@ -36,6 +41,7 @@ class Watch:
         to the begin of the next, which is never more than the time between what the two saw.
         """
         clock = self.core.clock
+        self.problems = {}
         gap = None if self._read_at is None else clock.boottime() - self._read_at
         known_before = set(self.agents)
         await self._read_all()
@@ -45,7 +51,8 @@ class Watch:
             for name, agent in self.live().items()
         }
         seen |= await self._judge(seen)
-        await each([a for a in self.agents.values() if needs_burial(a.record)], lambda a: burial.bury(self.core, a))
+        dead = [agent for agent in self.agents.values() if needs_burial(agent.record)]
+        await each_sound(dead, lambda agent: burial.bury(self.core, agent), self.problems, lambda agent: agent.key)
         await self._forget_old()
         return {name: suspect for name, suspect in seen.items() if name in self.live()}
 
@@ -60,7 +67,8 @@ class Watch:
 
     async def _read_all(self) -> None:
         rows = await self.core.store.list(Agents.prefix, versions=True)
-        fresh = await each([row for row in rows if Agents.parse(row.key)], self._read_row)
+        named = [row for row in rows if Agents.parse(row.key)]
+        fresh = await each_sound(named, self._read_row, self.problems, lambda row: row.key)
         self.agents = {agent.record.id: agent for agent in fresh if agent is not None}
 
     async def _read_row(self, row: Listed) -> Stored[AgentRecord] | None:
