@@ -20,7 +20,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.records import Stored
+from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, Object
 from fray_coordinator.submit import enter_child, running_attempt
 
@@ -57,13 +57,19 @@ class Admission:
             return
         lies = await self.core.store.get(origin.key)
         version = lies.version if lies else None
-        update = await self.core.records.update(
-            job.key, JobRecord, lambda now: settle(now, version, self.core.now()) if now else None, known=job
-        )
-        if update.stored is not None and update.stored.record.status == Status.PENDING:
-            await index.enter(self.core, update.stored.record)
-            await doorbell.ring(self.core, update.stored.record.spec.pool)
-        if update.stored is not None and update.stored.record.status not in (Status.UNADMITTED, Status.STOPPED):
+
+        def decide(now: JobRecord | None) -> JobRecord | None:
+            if now is None or now.op != job.record.op:
+                return None  # another record than the one that was read before the inbox: another look decides it
+            return settle(now, version, self.core.now())
+
+        settled = record_of((await self.core.records.update(job.key, JobRecord, decide, known=job)).stored)
+        if settled is None or settled.status == Status.UNADMITTED:
+            return
+        if settled.status == Status.PENDING:
+            await index.enter(self.core, settled)
+            await doorbell.ring(self.core, settled.spec.pool)
+        if version == origin.version:
             await self._take_away(origin.key, origin.version)
 
     async def _look_at_drop(self, key: str) -> None:
