@@ -173,14 +173,15 @@ class Task:
 
     async def _listen(self) -> None:
         assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            await self._heed(msgspec.json.decode(line))
-        code = await self._process.wait()
-        if not self.exit.done():
-            self._lost(code)
-        self._chunks.put_nowait(None)
-        self._begun.set()
-        self._stdin.close()
+        try:
+            async for line in self._process.stdout:
+                await self._heed(msgspec.json.decode(line))
+            self._lost(await self._process.wait())
+        finally:
+            self._stdin.close()  # cancelled: the runner kills the task and ends
+            await self._process.wait()
+            self._chunks.put_nowait(None)
+            self._begun.set()
 
     async def _heed(self, event: dict[str, Any]) -> None:
         match event["event"]:
@@ -195,16 +196,19 @@ class Task:
                 await self._ended(msgspec.convert(event["exit"], Exit), event["complete_before_stop"])
 
     async def _ended(self, end: Exit, complete_before_stop: bool) -> None:
-        result = await asyncio.to_thread(_find_result, self._spec) if end.kind == "success" else None
+        result = None
+        try:
+            if end.kind == "success":
+                result = await asyncio.to_thread(_find_result, self._spec)
+        except OSError as error:
+            end = Exit(kind="exited", code=0, message=f"its result cannot be read: {error}", usage=end.usage)
         self.usage = end.usage or self.usage
-        self._set_exit(TaskExit(end, result, complete_before_stop))
-
-    def _set_exit(self, end: TaskExit) -> None:
-        if not self.exit.done():
-            self.exit.set_result(end)
+        self.exit.set_result(TaskExit(end, result, complete_before_stop))
 
     def _lost(self, code: int) -> None:
-        """The runner was killed: its group dies with it, its last chunk is kept."""
+        """If the runner was killed: its task's group goes too, and what it had of the last chunk is kept."""
+        if self.exit.done():
+            return
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -214,7 +218,7 @@ class Task:
             self._announce(self._announced + 1)
         message = f"the task's runner was ended from outside (exit code {code}), and the task with it"
         end = Exit(kind="lost", message=message, log_chunks=self._announced)
-        self._set_exit(TaskExit(end, None, False))
+        self.exit.set_result(TaskExit(end, None, False))
 
     def _announce(self, number: int) -> None:
         self._announced = number

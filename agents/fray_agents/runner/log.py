@@ -99,6 +99,13 @@ class Chunks:
         self._since = 0.0
         self._sealed_at = -SEAL_INTERVAL
 
+    def begin(self) -> None:
+        """Something was printed, if only a part of a line: the current chunk is to be sealed in due time."""
+        if self._fd is None:
+            path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._since = time.monotonic()
+
     def append(self, lines: bytes) -> None:
         """Write formatted lines, sealing every chunk that is filled."""
         start = 0
@@ -138,14 +145,19 @@ class Chunks:
     def full(self) -> bool:
         """The agent has too many chunks to ship already. Looks at the disk only when that may be so."""
         if self._spooled > self._spool_limit:
-            self._spooled = sum(entry.stat().st_size for entry in os.scandir(self._directory))
+            self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
         return self._spooled > self._spool_limit
 
     def _write(self, lines: bytes) -> None:
-        if self._fd is None:
-            path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            self._since = time.monotonic()
+        self.begin()
+        assert self._fd is not None
         self._size += len(lines)
         while lines:
             lines = lines[os.write(self._fd, lines) :]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0  # the agent has just removed it

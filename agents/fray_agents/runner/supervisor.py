@@ -1,4 +1,4 @@
-"""The loop of the runner: one thread waits for agent, output, children and clock at once, and for none of them alone."""
+"""The loop of the runner: one thread waits for agent, output, children and clock at once, never for one alone."""
 
 from __future__ import annotations
 
@@ -214,6 +214,7 @@ class Supervisor:
         """Move what the pipes hold to the log; whether they held anything."""
         read = [lines for stream in self._streams if stream.open and (lines := stream.read()) is not None]
         for lines in read:
+            self._chunks.begin()
             self._chunks.append(lines)
         return bool(read)
 

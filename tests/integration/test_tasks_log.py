@@ -1,0 +1,124 @@
+"""The log of a running task: seen while it runs, complete at its end, and never more than bounded memory and disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+from fray_agents.runner.log import CHUNK_BYTES
+from fray_agents.tasks import Task, TaskSpec
+
+from tests.support.tasks import FAR, boottime, run, sh, spec, until
+
+LINE = re.compile(rb"[^ \n]{27} (stdout|stderr) ([FP]) ([^\n]*)\n")
+
+
+def content(log: bytes, stream: bytes) -> bytes:
+    assert LINE.sub(b"", log) == b""
+    return b"".join(text + b"\n" * (kind == b"F") for name, kind, text in LINE.findall(log) if name == stream)
+
+
+def peak_memory(pid: int) -> int:
+    """Bytes; 0 if the process has ended."""
+    path = Path(f"/proc/{pid}/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", path.read_text() if path.exists() else "")
+    return int(found[1]) * 1024 if found else 0
+
+
+def test_binary_output_of_both_streams_comes_back_exactly(tmp_path: Path) -> None:
+    script = "import os\nfor i in range(200): os.write(1 + i % 2, bytes(range(256)) * i)"
+    _, log = asyncio.run(run(spec(tmp_path, [sys.executable, "-c", script])))
+    for stream, parity in ((b"stdout", 0), (b"stderr", 1)):
+        assert content(log, stream) == b"".join(bytes(range(256)) * i for i in range(parity, 200, 2))
+
+
+def test_output_is_seen_while_the_task_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        task = await Task.start(
+            sh(tmp_path, "printf 'so far'; while ! [ -e go ]; do sleep 0.02; done"), boottime() + FAR, None
+        )
+        chunks = task.chunks()
+        number, path = await anext(chunks)
+        assert (number, task.exit.done()) == (1, False)
+        assert path.read_bytes().endswith(b" stdout P so far\n")
+        (tmp_path / "work/go").touch()
+        assert [number async for number, _ in chunks] == []
+
+    asyncio.run(main())
+
+
+def test_a_callables_prints_are_lines_at_once(tmp_path: Path) -> None:
+    """Not only when Python's buffer is full: seen before the process ends, which it does not do by itself."""
+
+    def talk() -> None:
+        import os
+        import time
+
+        print("one")
+        while not os.path.exists("go"):
+            time.sleep(0.02)
+
+    async def main() -> None:
+        task = await Task.start(spec(tmp_path, call=talk), boottime() + FAR, None)
+        _, path = await anext(task.chunks())
+        assert path.read_bytes().endswith(b" stdout F one\n")
+        (tmp_path / "work/go").touch()
+        assert (await task.exit).exit.kind == "success"
+
+    asyncio.run(main())
+
+
+LOUD = """
+import sys
+line = b"x" * 99 + b"\\n"
+for _ in range(1000): sys.stdout.buffer.write(line * 1000)
+"""
+
+
+def test_a_hundred_megabytes_grow_neither_agent_nor_runner(tmp_path: Path) -> None:
+    async def main() -> None:
+        before = peak_memory(os.getpid())
+        task = await Task.start(spec(tmp_path, [sys.executable, "-c", LOUD]), boottime() + FAR, None)
+        seen, runner_peak = 0, 0
+        async for _, path in task.chunks():
+            log = path.read_bytes()
+            assert len(log) <= CHUNK_BYTES
+            assert content(log, b"stdout") == (b"x" * 99 + b"\n") * log.count(b"\n")
+            seen += log.count(b"\n")
+            path.unlink()
+            runner_peak = max(runner_peak, peak_memory(task.runner_pid))
+        assert seen == 1_000_000
+        assert 0 < runner_peak < 30_000_000
+        assert peak_memory(os.getpid()) - before < 30_000_000
+
+    asyncio.run(main())
+
+
+def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
+    loud = spec(tmp_path, [sys.executable, "-c", LOUD], spool_limit=3 * CHUNK_BYTES)
+
+    async def main() -> None:
+        task = await Task.start(loud, boottime() + FAR, None)
+        await until(lambda: task.usage.memory > 0 or task.exit.done(), "a sample, later than a free task's end")
+        assert 3 <= len(list((tmp_path / "log").iterdir())) <= 6
+        lines = 0
+        async for _, path in task.chunks():
+            lines += path.read_bytes().count(b"\n")
+            path.unlink()
+        assert (lines, (await task.exit).exit.kind) == (1_000_000, "success")
+
+    asyncio.run(main())
+
+
+def test_a_full_spool_does_not_keep_a_task_from_being_stopped(tmp_path: Path) -> None:
+    async def main() -> None:
+        loud = TaskSpec(tmp_path, ["yes"], None, dict(os.environ), None, 1.0, spool_limit=CHUNK_BYTES)
+        task = await Task.start(loud, boottime() + FAR, None)
+        await until(lambda: len(list((tmp_path / "log").iterdir())) > 1, "the spool is full")
+        task.stop(FAR, "stopped")
+        assert (await task.exit).exit.kind == "stopped"
+
+    asyncio.run(main())

@@ -1,0 +1,76 @@
+"""A dead or frozen agent leaves no task behind; here the agent is a process of its own that starts one and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.tasks import STUBBORN, alive, boottime, pids_in, until
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from fray_agents.tasks import Task
+from tests.support.tasks import FAR, sh
+
+async def main():
+    task = await Task.start(sh(Path(sys.argv[1]), sys.argv[2], grace=FAR), float(sys.argv[3]), None)
+    print(task.runner_pid, flush=True)
+    end = await task.exit
+    print(end.exit.kind, flush=True)
+
+asyncio.run(main())
+"""
+
+
+class Agent:
+    """The process, its runner's pid, and what else it prints."""
+
+    def __init__(self, directory: Path, deadline: float) -> None:
+        arguments = [sys.executable, "-c", AGENT, str(directory), STUBBORN, str(deadline)]
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        self.runner = int(self.line())
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture
+def agents() -> Iterator[list[Agent]]:
+    started: list[Agent] = []
+    yield started
+    for agent in started:
+        with agent.process:
+            agent.process.kill()
+
+
+async def all_gone(pids: list[int]) -> None:
+    await until(lambda: not any(map(alive, pids)), "every process of the task has ended")
+
+
+def test_a_killed_agents_tasks_end_at_once(tmp_path: Path, agents: list[Agent]) -> None:
+    agents.append(Agent(tmp_path, boottime() + 600))
+    pids = asyncio.run(pids_in(tmp_path / "work/pids", 4))
+    assert all(map(alive, pids))
+    agents[0].process.kill()
+    asyncio.run(all_gone([*pids, agents[0].runner]))
+
+
+def test_a_frozen_agents_tasks_end_at_the_deadline_and_it_learns_so(tmp_path: Path, agents: list[Agent]) -> None:
+    deadline = boottime() + 1.5
+    agents.append(Agent(tmp_path, deadline))
+    pids = asyncio.run(pids_in(tmp_path / "work/pids", 4))
+    os.kill(agents[0].process.pid, signal.SIGSTOP)
+    assert all(map(alive, pids))
+    asyncio.run(all_gone(pids))
+    assert boottime() >= deadline
+    os.kill(agents[0].process.pid, signal.SIGCONT)
+    assert agents[0].line() == "lost"

@@ -1,0 +1,132 @@
+"""Nothing of a task survives its end, whatever its processes do."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+from fray_agents.tasks import Task
+
+from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, until, with_task
+
+
+def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def act(task: Task) -> None:
+        pids.extend(await pids_in(tmp_path / "work/pids", 4))
+        assert all(map(alive, pids))
+        task.stop(0.3, "stopped")
+
+    end = with_task(sh(tmp_path, STUBBORN), act)
+    assert (end.exit.kind, end.exit.signal, end.complete_before_stop) == ("stopped", signal.SIGKILL, False)
+    assert not any(map(alive, pids))
+
+
+def test_a_second_stop_with_less_grace_does_not_wait_for_the_first(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        await pids_in(tmp_path / "work/pids", 4)
+        task.stop(FAR, "preempted")
+        task.stop(0.0, "stopped")
+
+    assert with_task(sh(tmp_path, STUBBORN), act).exit.kind == "preempted"
+
+
+def test_kill_does_not_wait(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        await pids_in(tmp_path / "work/pids", 4)
+        task.kill()
+
+    assert with_task(sh(tmp_path, STUBBORN, grace=FAR), act).exit.signal == signal.SIGKILL
+
+
+def test_a_task_may_finish_in_its_grace(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        await until((tmp_path / "work/ready").exists, "the trap is set")
+        task.stop(FAR, "preempted")
+
+    end = with_task(sh(tmp_path, "trap 'exit 0' TERM; touch ready; while :; do sleep 0.02; done"), act)
+    assert (end.exit.kind, end.complete_before_stop) == ("success", False)
+
+
+def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        await task.exit
+        task.stop(1.0, "stopped")
+        task.set_deadline(0.0)
+        task.kill()
+
+    end = with_task(sh(tmp_path, "true"), act)
+    assert (end.exit.kind, end.complete_before_stop) == ("success", True)
+
+
+def test_daemons_left_behind_go_with_the_task(tmp_path: Path) -> None:
+    end = end_of(sh(tmp_path, "setsid sh -c 'echo $$ > pid; exec sleep 600' & while ! [ -s pid ]; do sleep 0.01; done"))
+    assert end.exit.kind == "success"
+    assert not alive(int((tmp_path / "work/pid").read_text()))
+
+
+def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def act(task: Task) -> None:
+        pids.extend(await pids_in(tmp_path / "work/pids", 4))
+        task.set_deadline(boottime())
+
+    end = with_task(sh(tmp_path, STUBBORN, grace=FAR), act)
+    assert end.exit.kind == "lost"
+    assert "deadline" in end.exit.message
+    assert not any(map(alive, pids))
+
+
+def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    async def act(task: Task) -> None:
+        pids.extend(await pids_in(tmp_path / "work/pids", 2))
+        os.kill(task.runner_pid, signal.SIGKILL)
+        await task.gone()
+        await until(lambda: not any(map(alive, pids)), "the task's group is gone")
+
+    end = with_task(sh(tmp_path, "echo hello; sleep 600 & echo $! $$ >> pids; wait"), act)
+    assert end.exit.kind == "lost"
+    assert "runner" in end.exit.message
+
+
+def test_the_runner_ignores_what_is_sent_to_whole_groups(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(task.runner_pid, number)
+        (tmp_path / "work/go").touch()
+
+    assert with_task(sh(tmp_path, "while ! [ -e go ]; do sleep 0.02; done"), act).exit.kind == "success"
+
+
+def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    lock = tmp_path / "lock"
+
+    def locked() -> bool:
+        with open(lock) as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    async def main(lock_fd: int) -> None:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX)
+        script = "ls -l /proc/self/fd > fds; touch ready; while ! [ -e go ]; do sleep 0.02; done"
+        task = await Task.start(sh(tmp_path / "task", script), boottime() + FAR, lock_fd)
+        os.close(lock_fd)
+        await until((tmp_path / "task/work/ready").exists, "the task runs")
+        assert locked()
+        assert str(lock) not in (tmp_path / "task/work/fds").read_text()
+        (tmp_path / "task/work/go").touch()
+        await task.gone()
+        assert not locked()
+
+    asyncio.run(main(os.open(lock, os.O_CREAT | os.O_RDWR)))

@@ -1,0 +1,93 @@
+"""Starting real tasks and looking at what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from fray_agents.tasks import Task, TaskExit, TaskSpec
+
+FAR = 600.0
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def spec(
+    directory: Path, command: list[str] | None = None, call: Callable[[], Any] | None = None, **fields: Any
+) -> TaskSpec:
+    pickle = None if call is None else cloudpickle.dumps((call, (), {}))
+    return TaskSpec(directory, command, pickle, dict(os.environ), **{"timeout": None, "grace": 5.0, **fields})
+
+
+def sh(directory: Path, script: str, **fields: Any) -> TaskSpec:
+    return spec(directory, ["sh", "-c", script], **fields)
+
+
+async def run(what: TaskSpec) -> tuple[TaskExit, bytes]:
+    """The end of the task, and its log."""
+    task = await Task.start(what, boottime() + FAR, None)
+    log = b"".join([path.read_bytes() async for _, path in task.chunks()])
+    await task.gone()
+    return await task.exit, log
+
+
+def end_of(what: TaskSpec) -> TaskExit:
+    return asyncio.run(run(what))[0]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until `condition` holds; the bound only turns a hang into a failure."""
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never happened: {what}")
+
+
+async def pids_in(path: Path, count: int) -> list[int]:
+    """The process ids that the task has written to `path`, once it has written `count`."""
+    await until(lambda: len(pids_now(path)) == count, f"{count} pids in {path}")
+    return pids_now(path)
+
+
+def pids_now(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+# A tree that does not want to go: each process ignores SIGTERM; one is in a session of its own, its parent long gone.
+STUBBORN = """
+trap '' TERM HUP INT
+(trap '' TERM; echo $(exec sh -c 'echo $PPID') >> pids; while :; do sleep 0.05; done) &
+setsid sh -c 'trap "" TERM; (echo $$ >> pids; while :; do sleep 0.05; done) & wait' &
+sh -c '(setsid sh -c "echo \\$\\$ >> pids; while :; do sleep 0.05; done" &)'
+echo $$ >> pids
+while :; do sleep 0.05; done
+"""
+
+
+def with_task(what: TaskSpec, act: Callable[[Task], Coroutine[Any, Any, None]], lease: float = FAR) -> TaskExit:
+    """Start the task, do something to it, and give its end."""
+
+    async def main() -> TaskExit:
+        task = await Task.start(what, boottime() + lease, None)
+        await act(task)
+        end = await task.exit
+        await task.gone()
+        return end
+
+    return asyncio.run(main())
