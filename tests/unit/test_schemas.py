@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,16 @@ def test_each_file_is_a_schema_that_describes_its_fields(name: str) -> None:
     own = schema["$defs"][schemas.KINDS[name].__name__]["properties"]
     if "op" in own:
         assert own["op"]["description"].startswith("id of the write that made this body")
+
+
+def test_the_contract_names_every_kind_of_object_and_every_field_of_a_spec() -> None:
+    text = (CHECKED_IN.parent / "README.md").read_text()
+    for name in schemas.KINDS:
+        assert f"Schema `{name}`" in text
+    parts = schemas.schema("spec")["$defs"]
+    fields = {field for part in parts.values() for field in part["properties"]}
+    unnamed = {field for field in fields if not re.search(rf"[`.\"]{field}[`\"]", text)}
+    assert unnamed == set()
 
 
 def test_what_the_services_write_is_as_the_schemas_say() -> None:
