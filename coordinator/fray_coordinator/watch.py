@@ -28,6 +28,7 @@ class Watch:
     core: Core
     agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, Suspect] = field(default_factory=dict)
     _read_at: float | None = None
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
@@ -43,18 +44,18 @@ class Watch:
         clock = self.core.clock
         self.problems = {}
         gap = None if self._read_at is None else clock.boottime() - self._read_at
-        known_before = set(self.agents)
         await self._read_all()
         self._read_at = clock.boottime()
         seen = {
-            name: observe(agent.record, suspects.get(name), gap if name in known_before else None)
+            name: observe(agent.record, self._known.get(name), suspects.get(name), gap)
             for name, agent in self.live().items()
         }
         seen |= await self._judge(seen)
         dead = [agent for agent in self.agents.values() if needs_burial(agent.record)]
         await each_sound(dead, lambda agent: burial.bury(self.core, agent), self.problems, lambda agent: agent.key)
         await self._forget_old()
-        return {name: suspect for name, suspect in seen.items() if name in self.live()}
+        self._known = {name: suspect for name, suspect in seen.items() if name in self.live()}
+        return self._known
 
     def pools(self) -> dict[str, PoolView]:
         """Per pool: its live agents and free one-core slots."""

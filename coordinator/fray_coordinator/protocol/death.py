@@ -21,18 +21,18 @@ MAX_GAP_INTERVALS = 2
 MASS_DEATH_SHARE = 3
 
 
-def observe(agent: AgentRecord, known: Suspect | None, gap: float | None) -> Suspect:
+def observe(agent: AgentRecord, own: Suspect | None, told: Suspect | None, gap: float | None) -> Suspect:
     """What is known of the agent after one more successful read of its record.
 
     Args:
-        known: what was known before, by this observer or by one that it inherited from.
-        gap: seconds since *this* observer's previous successful read; None at its first.
+        own: what this observer knew after its previous read; None at its first.
+        told: what other observers knew. Their silence may be the same as ours, so it is compared, never added to.
+        gap: seconds since this observer's previous successful read; None at its first.
     """
-    if known is None or known.beat != agent.beat:
-        return Suspect(beat=agent.beat)
-    if gap is None or gap > MAX_GAP_INTERVALS * agent.interval:
-        return known
-    return replace(known, age=known.age + gap)
+    known = own if own is not None and own.beat == agent.beat else Suspect(beat=agent.beat)
+    if known is own and gap is not None and gap <= MAX_GAP_INTERVALS * agent.interval:
+        known = replace(known, age=known.age + gap)
+    return known if told is None or told.beat != agent.beat else _agreed(known, told)
 
 
 def doomed(agent: AgentRecord, suspect: Suspect) -> bool:
@@ -63,13 +63,15 @@ def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -
         if other is None or suspect.beat > other.beat:
             merged[name] = suspect
         elif suspect.beat == other.beat:
-            spared = suspect.spared or other.spared
-            if suspect.spared == other.spared:
-                age = max(suspect.age, other.age)
-            else:
-                age = suspect.age if suspect.spared else other.age
-            merged[name] = Suspect(beat=suspect.beat, age=age, spared=spared)
+            merged[name] = _agreed(suspect, other)
     return merged
+
+
+def _agreed(one: Suspect, other: Suspect) -> Suspect:
+    """Two observers' knowledge of one agent at one beat: a time-out begun anew for one is begun anew for both."""
+    if one.spared != other.spared:
+        return one if one.spared else other
+    return one if one.age >= other.age else other
 
 
 def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
