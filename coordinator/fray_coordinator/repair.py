@@ -45,7 +45,7 @@ class Repair:
         children = [c for c in (Child.parse(row.key) for row in await self.core.store.list("children/")) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: families.end_children(self.core, parent))
-        with_children = {child.parent for child in children}
+        with_children = {child.parent for child in children} | self._parents()
         await self._each(list(self._jobs), lambda key: self._mend_job(key, alive, set(entries), with_children))
         await self._each([e for e in entries if not self._agrees(e)], self._tend)
 
@@ -80,6 +80,11 @@ class Repair:
             await doorbell.ring(self.core, record.spec.pool)
         elif record.status == Status.RUNNING and record.lease is not None and record.lease.agent not in alive:
             await index.put_back_if_orphaned(self.core, job)
+
+    def _parents(self) -> set[str]:
+        """The jobs that others name as their parent: none of them goes before those."""
+        links = (job.record.parent for job in self._jobs.values())
+        return {link.job for link in links if link is not None and not link.detached}
 
     def _expired(self, job: JobRecord) -> JobRecord | None:
         return expired(job, self.core.now()) if overdue(job, self.core.now()) else None

@@ -1,0 +1,343 @@
+"""The slow repair: whatever hints and indexes missed is found, and what nobody needs any more goes, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fray_coordinator import index
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.store.api import ABSENT, ANY
+from fray_layouts.names import Child, Inbox, Jobs, Pending, Work
+from fray_layouts.records import JobRecord, Settings
+from msgspec.structs import replace
+
+from tests.support.participants import agent_now, job_now, join, launch, passes
+from tests.support.virtual import Cluster, run
+
+QUARANTINE = 600.0
+DAY = 86400.0
+
+
+async def repaired(cluster: Cluster) -> Pass:
+    """One repair by a newcomer."""
+    newcomer = Pass(await cluster.core(), "newcomer")
+    await newcomer.turn()
+    return newcomer
+
+
+async def orphaned_entry(core: Core) -> str:
+    """What a submitter leaves that dies after its first write."""
+    job = JobRecord(id="job-lost", spec=(await launch(core)).spec, status="pending", submitted_at=core.now())
+    await index.enter(core, job)
+    return entry_of(job).key()
+
+
+def test_a_pending_record_without_an_entry_gets_one_and_the_bell_rings() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        job = await launch(user)
+        await user.store.delete(entry_of(job).key())
+        before = await user.store.get("pools/default/doorbell")
+        await repaired(cluster)
+        after = await user.store.get("pools/default/doorbell")
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+        assert before is not None
+        assert after is not None
+        assert before.version != after.version
+
+    run(main)
+
+
+def test_an_entry_without_a_record_goes_after_the_quarantine_and_not_before() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        key = await orphaned_entry(user)
+        await cluster.clock.sleep(QUARANTINE - 1.0)
+        await repaired(cluster)
+        assert key in cluster.keys("pending/")
+        await cluster.clock.sleep(2.0)
+        await (await repaired(cluster)).repair.run([])
+        assert key not in cluster.keys("pending/")
+        assert len(cluster.keys("pending/")) == 1, "the other job's entry stays"
+
+    run(main)
+
+
+@pytest.mark.parametrize("step", [("list", "jobs/"), ("delete", "pending/")])
+def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(step: tuple[str, str]) -> None:
+    """Its record is created while a sweeper deals with its entry: before it looks, or just before it deletes."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        gate = asyncio.Event()
+        late = await cluster.core()
+        cluster.ways[-1].before["put", "jobs/"] = gate.wait
+        submitting = asyncio.create_task(launch(late))
+        await cluster.clock.sleep(QUARANTINE + 1.0)
+
+        async def go_on() -> None:
+            gate.set()
+            await submitting
+
+        sweeper = Pass(await cluster.core(), "sweeper")
+        cluster.ways[-1].before[step] = go_on
+        await sweeper.turn()
+        job = submitting.result()
+        assert (await job_now(user, job.id)).status == "pending"
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+
+    run(main)
+
+
+def test_a_submitter_whose_entry_was_swept_meanwhile_writes_it_again() -> None:
+    async def main(cluster: Cluster) -> None:
+        gate = asyncio.Event()
+        late = await cluster.core()
+        cluster.ways[-1].before["put", "jobs/"] = gate.wait
+        submitting = asyncio.create_task(launch(late))
+        await cluster.clock.sleep(QUARANTINE + 1.0)
+        await repaired(cluster)
+        assert cluster.keys("pending/") == []
+        gate.set()
+        job = await submitting
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+
+    run(main)
+
+
+def test_an_entry_of_an_earlier_attempt_is_renewed() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        again = await agent.end(await agent.claim(), "preempted")
+        assert again is not None
+        await user.store.delete(entry_of(again).key())
+        await index.enter(user, job)
+        await index.tend(user, entry_of(job).key(), entry_of(job))
+        assert cluster.keys("pending/") == [entry_of(again).key()]
+
+    run(main)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_entry_of_a_running_job_goes_once_a_beat_lists_it(listed: bool) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await agent.claim(listed=listed)
+        await repaired(cluster)
+        assert cluster.keys("pending/") == ([] if listed else [entry_of(job).key()])
+
+    run(main)
+
+
+def test_an_entry_of_a_job_that_ended_goes() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await agent.end(await agent.claim())
+        await index.enter(user, job)
+        await repaired(cluster)
+        assert cluster.keys("pending/") == []
+
+    run(main)
+
+
+def test_two_entries_of_one_job_are_one_in_the_end() -> None:
+    """Two submitters of one id wrote an entry each; one of them made the record."""
+
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user, id="monday")
+        await index.enter(user, replace(job, submitted_at=job.submitted_at + 1.0))
+        assert len(cluster.keys("pending/")) == 2
+        held = await agent.claim()
+        await repaired(cluster)
+        assert cluster.keys("pending/") == []
+        await agent.end(held)
+
+    run(main)
+
+
+def test_a_job_whose_agent_is_gone_without_a_trace_is_put_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await agent.claim()
+        await user.store.delete(entry_of(job).key())
+        await user.store.delete("agents/a.json")
+        await repaired(cluster)
+        back = await job_now(user, job.id)
+        assert (back.status, back.attempt) == ("pending", 2)
+        assert cluster.keys("pending/") == [entry_of(back).key()]
+
+    run(main)
+
+
+def test_a_job_with_a_status_from_the_future_is_left_alone() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await user.records.update(
+            Jobs.key(job.id), JobRecord, lambda now: replace(now, status="hibernating") if now else None
+        )
+        before = await user.store.get(Jobs.key(job.id))
+        await agent.try_claim()
+        await repaired(cluster)
+        assert await user.store.get(Jobs.key(job.id)) == before
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+
+    run(main)
+
+
+def test_a_record_that_cannot_be_read_is_reported_and_the_rest_is_repaired() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        job = await launch(user)
+        await user.store.delete(entry_of(job).key())
+        await user.store.put("jobs/bad.json", b"{", ANY)
+        await user.store.put("pending/default/what is this", b"x", ANY)
+        newcomer = await repaired(cluster)
+        assert newcomer.lease is not None
+        assert list(newcomer.lease.record.problems) == ["jobs/bad.json"]
+        assert entry_of(job).key() in cluster.keys("pending/")
+
+    run(main)
+
+
+# --- retention ---------------------------------------------------------------------------------------------------
+
+
+async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
+    """A job that has run, with a log and a result."""
+    user, agent = await cluster.core(), await join(cluster, "a")
+    job = await launch(user, **spec)
+    held = await agent.claim()
+    for key in (Work.log(job.id, 1, 0, 1), Work.log(job.id, 1, 0, 2), Work.result(job.id, 1, 0)):
+        await user.store.put(key, b"x", ABSENT)
+    await agent.end(held)
+    await agent.beat(leaving=True)
+    return user, job
+
+
+def test_a_finished_job_goes_with_all_that_is_its_own_after_its_time() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, job = await finished(cluster)
+        other = await launch(user)
+        await cluster.clock.sleep(30 * DAY - 10.0)
+        await repaired(cluster)
+        assert (await job_now(user, job.id)).status == "succeeded"
+        await cluster.clock.sleep(20.0)
+        await (await repaired(cluster)).repair.run([])
+        assert cluster.keys("jobs/") == [Jobs.key(other.id)]
+        assert cluster.keys("work/") == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("step", [("put", "jobs/"), ("delete", "work/"), ("delete", "jobs/")])
+def test_a_removal_cut_short_leaves_the_record_until_all_else_is_gone(step: tuple[str, str]) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, job = await finished(cluster)
+        await cluster.clock.sleep(30 * DAY + 1.0)
+
+        async def die() -> None:
+            raise RuntimeError("killed")
+
+        mortal = Pass(await cluster.core(), "mortal")
+        cluster.ways[-1].before[step] = die
+        with pytest.raises(RuntimeError):
+            await mortal.repair.run([])
+        assert (await job_now(user, job.id)).expiring is (step != ("put", "jobs/"))
+        await Pass(user, "p").repair.run([])
+        assert cluster.keys("jobs/") == cluster.keys("work/") == []
+
+    run(main)
+
+
+def test_a_parent_is_kept_as_long_as_its_children_are() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        parent = await launch(user, name="parent")
+        held = await agent.claim()
+        await index.leave(user, held.record)
+        child = await launch(user, name="child", parent=parent.id)
+        assert cluster.keys("children/") == [Child(parent.id, 1, child.id).key()]
+        await agent.end(held)
+        await cluster.clock.sleep(DAY)
+        for _ in range(3):  # the child is stopped a day after its parent's end, and then the index forgets it
+            await Pass(user, "p").repair.run([])
+        assert (await job_now(user, child.id)).status == "stopped"
+        await cluster.clock.sleep(30 * DAY - 10.0)
+        await Pass(user, "p").repair.run([])
+        assert cluster.keys("jobs/") == sorted([Jobs.key(parent.id), Jobs.key(child.id)])
+        await cluster.clock.sleep(20.0)
+        for _ in range(2):
+            await Pass(user, "p").repair.run([])
+        assert cluster.keys("jobs/") == cluster.keys("children/") == []
+
+    run(main)
+
+
+def test_a_job_is_kept_while_the_inbox_still_holds_its_file() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        key = Inbox.key("a")
+        await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        coordinator = Pass(user, "p")
+        await coordinator.turn()
+        (job,) = cluster.keys("jobs/")
+        agent = await join(cluster, "a")
+        await agent.end(await agent.claim())
+        await cluster.clock.sleep(30 * DAY + 1.0)
+        await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        await coordinator.repair.run([])
+        assert cluster.keys("jobs/") == [job]
+        await user.store.delete(key)
+        await coordinator.repair.run([])
+        assert cluster.keys("jobs/") == []
+
+    run(main)
+
+
+def test_agents_that_are_no_more_are_forgotten_after_the_same_time() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, _ = await finished(cluster)
+        gone = await agent_now(user, "a")
+        assert gone.state == "left"
+        coordinator = Pass(user, "p")
+        await cluster.clock.sleep(30 * DAY - 10.0)
+        await coordinator.turn()
+        assert cluster.keys("agents/") == ["agents/a.json"]
+        await cluster.clock.sleep(20.0)
+        await coordinator.turn()
+        assert cluster.keys("agents/") == []
+
+    run(main)
+
+
+def test_retention_is_longer_than_any_submitter_tries() -> None:
+    hasty = Settings(retention=1.0)
+    assert kept_for(hasty) >= hasty.quarantine + SUBMITTER_GIVES_UP
+
+
+def test_many_jobs_are_repaired_with_few_reads() -> None:
+    """Only what changed since the last repair is read."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        jobs = [await launch(user, name=f"job{n}") for n in range(30)]
+        coordinator = Pass(user, "p")
+        await passes(coordinator, 130.0)
+        before = user.store.usage.snapshot()
+        await coordinator.repair.run([])
+        spent = user.store.usage - before
+        assert (spent.lists, spent.reads, spent.writes) == (3, 0, 0)
+        assert {entry.job for key in cluster.keys("pending/") if (entry := Pending.parse(key))} == {j.id for j in jobs}
+
+    run(main)
