@@ -21,7 +21,10 @@ from fray_agents.ledger import Held, Ledger
 
 LIST_LIMIT = 1000
 STALE_LIMIT = 4
-LONGEST_BACKOFF = 10.0
+PAID_PACE = (1.0, 1.5, 10.0)
+FREE_PACE = (0.1, 1.2, 1.0)
+"""Waits between looks, in poll intervals: the first after something happened, its growth while nothing does, the
+longest. Where looks are free, a job submitted right after another one is found within milliseconds."""
 
 
 @dataclass(slots=True)
@@ -70,14 +73,17 @@ class Claimer:
             await self._pause(worked)
 
     async def _pause(self, worked: bool) -> None:
-        """Wait for the next look: longer the longer nothing happened, where requests cost money."""
-        self._quiet = 1.0 if worked or self.core.store.local else min(self._quiet * 1.5, LONGEST_BACKOFF)
+        """Wait for the next look: longer the longer nothing happened."""
+        first, growth, longest = FREE_PACE if self.core.store.local else PAID_PACE
+        self._quiet = first if worked else min(self._quiet * growth, longest)
         try:
             wait = self.core.jittered(self.core.settings.poll_interval * self._quiet)
             await asyncio.wait_for(self.wake.wait(), wait)
         except TimeoutError:
             return
         self.wake.clear()
+        if self.core.store.local:
+            self._quiet = first
 
     async def _look(self) -> bool:
         """One look; whether anything was claimed."""
