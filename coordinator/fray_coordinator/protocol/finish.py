@@ -75,7 +75,7 @@ def put_back(job: JobRecord, dead_agent: str, now: float, settings: Settings) ->
         return stopped(job, now, job.stop.reason, job.stop.by)
     if job.agent_deaths + 1 >= settings.host_killer_limit:
         lost.message += f", the {settings.host_killer_limit}. in a row: the job may be what kills its hosts"
-        return _failed(replace(job, agent_deaths=0), lost, now, settings)
+        return _failed(job, lost, now, settings)
     return _preempted(replace(job, agent_deaths=job.agent_deaths + 1), lost, now, settings)
 
 
@@ -93,7 +93,8 @@ def _preempted(job: JobRecord, end: Exit, now: float, settings: Settings) -> Job
     deaths = job.agent_deaths if end.kind == "lost" else 0
     spent = replace(job, preemptions=job.preemptions + 1, agent_deaths=deaths)
     if spent.preemptions > job.spec.max_retries_preemption:
-        return _give_up(spent, end, now, f"preempted more often than max_retries_preemption={job.preemptions} allows")
+        limit = job.spec.max_retries_preemption
+        return _give_up(spent, end, now, f"preempted more often than max_retries_preemption={limit} allows")
     return _requeue(spent, end, now, _backoff(1, settings))
 
 
@@ -104,7 +105,7 @@ def _not_started(job: JobRecord, end: Exit, now: float, settings: Settings) -> J
 
 
 def _failed(job: JobRecord, end: Exit, now: float, settings: Settings) -> JobRecord:
-    spent = replace(job, failures=job.failures + 1, start_failures=0, avoid=[])
+    spent = replace(job, failures=job.failures + 1, start_failures=0, agent_deaths=0, avoid=[])
     if spent.failures > job.spec.max_retries_failure:
         return _give_up(spent, end, now, "")
     return _requeue(spent, end, now, _backoff(spent.failures, settings))

@@ -1,0 +1,371 @@
+"""Decisions about one job: the table, claim, the end of an attempt with its budgets, stop, and families."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from fray_coordinator.protocol.cascade import Verdict, adopted, verdict
+from fray_coordinator.protocol.claim import AVOID_SECONDS, Skip, claim, holds, overdue
+from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
+from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.transitions import (
+    TABLE,
+    TERMINAL,
+    Event,
+    IllegalTransition,
+    Status,
+    is_known,
+    is_terminal,
+    move,
+)
+from fray_layouts.records import HISTORY, Exit, JobRecord, Lease, Parent, Result, Settings, Stop
+from fray_layouts.spec import parse_spec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+NOW = 5000.0
+SETTINGS = Settings(requeue_backoff=2.0, requeue_backoff_max=10.0, host_killer_limit=3)
+ME = Lease(agent="me", host="mine", since=NOW - 10)
+
+
+def job(status: str = "pending", *, spec: dict[str, Any] | None = None, **fields: Any) -> JobRecord:
+    wanted = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, **(spec or {})})
+    return JobRecord(id="j-1", spec=wanted, status=status, **({"submitted_at": NOW - 100} | fields))
+
+
+def running(**fields: Any) -> JobRecord:
+    return job("running", **({"lease": ME, "started_at": NOW - 10} | fields))
+
+
+def ended(record: JobRecord, kind: str, **ending: Any) -> JobRecord:
+    """The record after its holder ended the attempt that way."""
+    result = finish(record, record.attempt, "me", Ending(Exit(kind=kind), **ending), NOW, SETTINGS)
+    assert isinstance(result, JobRecord), result
+    return result
+
+
+def died(record: JobRecord) -> JobRecord:
+    result = put_back(record, "me", NOW, SETTINGS)
+    assert result is not None
+    return result
+
+
+def again(record: JobRecord) -> JobRecord:
+    """The next attempt, claimed by the same agent."""
+    claimed = claim(replace(record, not_before=0.0, avoid=[]), record.attempt, ME, Verdict.KEEP)
+    assert isinstance(claimed, JobRecord)
+    return claimed
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_leaves_a_terminal_status_and_everything_else_can_end() -> None:
+    for status, event in product(TERMINAL, Event):
+        with pytest.raises(IllegalTransition):
+            move(job(str(status)), event)
+    reaches_the_end = {status for status in Status if _reachable(status) & TERMINAL}
+    assert reaches_the_end == set(Status)
+
+
+def _reachable(status: Status) -> set[Status]:
+    seen, new = set(), {status}
+    while new:
+        seen |= new
+        new = {to for (start, _), to in TABLE.items() if start in seen} - seen
+    return seen
+
+
+def test_only_a_requeue_raises_the_attempt() -> None:
+    for status, event in TABLE:
+        after = move(job(str(status), attempt=7), event)
+        assert after.attempt == (8 if event is Event.REQUEUE else 7)
+
+
+def test_a_status_from_the_future_is_neither_known_nor_terminal_nor_moved() -> None:
+    strange = job("hibernating")
+    assert not is_known(strange)
+    assert not is_terminal(strange)
+    with pytest.raises(IllegalTransition):
+        move(strange, Event.CLAIM)
+
+
+# --- claim -------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_takes_the_attempt_that_the_entry_names() -> None:
+    claimed = claim(job(attempt=3), 3, Lease(agent="me", host="h", since=NOW), Verdict.KEEP)
+    assert isinstance(claimed, JobRecord)
+    assert (claimed.status, claimed.attempt, claimed.started_at) == ("running", 3, NOW)
+    assert holds(claimed, 3, "me")
+    assert not holds(claimed, 3, "you")
+    assert not holds(claimed, 2, "me")
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s is not Status.PENDING] + ["hibernating"])
+def test_only_a_pending_job_is_claimed(status: str) -> None:
+    assert claim(job(str(status)), 1, ME, Verdict.KEEP) == Skip(None)
+
+
+@pytest.mark.parametrize("entry", [1, 3])
+def test_an_entry_of_another_attempt_claims_nothing(entry: int) -> None:
+    assert claim(job(attempt=2), entry, ME, Verdict.KEEP) == Skip(None)
+
+
+def test_a_claim_waits_for_the_back_off_and_longer_on_a_host_to_avoid() -> None:
+    waiting = job(not_before=NOW + 5, avoid=["broken"])
+    fine, broken = Lease(agent="a", host="fine", since=NOW), Lease(agent="b", host="broken", since=NOW + 6)
+    assert claim(waiting, 1, fine, Verdict.KEEP) == Skip(NOW + 5)
+    assert isinstance(claim(waiting, 1, replace(fine, since=NOW + 5), Verdict.KEEP), JobRecord)
+    assert claim(waiting, 1, broken, Verdict.KEEP) == Skip(NOW + 5 + AVOID_SECONDS)
+    assert isinstance(claim(waiting, 1, replace(broken, since=NOW + 5 + AVOID_SECONDS), Verdict.KEEP), JobRecord)
+
+
+def test_a_claimer_stops_what_waited_too_long_or_lost_its_parent() -> None:
+    late = claim(job(spec={"pending_timeout": 10}), 1, replace(ME, since=NOW), Verdict.KEEP)
+    orphan = claim(job(), 1, ME, Verdict.STOP)
+    for stopped, by in ((late, "expired"), (orphan, "parent")):
+        assert isinstance(stopped, JobRecord)
+        assert stopped.stop is not None
+        assert (stopped.status, stopped.stop.by) == ("stopped", by)
+    assert isinstance(claim(job(), 1, ME, Verdict.WAIT), Skip)
+
+
+def test_each_attempts_wait_is_counted_anew() -> None:
+    first = job(spec={"pending_timeout": 50}, submitted_at=NOW - 1000)
+    assert overdue(first, NOW)
+    second = ended(again(replace(first, submitted_at=NOW)), "preempted")
+    assert not overdue(replace(second, submitted_at=NOW - 1000), NOW + 49)
+    assert overdue(second, NOW + 51)
+
+
+# --- the end of an attempt ---------------------------------------------------------------------------------------
+
+
+def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> None:
+    result = Result(encoding="json", value=1)
+    done = ended(running(), "success", result=result)
+    assert (done.status, done.result, done.ended_at) == ("succeeded", result, NOW)
+    ending = Ending(Exit(kind="success"), result)
+    assert finish(done, 1, "me", ending, NOW, SETTINGS) == Settled(ours=True)
+    assert finish(done, 1, "you", ending, NOW, SETTINGS) == Settled(ours=False)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        None,
+        running(attempt=2),
+        running(lease=Lease(agent="you", host="h", since=NOW)),
+        job(attempt=2),
+        job("failed", lease=ME),
+        job("stopped", lease=ME),
+        job("hibernating", lease=ME),
+    ],
+)
+def test_a_holder_whose_lease_is_gone_writes_nothing(now: JobRecord | None) -> None:
+    for kind in ("success", "exited", "preempted", "start-failed"):
+        assert finish(now, 1, "me", Ending(Exit(kind=kind)), NOW, SETTINGS) == Settled(ours=False)
+
+
+def test_the_failure_budget_is_spent_by_failures_alone() -> None:
+    record = running(spec={"max_retries_failure": 1, "max_retries_preemption": 1})
+    preempted = ended(record, "preempted")
+    assert (preempted.status, preempted.failures, preempted.preemptions) == ("pending", 0, 1)
+    failed = ended(again(preempted), "exited")
+    assert (failed.status, failed.failures, failed.preemptions) == ("pending", 1, 1)
+    assert ended(again(failed), "exited").status == "failed"
+    too_often = ended(again(failed), "preempted")
+    assert too_often.exit is not None
+    assert too_often.status == "failed"
+    assert "max_retries_preemption=1" in too_often.exit.message
+
+
+def test_failing_to_start_spends_no_budget_and_avoids_the_host() -> None:
+    record = running(spec={"max_retries_failure": 0, "max_retries_preemption": 0})
+    for n in range(1, 13):
+        record = again(ended(replace(record, lease=replace(ME, host=f"h{n}")), "start-failed"))
+    after = ended(replace(record, lease=replace(ME, host="h13")), "start-failed")
+    assert (after.status, after.failures, after.preemptions) == ("pending", 0, 0)
+    assert after.avoid[0] == "h13"
+
+
+def test_avoided_hosts_are_listed_once_latest_first_and_not_for_ever() -> None:
+    hosts = ["a", "b", "a", *"cdefghij"]
+    record = job()
+    for host in hosts:
+        avoid = record.avoid
+        held = replace(running(avoid=avoid, attempt=record.attempt), lease=replace(ME, host=host))
+        record = ended(held, "start-failed")
+    assert record.avoid == list("jihgfedc")
+
+
+@pytest.mark.parametrize(("failures", "wait"), [(0, 2.0), (1, 4.0), (2, 8.0), (3, 10.0), (30, 10.0)])
+def test_requeues_back_off_up_to_a_limit(failures: int, wait: float) -> None:
+    record = ended(running(spec={"max_retries_failure": 100}, failures=failures), "exited")
+    assert record.not_before == NOW + wait
+
+
+def test_a_requeue_leaves_no_lease_and_remembers_the_attempt() -> None:
+    record = running(spec={"max_retries_failure": 100})
+    for n in range(1, HISTORY + 3):
+        record = ended(record, "exited")
+        assert (record.status, record.lease, record.started_at, record.attempt) == ("pending", None, None, n + 1)
+        record = again(record)
+    assert [past.attempt for past in record.history] == [3, 4, 5, 6, 7]
+    assert (record.history[-1].agent, record.history[-1].exit.kind) == ("me", "exited")
+
+
+# --- an agent's death --------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_put_back_from_the_dead_agent_only() -> None:
+    assert put_back(running(), "you", NOW, SETTINGS) is None
+    assert put_back(job(), "me", NOW, SETTINGS) is None
+    assert put_back(ended(running(), "success"), "me", NOW, SETTINGS) is None
+    back = died(running())
+    assert (back.status, back.attempt, back.preemptions, back.agent_deaths) == ("pending", 2, 1, 1)
+
+
+def test_deaths_in_a_row_count_as_one_failure_each_time() -> None:
+    record = running(spec={"max_retries_failure": 1})
+    for _ in range(2):
+        record = again(died(record))
+    third = died(record)
+    assert (third.status, third.failures, third.agent_deaths) == ("pending", 1, 0)
+    assert "kills its hosts" in third.history[-1].exit.message
+    record = again(third)
+    for _ in range(2):
+        record = again(died(record))
+    assert died(record).status == "failed"
+
+
+@pytest.mark.parametrize("between", ["preempted", "exited"])
+def test_an_attempt_that_ended_otherwise_breaks_the_row_of_deaths(between: str) -> None:
+    record = running(spec={"max_retries_failure": 1})
+    for _ in range(2):
+        record = again(died(record))
+    other = ended(record, between)
+    assert other.agent_deaths == 0
+    assert died(again(other)).agent_deaths == 1
+
+
+def test_deaths_spend_the_preemption_budget_until_it_is_empty() -> None:
+    record = running(spec={"max_retries_preemption": 1})
+    assert died(again(died(record))).status == "failed"
+
+
+# --- stop --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", ["pending", "unadmitted"])
+def test_what_does_not_run_is_stopped_by_one_write(status: str) -> None:
+    stopped = request_stop(job(status), NOW, "enough")
+    assert stopped is not None
+    assert stopped.exit is not None
+    assert (stopped.status, stopped.ended_at, stopped.exit.message) == ("stopped", NOW, "enough")
+
+
+def test_a_running_job_is_asked_once() -> None:
+    asked = request_stop(running(), NOW, "enough")
+    assert asked is not None
+    assert asked.stop == Stop(at=NOW, reason="enough")
+    assert (asked.status, asked.attempt, asked.lease) == ("running", 1, ME)
+    assert request_stop(asked, NOW + 1, "again") is None
+
+
+@pytest.mark.parametrize("status", [*TERMINAL, "hibernating"])
+def test_what_is_over_or_unknown_is_not_stopped(status: str) -> None:
+    assert request_stop(job(str(status)), NOW, "enough") is None
+
+
+@pytest.mark.parametrize("kind", ["exited", "preempted", "start-failed", "stopped", "unhealthy"])
+def test_a_job_with_a_wish_to_stop_never_gets_another_attempt(kind: str) -> None:
+    asked = running(stop=Stop(at=NOW, reason="enough"), spec={"max_retries_failure": 5})
+    for after in (ended(asked, kind), died(asked)):
+        assert after.exit is not None
+        assert (after.status, after.attempt, after.exit.kind) == ("stopped", 1, "stopped")
+        assert (after.failures, after.preemptions) == (0, 0)
+
+
+@pytest.mark.parametrize(("complete", "status"), [(True, "succeeded"), (False, "stopped")])
+def test_a_success_counts_against_a_stop_if_it_was_first(complete: bool, status: str) -> None:
+    asked = running(stop=Stop(at=NOW))
+    assert ended(asked, "success", complete_before_stop=complete).status == status
+
+
+KINDS = st.sampled_from(["success", "exited", "preempted", "start-failed", "lost", "stop"])
+
+
+@given(st.lists(KINDS, max_size=30), st.integers(0, 3), st.integers(0, 5))
+def test_whatever_happens_attempts_grow_and_budgets_hold(kinds: list[str], failures: int, preemptions: int) -> None:
+    spec = {"max_retries_failure": failures, "max_retries_preemption": preemptions}
+    record = running(spec=spec)
+    for kind in kinds:
+        if kind == "stop":
+            after = request_stop(record, NOW, "") or record
+        elif kind == "lost":
+            after = died(record)
+        else:
+            after = ended(record, kind)
+        assert after.attempt in (record.attempt, record.attempt + 1)
+        assert after.failures <= failures + 1
+        assert after.preemptions <= preemptions + 1
+        if kind in ("preempted", "start-failed"):
+            assert after.failures == record.failures
+        if record.stop is not None:
+            assert after.attempt == record.attempt
+        if is_terminal(after):
+            return
+        record = again(after) if after.status == Status.PENDING else after
+
+
+# --- families ----------------------------------------------------------------------------------------------------
+
+ADOPTION = 60.0
+
+
+def child(**fields: Any) -> JobRecord:
+    return job(**({"parent": Parent(job="p-1", attempt=2)} | fields))
+
+
+@pytest.mark.parametrize(
+    ("parent", "wanted"),
+    [
+        (running(attempt=2), Verdict.KEEP),
+        (running(attempt=3), Verdict.STOP),
+        (job(attempt=3), Verdict.STOP),
+        (job("succeeded", attempt=2), Verdict.STOP),
+        (job("failed", attempt=2), Verdict.STOP),
+        (None, Verdict.STOP),
+    ],
+)
+def test_a_child_lives_while_its_parent_runs_at_its_attempt(parent: JobRecord | None, wanted: Verdict) -> None:
+    assert verdict(child(), parent, NOW, ADOPTION) is wanted
+    assert verdict(child(parent=Parent(job="p-1", attempt=2, detached=True)), parent, NOW, ADOPTION) is Verdict.KEEP
+    assert verdict(child(parent=None), parent, NOW, ADOPTION) is Verdict.KEEP
+
+
+def test_a_child_with_an_id_waits_to_be_adopted() -> None:
+    mine = child(spec={"id": "mine"})
+    assert verdict(mine, job(attempt=3), NOW, ADOPTION) is Verdict.WAIT
+    parent = running(attempt=3, started_at=NOW)
+    assert verdict(mine, parent, NOW + ADOPTION - 1, ADOPTION) is Verdict.WAIT
+    assert verdict(mine, parent, NOW + ADOPTION, ADOPTION) is Verdict.STOP
+    assert verdict(mine, job("succeeded", attempt=3), NOW, ADOPTION) is Verdict.STOP
+
+
+def test_adoption_only_goes_forward_and_only_within_the_family() -> None:
+    after = adopted(child(), "p-1", 3)
+    assert after is not None
+    assert after.parent == Parent(job="p-1", attempt=3)
+    assert adopted(child(), "p-1", 2) is None
+    assert adopted(child(), "p-1", 1) is None
+    assert adopted(child(), "p-2", 3) is None
+    assert adopted(child(status="succeeded"), "p-1", 3) is None
+    assert adopted(child(stop=Stop(at=NOW)), "p-1", 3) is None
+    assert adopted(child(parent=Parent(job="p-1", attempt=2, detached=True)), "p-1", 3) is None
+    assert adopted(child(parent=None), "p-1", 3) is None
