@@ -40,7 +40,8 @@ class Settings(Record, kw_only=True):
         beat_interval: between heartbeats of an agent that holds leases.
         idle_beat_interval: between heartbeats of an agent that holds none.
         poll_interval: between looks at a doorbell, at a followed job and at the own mailbox.
-        pass_interval: between the coordinator's passes; at most two beat intervals, or no age accumulates.
+        pass_interval: between the coordinator's passes. With jitter and the pass's own work it must stay below two beat
+            intervals, or no age accumulates.
         repair_interval: between full listings that repair what hints and indexes missed.
         quarantine: how long after the time in its name an object that may still be created is kept.
         outage_grace: how long tasks go on while the store does not answer.
@@ -57,7 +58,7 @@ class Settings(Record, kw_only=True):
     beat_interval: float = 5.0
     idle_beat_interval: float = 60.0
     poll_interval: float = 1.0
-    pass_interval: float = 10.0
+    pass_interval: float = 7.5
     repair_interval: float = 60.0
     quarantine: float = 600.0
     outage_grace: float = 900.0

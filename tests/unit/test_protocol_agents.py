@@ -1,0 +1,270 @@
+"""Decisions about agents and the pass: beats and mail, silence and death, the lease, retention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fray_coordinator.protocol.death import (
+    declare_dead,
+    doomed,
+    merge_suspects,
+    needs_burial,
+    observe,
+    spare_the_many,
+)
+from fray_coordinator.protocol.heartbeat import (
+    DEATH_INTERVALS,
+    TRUST_INTERVALS,
+    Pulse,
+    ask_to_drain,
+    beat,
+    interval_for,
+    is_fenced,
+    post,
+    trusted_until,
+)
+from fray_coordinator.protocol.passlease import LEASE_INTERVALS, after_pass, after_visit, inherit, lease_age, may_take
+from fray_coordinator.protocol.retention import agent_is_due, is_due, kept_for, mark
+from fray_layouts.records import (
+    AgentRecord,
+    Holding,
+    InboxOrigin,
+    JobRecord,
+    PassRecord,
+    PoolView,
+    Resources,
+    Settings,
+    Suspect,
+)
+from fray_layouts.spec import parse_spec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+SETTINGS = Settings()
+suspects = st.dictionaries(
+    st.sampled_from("abc"),
+    st.builds(Suspect, beat=st.integers(0, 2), age=st.sampled_from([0.0, 5.0, 25.0]), spared=st.booleans()),
+)
+
+
+def agent(**fields: Any) -> AgentRecord:
+    return AgentRecord(**({"id": "a", "host": "h", "pool": "p", "beat": 7, "interval": 5.0} | fields))
+
+
+def pulse(**fields: Any) -> Pulse:
+    return Pulse(**({"holdings": {}, "interval": 5.0, "free": Resources()} | fields))
+
+
+# --- beats and mail ----------------------------------------------------------------------------------------------
+
+
+def test_a_beat_raises_the_counter_takes_the_mail_and_keeps_a_wish_to_drain() -> None:
+    body = beat(agent(mail=True, drain=True), pulse(holdings={"j": Holding(attempt=1)}, interval=60.0, trouble="t"))
+    assert (body.beat, body.mail, body.drain, body.interval, body.trouble) == (8, False, True, 60.0, "t")
+    assert body.holdings == {"j": Holding(attempt=1)}
+
+
+@pytest.mark.parametrize(("holdings", "state"), [({}, "left"), ({"j": Holding(attempt=1)}, "live")])
+def test_an_agent_leaves_only_with_empty_hands(holdings: dict[str, Holding], state: str) -> None:
+    body = beat(agent(), pulse(holdings=holdings, leaving=True))
+    assert body.state == state
+    assert is_fenced(body) is (state == "left")
+
+
+def test_an_absent_or_dead_record_fences_its_agent() -> None:
+    assert is_fenced(None)
+    assert is_fenced(agent(state="dead"))
+    assert not is_fenced(agent())
+
+
+def test_mail_is_one_flag_that_nobody_sets_twice_or_for_the_dead() -> None:
+    assert post(agent()) == agent(mail=True)
+    assert post(agent(mail=True)) is None
+    assert post(agent(state="dead")) is None
+
+
+def test_a_wish_to_drain_comes_with_mail_and_once() -> None:
+    assert ask_to_drain(agent()) == agent(drain=True, mail=True)
+    assert ask_to_drain(agent(drain=True)) is None
+    assert ask_to_drain(agent(state="left")) is None
+
+
+def test_intervals_are_short_with_leases_and_grow_with_the_fleet() -> None:
+    assert [interval_for(True, n, 5.0, 60.0) for n in (1, 100, 101, 1000, 1001)] == [5.0, 5.0, 10.0, 10.0, 20.0]
+    assert interval_for(False, 1, 5.0, 60.0) == 60.0
+
+
+def test_trust_ends_before_an_observer_may_act() -> None:
+    assert TRUST_INTERVALS < DEATH_INTERVALS
+    assert trusted_until(100.0, 5.0) == 115.0
+
+
+# --- silence and death -------------------------------------------------------------------------------------------
+
+
+def test_age_grows_only_while_the_beat_stands_still_between_close_reads() -> None:
+    first = observe(agent(), None, None, None)
+    assert first == Suspect(beat=7)
+    second = observe(agent(), first, None, 10.0)
+    assert second.age == 10.0
+    assert observe(agent(), second, None, 10.1).age == 10.0, "a longer gap adds nothing"
+    assert observe(agent(), second, None, None).age == 10.0, "nor does a first read"
+    assert observe(agent(beat=8), second, None, 5.0) == Suspect(beat=8), "a beat starts it anew"
+    assert observe(agent(interval=60.0), first, None, 100.0).age == 100.0, "the promised interval counts"
+
+
+def test_what_others_saw_is_compared_and_never_added() -> None:
+    own, told = Suspect(beat=7, age=8.0), Suspect(beat=7, age=9.0)
+    assert observe(agent(), own, told, 8.0).age == 16.0
+    assert observe(agent(), own, replace(told, age=20.0), 8.0).age == 20.0
+    assert observe(agent(), None, told, 8.0).age == 9.0, "an inherited age is gone on from"
+    assert observe(agent(), own, replace(told, beat=6, age=99.0), 8.0).age == 16.0, "another beat tells nothing"
+
+
+@pytest.mark.parametrize(("age", "dead"), [(24.9, False), (25.0, True)])
+def test_five_promised_intervals_of_silence_are_death(age: float, dead: bool) -> None:
+    assert doomed(agent(), Suspect(beat=7, age=age)) is dead
+    assert not doomed(agent(interval=60.0), Suspect(beat=7, age=age))
+
+
+@pytest.mark.parametrize(("silent", "live", "spared"), [(1, 1, 0), (1, 3, 0), (2, 6, 0), (2, 5, 2), (4, 9, 4)])
+def test_more_than_a_third_at_once_get_one_more_time_out(silent: int, live: int, spared: int) -> None:
+    guilty = {str(n): Suspect(beat=7, age=25.0) for n in range(silent)}
+    lenient = spare_the_many(guilty, live)
+    assert len(lenient) == spared
+    assert all(s == Suspect(beat=7, spared=True) for s in lenient.values())
+
+
+def test_nobody_is_spared_twice() -> None:
+    guilty = {"a": Suspect(beat=7, age=25.0, spared=True), "b": Suspect(beat=7, age=25.0)}
+    assert list(spare_the_many(guilty, 2)) == ["b"]
+
+
+@given(suspects, suspects, suspects)
+def test_merging_suspects_does_not_depend_on_the_order(
+    one: dict[str, Suspect], two: dict[str, Suspect], three: dict[str, Suspect]
+) -> None:
+    assert merge_suspects(one, two) == merge_suspects(two, one)
+    assert merge_suspects(one, one) == one
+    assert merge_suspects(merge_suspects(one, two), three) == merge_suspects(one, merge_suspects(two, three))
+
+
+@given(suspects, suspects)
+def test_a_merge_keeps_the_higher_beat_and_makes_nobody_older_than_seen(
+    one: dict[str, Suspect], two: dict[str, Suspect]
+) -> None:
+    for name, merged in merge_suspects(one, two).items():
+        sources = [s for s in (one.get(name), two.get(name)) if s is not None]
+        assert merged.beat == max(s.beat for s in sources)
+        assert merged in sources
+
+
+def test_death_is_declared_at_the_observed_beat_of_a_live_agent_only() -> None:
+    held = agent(holdings={"j": Holding(attempt=1)})
+    dead = declare_dead(held, 7)
+    assert dead is not None
+    assert (dead.state, dead.beat, dead.holdings) == ("dead", 7, held.holdings)
+    assert declare_dead(held, 6) is None
+    assert declare_dead(dead, 7) is None
+    assert declare_dead(agent(state="left"), 7) is None
+
+
+def test_the_dead_are_buried_until_that_is_marked() -> None:
+    dead = agent(state="dead", holdings={"j": Holding(attempt=1)})
+    assert needs_burial(dead)
+    assert not needs_burial(replace(dead, buried=True))
+    assert not needs_burial(agent(state="dead"))
+    assert not needs_burial(replace(dead, state="live"))
+
+
+# --- the lease of the pass ---------------------------------------------------------------------------------------
+
+
+def test_two_looks_are_never_too_far_apart_for_age_to_grow() -> None:
+    """The pass runs every `pass_interval`, jittered by a fifth, and takes a moment itself."""
+    assert SETTINGS.pass_interval * 1.2 <= 2 * SETTINGS.beat_interval * 0.9
+
+
+def test_the_lease_ages_like_a_beat() -> None:
+    gap = SETTINGS.pass_interval
+    assert lease_age(5.0, True, gap, SETTINGS) == 5.0 + gap
+    assert lease_age(5.0, True, 2 * gap + 0.1, SETTINGS) == 5.0
+    assert lease_age(5.0, True, None, SETTINGS) == 5.0
+    assert lease_age(5.0, False, gap, SETTINGS) == 0.0
+
+
+def test_a_lease_is_taken_when_it_is_free_or_has_not_moved() -> None:
+    held = PassRecord(holder="a")
+    limit = LEASE_INTERVALS * SETTINGS.pass_interval
+    assert may_take(None, 0.0, SETTINGS)
+    assert may_take(PassRecord(), 0.0, SETTINGS)
+    assert not may_take(held, limit - 0.1, SETTINGS)
+    assert may_take(held, limit, SETTINGS)
+
+
+def test_a_successor_inherits_suspects_and_credits_a_holder_that_stands_still() -> None:
+    record = PassRecord(holder="a", holder_beat=7, suspects={"b": Suspect(beat=1, age=9.0)})
+    assert inherit(record, 30.0, agent()) == {"b": Suspect(beat=1, age=9.0), "a": Suspect(beat=7, age=30.0)}
+    only_b = {"b": Suspect(beat=1, age=9.0)}
+    assert inherit(record, 30.0, agent(beat=8)) == only_b, "it lived on after its last pass"
+    assert inherit(record, 30.0, agent(state="dead")) == only_b
+    assert inherit(record, 30.0, None) == only_b
+
+
+def test_a_holder_renews_with_all_it_knows() -> None:
+    known = {"b": Suspect(beat=1, age=9.0)}
+    record = after_pass(PassRecord(progress=3), "a", 7, known, {"p": PoolView(agents=1)}, {"k": "odd"}, 50.0)
+    assert (record.holder, record.progress, record.holder_beat, record.repaired_at) == ("a", 4, 7, 50.0)
+    assert (record.suspects, record.problems) == (known, {"k": "odd"})
+
+
+def test_a_visitor_adds_its_suspects_and_leaves_the_lease() -> None:
+    held = PassRecord(holder="a", progress=3, suspects={"b": Suspect(beat=1, age=5.0), "gone": Suspect(beat=1)})
+    record = after_visit(held, {"b": Suspect(beat=1, age=9.0)}, {"b"})
+    assert (record.holder, record.progress) == ("a", 3)
+    assert record.suspects == {"b": Suspect(beat=1, age=9.0)}
+
+
+# --- retention ---------------------------------------------------------------------------------------------------
+
+
+def job(status: str = "succeeded", **fields: Any) -> JobRecord:
+    spec = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})
+    return JobRecord(id="j-1", spec=spec, status=status, submitted_at=0.0, **({"ended_at": 1000.0} | fields))
+
+
+def test_a_job_is_due_after_its_time_and_never_before_its_children_or_its_file() -> None:
+    late = 1000.0 + kept_for(SETTINGS) + 1
+    assert is_due(job(), late, SETTINGS, False, None)
+    assert not is_due(job(), late - 2, SETTINGS, False, None)
+    assert not is_due(job(), late, SETTINGS, True, None)
+    assert not is_due(job("running", ended_at=None), late, SETTINGS, False, None)
+    assert not is_due(job("hibernating"), late, SETTINGS, False, None)
+    dropped = job(inbox=InboxOrigin(key="inbox/a.json", version="1"))
+    assert not is_due(dropped, late, SETTINGS, False, "1")
+    assert is_due(dropped, late, SETTINGS, False, "2")
+
+
+def test_a_record_is_marked_once() -> None:
+    marked = mark(job())
+    assert marked is not None
+    assert marked.expiring
+    assert mark(marked) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "due"),
+    [
+        ({"state": "left"}, True),
+        ({"state": "dead"}, True),
+        ({"state": "dead", "holdings": {"j": Holding(attempt=1)}}, False),
+        ({"state": "dead", "holdings": {"j": Holding(attempt=1)}, "buried": True}, True),
+        ({"state": "live"}, False),
+    ],
+)
+def test_an_agents_record_is_kept_while_it_lives_or_has_to_be_buried(fields: dict[str, Any], due: bool) -> None:
+    late = 1000.0 + kept_for(SETTINGS) + 1
+    assert agent_is_due(agent(**fields), 1000.0, late, SETTINGS) is due
+    assert not agent_is_due(agent(**fields), 1000.0, late - 2, SETTINGS)
