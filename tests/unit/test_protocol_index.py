@@ -1,0 +1,212 @@
+"""Decisions about the pending index, the schedule and the inbox."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from fray_coordinator.protocol.inbox import record_of_drop, settle
+from fray_coordinator.protocol.index import Care, born_too_late, care_for
+from fray_coordinator.protocol.schedule import entry_of, order_to_try, shape_of, shortage, slots, take
+from fray_coordinator.protocol.transitions import TERMINAL
+from fray_layouts.names import JobId, Pending, Shape
+from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease, Resources, Settings
+from fray_layouts.spec import parse_spec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+NOW = 10_000.0
+SETTINGS = Settings()
+GIB = 2**30
+
+
+def job(status: str = "pending", spec: dict[str, Any] | None = None, **fields: Any) -> JobRecord:
+    wanted = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, **(spec or {})})
+    lease = Lease(agent="a", host="h", since=NOW) if status == "running" else None
+    return JobRecord(id="j-1", spec=wanted, status=status, **({"lease": lease, "submitted_at": NOW} | fields))
+
+
+def holder(listed: int = 0, state: str = "live") -> AgentRecord:
+    holdings = {"j-1": Holding(attempt=listed)} if listed else {}
+    return AgentRecord(id="a", host="h", pool="p", state=state, holdings=holdings)
+
+
+def care(entry_attempt: int, record: JobRecord | None, agent: AgentRecord | None = None, now: float = NOW) -> Care:
+    entry = entry_of(replace(job(), attempt=entry_attempt))
+    return care_for(entry, record, agent, now, SETTINGS)
+
+
+def test_an_entry_without_a_record_goes_after_the_quarantine() -> None:
+    assert care(1, None, now=NOW + SETTINGS.quarantine) is Care.LEAVE
+    assert care(1, None, now=NOW + SETTINGS.quarantine + 1) is Care.DELETE
+
+
+@pytest.mark.parametrize("status", TERMINAL)
+def test_an_entry_of_a_job_that_is_over_goes(status: str) -> None:
+    assert care(1, job(str(status))) is Care.DELETE
+
+
+@pytest.mark.parametrize(("entry", "wanted"), [(1, Care.RENEW), (2, Care.LEAVE), (3, Care.LEAVE)])
+def test_an_entry_of_a_waiting_job_is_renewed_if_it_is_old(entry: int, wanted: Care) -> None:
+    assert care(entry, job(attempt=2)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("agent", "wanted"),
+    [
+        (None, Care.PUT_BACK),
+        (holder(2, "dead"), Care.PUT_BACK),
+        (holder(2, "left"), Care.PUT_BACK),
+        (holder(), Care.LEAVE),
+        (holder(1), Care.LEAVE),
+        (holder(2), Care.DELETE),
+    ],
+)
+@pytest.mark.parametrize("entry", [1, 2])
+def test_an_entry_of_a_running_job_goes_only_when_its_live_holder_lists_it(
+    entry: int, agent: AgentRecord | None, wanted: Care
+) -> None:
+    assert care(entry, job("running", attempt=2), agent) is wanted
+
+
+@pytest.mark.parametrize("status", ["unadmitted", "hibernating"])
+def test_an_entry_of_a_job_in_another_status_stays(status: str) -> None:
+    assert care(1, job(status), now=NOW + 10 * SETTINGS.quarantine) is Care.LEAVE
+
+
+def test_a_submitter_that_took_half_the_quarantine_writes_its_entry_again() -> None:
+    half = SETTINGS.quarantine / 2
+    assert not born_too_late(job(), NOW + half, SETTINGS)
+    assert born_too_late(job(), NOW + half + 1, SETTINGS)
+
+
+# --- the schedule ------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_is_a_function_of_the_record_and_only_the_attempt_changes() -> None:
+    record = job(spec={"priority": 7, "pool": "big"})
+    entry = entry_of(record)
+    assert (entry.pool, entry.priority, entry.job, entry.attempt) == ("big", 7, "j-1", 1)
+    later = entry_of(replace(record, attempt=2, status="running", not_before=NOW + 60, failures=1))
+    assert later.key() == entry.key().replace("~1~", "~2~")
+
+
+def test_the_shape_says_what_a_host_must_have() -> None:
+    resources = {
+        "cpu": 0.5,
+        "memory": "1GiB",
+        "device": {"kind": "gpu", "variant": "H100", "count": 2},
+        "preemptible": False,
+    }
+    shape = shape_of(job(spec={"resources": resources}).spec)
+    assert shape == Shape(500, GIB, 0, "gpu-h100", 2, on_demand=True)
+    assert shape_of(job(spec={"resources": {"device": {"kind": "cpu", "count": 4}}}).spec).device == ""
+
+
+HOST = Resources(cpu=4000, memory=8 * GIB, disk=GIB, device="gpu-h100", device_count=2)
+SMALL = Shape(cpu=1000, memory=GIB, disk=0, device="", device_count=0, on_demand=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "what"),
+    [
+        ({}, ""),
+        ({"cpu": 4000, "memory": 8 * GIB, "disk": GIB}, ""),
+        ({"cpu": 4001}, "cpu: 4.001 cores wanted, 4 free"),
+        ({"memory": 8 * GIB + 1}, "memory"),
+        ({"disk": GIB + 1}, "disk"),
+        ({"device": "gpu", "device_count": 2}, ""),
+        ({"device": "gpu-h100", "device_count": 1}, ""),
+        ({"device": "gpu", "device_count": 3}, "3 x gpu wanted, 2 free"),
+        ({"device": "gpu-h10", "device_count": 1}, "gpu-h10 wanted"),
+        ({"device": "tpu", "device_count": 1}, "tpu wanted"),
+    ],
+)
+def test_a_shortage_names_what_is_short(wanted: dict[str, Any], what: str) -> None:
+    from dataclasses import replace as changed
+
+    found = shortage(changed(SMALL, **wanted), HOST, preemptible=False)
+    assert what in found
+    assert bool(found) is bool(what)
+
+
+def test_a_job_that_must_not_be_preempted_shuns_preemptible_hosts() -> None:
+    from dataclasses import replace as changed
+
+    stay = changed(SMALL, on_demand=True)
+    assert shortage(stay, HOST, preemptible=True) == "a host that is not preemptible"
+    assert shortage(stay, HOST, preemptible=False) == ""
+    assert shortage(SMALL, HOST, preemptible=True) == ""
+
+
+def test_what_runs_is_taken_from_what_is_free() -> None:
+    left = take(HOST, Shape(1000, GIB, 0, "gpu", 1, on_demand=False))
+    assert left == Resources(cpu=3000, memory=7 * GIB, disk=GIB, device="gpu-h100", device_count=1)
+    assert [slots(r) for r in (left, Resources(cpu=999), Resources(cpu=-5))] == [3, 0, 0]
+
+
+def entries(*priorities: int) -> list[Pending]:
+    """Entries in list order."""
+    made = [Pending("p", priority, NOW + n, f"j-{n}", 1, SMALL) for n, priority in enumerate(priorities)]
+    return sorted(made, key=lambda entry: entry.key())
+
+
+@given(
+    st.lists(st.integers(-2, 2), max_size=12),
+    st.integers(0, 20),
+    st.floats(0, 1, exclude_max=True, allow_nan=False),
+)
+def test_every_entry_is_tried_once_and_the_head_is_among_the_first_slots(
+    priorities: list[int], free: int, draw: float
+) -> None:
+    listed = entries(*priorities)
+    order = order_to_try(listed, free, draw)
+    assert Counter(e.job for e in order) == Counter(e.job for e in listed)
+    if order:
+        assert order[0] in listed[: max(free, 1)]
+        assert order[0].priority == max(priorities)
+
+
+def test_claimers_spread_over_the_slots_of_the_head_and_no_further() -> None:
+    listed = entries(5, 5, 5, 0, 0)
+    firsts = {order_to_try(listed, 10, draw / 30)[0].job for draw in range(30)}
+    assert firsts == {entry.job for entry in listed[:3]}
+    assert {order_to_try(listed, 1, draw / 30)[0].job for draw in range(30)} == {listed[0].job}
+
+
+# --- the inbox ---------------------------------------------------------------------------------------------------
+
+SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})
+
+
+def test_whoever_reads_a_drop_makes_the_same_record() -> None:
+    one = record_of_drop("inbox/a.json", "v1", NOW, SPEC)
+    assert one == record_of_drop("inbox/a.json", "v1", NOW, SPEC)
+    assert (one.status, one.submitted_at) == ("unadmitted", NOW)
+    assert JobId.checked(one.id) == one.id
+    others = [
+        record_of_drop("inbox/b.json", "v1", NOW, SPEC),
+        record_of_drop("inbox/a.json", "v2", NOW, SPEC),
+        record_of_drop("inbox/a.json", "v1", NOW + 1, SPEC),
+    ]
+    assert len({one.id, *(other.id for other in others)}) == 4
+
+
+def test_a_drop_with_an_id_of_its_own_has_the_id_of_a_submission() -> None:
+    mine = replace(SPEC, id="monday")
+    assert record_of_drop("inbox/a.json", "v1", NOW, mine).id == JobId.given("j", "monday")
+
+
+def test_a_drop_is_admitted_if_the_inbox_still_holds_it_and_withdrawn_otherwise() -> None:
+    record = record_of_drop("inbox/a.json", "v1", NOW, SPEC)
+    admitted = settle(record, "v1", NOW)
+    assert admitted is not None
+    assert admitted.status == "pending"
+    for lies in ("v2", None):
+        withdrawn = settle(record, lies, NOW)
+        assert withdrawn is not None
+        assert withdrawn.status == "stopped"
+        assert settle(withdrawn, "v1", NOW) is None
+        assert settle(admitted, lies, NOW) is None, "an admitted record is never taken back"
