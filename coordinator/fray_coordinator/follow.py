@@ -97,7 +97,7 @@ class Complaints:
             await self._ask(untold)
 
     async def _ask(self, waiting: dict[tuple[str, Shape], JobRecord]) -> None:
-        agents = await read_agents(self.core)
+        agents = await read_agents(self.core, problems={})
         for kind, job in waiting.items():
             why = obstacle(job, live_in(agents, job.spec.pool, self.core.now()))
             if why and self.tell is not None:

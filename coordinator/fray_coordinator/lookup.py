@@ -8,7 +8,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.names import Agents, JobId, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord
 
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
 from fray_coordinator.protocol.schedule import shape_of, shortage
@@ -47,32 +47,31 @@ async def find_job(core: Core, text: str) -> Stored[JobRecord]:
     return await read_job(core, fitting[0])
 
 
-async def all_jobs(core: Core) -> list[JobRecord]:
-    """Every job's record, in order of submission."""
+async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
+    """Every job's record, in order of submission; `problems` gets those that cannot be read."""
     rows = await core.store.list(Jobs.prefix)
-    return await read_jobs(core, [job for job in (Jobs.parse(row.key) for row in rows) if job])
+    return await read_jobs(core, [job for job in (Jobs.parse(row.key) for row in rows) if job], problems)
 
 
-async def active_jobs(core: Core, agents: Iterable[AgentRecord]) -> list[JobRecord]:
+async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
     """The jobs that wait or run, found by the index and by what agents hold: finished ones cost nothing."""
     entries = [Pending.parse(row.key) for row in await core.store.list("pending/")]
     ids = {entry.job for entry in entries if entry}
     ids.update(job for agent in agents for job in agent.holdings)
-    return [job for job in await read_jobs(core, ids) if job.ended_at is None]
+    return [job for job in await read_jobs(core, ids, problems) if job.ended_at is None]
 
 
-async def read_jobs(core: Core, ids: Iterable[str]) -> list[JobRecord]:
-    """The records that exist under these ids, in order of submission."""
-    found = await each(ids, lambda job: core.records.read(Jobs.key(job), JobRecord), at_once=32)
+async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:
+    """The records that exist under these ids, in order of submission; `problems` gets those that cannot be read."""
+    keys = [Jobs.key(job) for job in ids]
+    found = await each_sound(keys, lambda key: core.records.read(key, JobRecord), problems)
     return sorted((stored.record for stored in found if stored), key=lambda job: (job.submitted_at, job.id))
 
 
-async def read_agents(core: Core) -> list[Stored[AgentRecord]]:
-    """Every agent's record."""
-    rows = await core.store.list(Agents.prefix)
-    found = await each(
-        [row.key for row in rows if Agents.parse(row.key)], lambda key: core.records.read(key, AgentRecord)
-    )
+async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:
+    """Every agent's record; `problems` gets those that cannot be read."""
+    keys = [row.key for row in await core.store.list(Agents.prefix) if Agents.parse(row.key)]
+    found = await each_sound(keys, lambda key: core.records.read(key, AgentRecord), problems)
     return [agent for agent in found if agent is not None]
 
 

@@ -11,18 +11,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-from fray_agents.environment import CHILDREN_MARK
 from fray_coordinator import stopping, sync
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import all_jobs, read_job
-from fray_coordinator.submit import submit
 from fray_layouts.records import JobRecord, Result
 from fray_layouts.spec import JobSpec
-from msgspec.structs import replace
 
-from fray.cluster.here import Here, here
+from fray.cluster.here import Here
 from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
+from fray.cluster.launch import launch, launcher, prepare
 from fray.errors import JobFailed
 from fray.spec import to_spec
 from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
@@ -45,17 +43,15 @@ class StorageCluster:
 
     @property
     def namespace(self) -> Namespace:
-        mine = self._launcher()
+        mine = launcher(self.root)
         return Namespace(self._namespace or (mine.namespace if mine else ""))
 
     def launch(self, request: JobRequest) -> JobId:
         return self.launch_many([request])[0]
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        mine = self._launcher()
-        specs = [self._inherit(to_spec(request), mine) for request in requests]
-        if mine is not None and any(spec.parent == mine.job_id for spec in specs):
-            Path(mine.task_dir, CHILDREN_MARK).touch()
+        mine = launcher(self.root)
+        specs = prepare([to_spec(request) for request in requests], mine, self.namespace)
         return sync.run(self._submit(specs, mine))
 
     def poll(self, job_id: JobId) -> JobInfo:
@@ -116,30 +112,13 @@ class StorageCluster:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
 
-    def _launcher(self) -> Here | None:
-        """The job that this code runs in, if it runs on this cluster."""
-        mine = here()
-        return mine if mine is not None and mine.cluster == self.root else None
-
-    def _inherit(self, spec: JobSpec, mine: Here | None) -> JobSpec:
-        """The spec as a child of the launching job."""
-        namespace = spec.namespace or self.namespace
-        return replace(spec, namespace=namespace, parent=spec.parent or (mine.job_id if mine else ""))
-
     # --- in the background loop
 
     async def _open(self) -> Core:
         return await open_core(self.root)
 
     async def _submit(self, specs: list[JobSpec], mine: Here | None) -> list[JobId]:
-        core = await self._core.get()
-        own = [mine is not None and spec.parent == mine.job_id for spec in specs]
-        ids: dict[int, JobId] = {}
-        for kind, attempt in ((True, mine.attempt if mine else None), (False, None)):
-            chosen = [i for i, is_own in enumerate(own) if is_own is kind]
-            submitted = await submit(core, [specs[i] for i in chosen], attempt)
-            ids.update(zip(chosen, (JobId(one.job.id) for one in submitted), strict=True))
-        return [ids[i] for i in range(len(specs))]
+        return [JobId(done.job.id) for done in await launch(await self._core.get(), specs, mine)]
 
     async def _read(self, job_id: JobId) -> JobRecord:
         return (await read_job(await self._core.get(), job_id)).record
@@ -162,7 +141,11 @@ class StorageCluster:
         await stopping.stop(await self._core.get(), job_id, "terminated by a program")
 
     async def _all(self) -> list[JobRecord]:
-        return await all_jobs(await self._core.get())
+        problems: dict[str, str] = {}
+        jobs = await all_jobs(await self._core.get(), problems)
+        for problem in problems.values():
+            log.warning("left out: %s", problem)
+        return jobs
 
     async def _close(self) -> None:
         core = await self._core.take()

@@ -1,0 +1,5 @@
+"""`python -m fray` is `fray`."""
+
+from fray.cli import main
+
+main()

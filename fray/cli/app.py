@@ -1,0 +1,107 @@
+"""What all commands share: the root, --json, --debug, and opening the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fray.cli import output
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+
+T = TypeVar("T")
+DEBUG = "fray.debug"
+
+
+@dataclass(frozen=True)
+class App:
+    """One run of a command."""
+
+    given_root: str | None
+    json: bool
+
+    @property
+    def root(self) -> str:
+        """The root's URL; a usage error if there is none."""
+        if not self.given_root:
+            raise click.UsageError("no cluster is named; give --root ROOT or set FRAY_CLUSTER_SPEC")
+        if self.given_root == "local":
+            raise click.UsageError('the cluster "local" lives inside one program; give --root ROOT')
+        return self.given_root
+
+    def run(self, work: Callable[[Core], Awaitable[T]], create: bool = False) -> T:
+        """`work` on the open cluster; without `create` the root must be one already."""
+        return asyncio.run(self._run(work, create))
+
+    async def _run(self, work: Callable[[Core], Awaitable[T]], create: bool) -> T:
+        core = await (_create(self.root) if create else _open(self.root))
+        try:
+            return await work(core)
+        finally:
+            await core.store.close()
+
+    def warn(self, problems: dict[str, str]) -> None:
+        """Tell of records that were left out."""
+        for problem in problems.values():
+            click.echo(f"fray: left out: {problem}", err=True)
+
+    def show(self, data: Any, text: Callable[[], None]) -> None:
+        """Print `data` as JSON if that was asked for, else call `text`."""
+        if self.json:
+            output.print_json(data)
+        else:
+            text()
+
+
+async def _create(root: str) -> Core:
+    from fray_coordinator.core import open_core
+
+    return await open_core(root)
+
+
+async def _open(root: str) -> Core:
+    from fray_coordinator.clock import SystemClock, system_chance
+    from fray_coordinator.core import core_on
+    from fray_coordinator.errors import RootMismatch
+    from fray_coordinator.store.open import open_store
+    from fray_layouts.names import CLUSTER
+
+    clock, chance = SystemClock(), system_chance()
+    store = await open_store(root, clock, chance)
+    try:
+        if await store.get(CLUSTER) is None:
+            raise RootMismatch(
+                f"there is no cluster at {store.root}; give the right root, or create it: fray init {root}"
+            )
+        return await core_on(store, None, clock, chance)
+    except BaseException:
+        await store.close()
+        raise
+
+
+def as_command(function: Callable[..., Any]) -> click.Command:
+    """Make a click command, named after its module, of a function whose first argument is an `App`."""
+
+    @functools.wraps(function)
+    @click.pass_context
+    def run(ctx: click.Context, /, root: str | None, as_json: bool, debug: bool, **options: Any) -> Any:
+        ctx.meta[DEBUG] = debug
+        return function(App(root, as_json), **options)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    name = function.__module__.rpartition(".")[2]
+    return click.command(name)(run)
+
+
+_OPTIONS = [
+    click.option("--root", envvar="FRAY_CLUSTER_SPEC", metavar="ROOT", help="The cluster's root, see fray --help."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts."),
+    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+]

@@ -1,0 +1,69 @@
+"""`fray agent`: this machine runs jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+from fray_layouts.errors import InvalidInput
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_layouts.records import Resources
+
+
+@as_command
+@click.option("--pool", default="default", show_default=True, help="Which jobs it takes.")
+@click.option("--cpu", type=float, help="Cores to offer; by default all that this process may use.")
+@click.option("--memory", help="Memory to offer, such as 8GB.")
+@click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
+@click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
+def command(app: App, pool: str, preemptible: bool, **offered: Any) -> None:
+    """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C; a second one is immediate."""
+    from fray_agents.agent import AgentOptions
+    from fray_agents.serve import serve
+
+    capacity = capacity_of(**offered)
+    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity)
+
+    def joined(agent_id: str) -> None:
+        from fray.cli.show import resources_text
+
+        text = f"fray: agent {agent_id} in pool {pool}: {resources_text(capacity)}"
+        if app.json:
+            output.print_json({"agent": agent_id, "pool": pool}, one_line=True)
+        else:
+            click.echo(text)
+
+    asyncio.run(serve(app.root, options, joined))
+
+
+def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Resources:
+    """What this host has, with what was said instead of it."""
+    from fray_agents.capacity import discover
+    from fray_layouts.units import parse_bytes
+    from msgspec.structs import replace
+
+    found = discover()
+    if cpu is not None:
+        if cpu < 0:
+            raise InvalidInput("--cpu", cpu, "give a number of cores of at least 0")
+        found = replace(found, cpu=round(cpu * 1000))
+    if memory is not None:
+        found = replace(found, memory=parse_bytes("--memory", memory))
+    if gpus is not None:
+        found = _with_gpus(found, gpus)
+    return found
+
+
+def _with_gpus(found: Resources, text: str) -> Resources:
+    from msgspec.structs import replace
+
+    kind, _, count = text.rpartition(":")
+    if not count.isdigit():
+        raise InvalidInput("--gpus", text, "give a count, or kind:count such as h100:8")
+    device = f"gpu-{kind.lower()}" if kind else found.device or "gpu"
+    return replace(found, device=device if int(count) else "", device_count=int(count))

@@ -1,0 +1,67 @@
+"""`fray agents`: who runs jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray.cli.output import ago
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_coordinator.records import Stored
+    from fray_layouts.records import AgentRecord
+
+_COLUMNS = ("AGENT", "POOL", "STATE", "LAST BEAT", "JOBS", "FREE", "CAPACITY", "TROUBLE")
+
+
+@as_command
+@click.option("--all", "-a", "everything", is_flag=True, help="Those that left or died too.")
+def command(app: App, everything: bool) -> None:
+    """List the agents."""
+    problems: dict[str, str] = {}
+    agents, now = app.run(lambda core: _find(core, problems))
+    app.warn(problems)
+    shown = [agent for agent in agents if everything or agent.record.state == "live"]
+    data = [_json(agent, now) for agent in shown]
+    app.show(data, lambda: output.print_table(_COLUMNS, [_row(agent, now) for agent in shown]))
+
+
+async def _find(core: Core, problems: dict[str, str]) -> tuple[list[Stored[AgentRecord]], float]:
+    from fray_coordinator.lookup import read_agents
+
+    return await read_agents(core, problems), core.now()
+
+
+def _state(agent: Stored[AgentRecord], now: float) -> str:
+    from fray_coordinator.lookup import is_silent
+
+    record = agent.record
+    if record.state != "live":
+        return record.state
+    return "silent" if is_silent(agent, now) else "draining" if record.drain else "live"
+
+
+def _json(agent: Stored[AgentRecord], now: float) -> dict[str, Any]:
+    from fray.cli.show import record_json
+
+    return {**record_json(agent.record), "state": _state(agent, now), "last_beat": agent.updated}
+
+
+def _row(agent: Stored[AgentRecord], now: float) -> tuple[str, ...]:
+    from fray.cli.show import resources_text
+
+    record = agent.record
+    return (
+        record.id,
+        record.pool,
+        _state(agent, now),
+        f"{ago(now - agent.updated)} ago",
+        str(len(record.holdings)),
+        resources_text(record.free),
+        resources_text(record.capacity) + (", preemptible" if record.preemptible else ""),
+        record.trouble,
+    )

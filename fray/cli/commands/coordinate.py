@@ -1,0 +1,49 @@
+"""`fray coordinate`: the coordinator's pass without an agent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+
+
+@as_command
+@click.option("--once", is_flag=True, help="One pass, also while another process holds the pass's lease.")
+def command(app: App, once: bool) -> None:
+    """Admit the inbox, bury dead agents, repair indexes and remove what is old, as any agent does besides its work.
+
+    With --once, several runs are needed to declare a silent agent dead: its silence adds up between them.
+    """
+    problems = app.run(_once if once else _for_ever)
+    app.show({"problems": problems}, lambda: _tell(problems))
+
+
+def _tell(problems: dict[str, str]) -> None:
+    for key, problem in problems.items():
+        click.echo(f"{key}: {problem}")
+    click.echo(f"done, {len(problems)} problems" if problems else "done")
+
+
+async def _once(core: Core) -> dict[str, str]:
+    from fray_coordinator.coordinate import Pass
+
+    turn = Pass(core, f"once-{core.chance.token()}")
+    await turn.once()
+    return turn.watch.problems | turn.repair.problems
+
+
+async def _for_ever(core: Core) -> dict[str, str]:
+    from fray_coordinator.coordinate import Pass
+
+    turn = Pass(core, f"coordinator-{core.chance.token()}")
+    try:
+        while True:
+            await turn.turn()
+            await core.clock.sleep(core.jittered(core.settings.pass_interval))
+    finally:
+        await turn.resign()

@@ -1,0 +1,37 @@
+"""`fray cost`: what the storage requests cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+
+    from fray.cli.estimate import Line
+
+
+@as_command
+def command(app: App) -> None:
+    """Estimate from the cluster's settings, and count from its agents' records, what its requests cost.
+
+    At the list prices of GCS and S3 in a single region; storage and traffic are not included. Requests to local files
+    cost nothing: for such a root it is what a bucket with the usual settings would cost.
+    """
+    lines = app.run(_estimate)
+    rows = [(line.what, f"{line.class_a:,.0f}", f"{line.class_b:,.0f}", f"${line.dollars:,.4f}") for line in lines]
+    columns = ("", "WRITES+LISTS", "READS", "COST")
+    data = [{"what": o.what, "writes_and_lists": o.class_a, "reads": o.class_b, "dollars": o.dollars} for o in lines]
+    app.show(data, lambda: output.print_table(columns, rows))
+
+
+async def _estimate(core: Core) -> list[Line]:
+    from fray_coordinator.lookup import read_agents
+    from fray_layouts.records import Settings
+
+    from fray.cli.estimate import estimates, spent
+
+    agents = [agent.record for agent in await read_agents(core, problems={})]
+    return [*estimates(Settings() if core.store.local else core.settings), *spent(agents)]

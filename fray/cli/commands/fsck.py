@@ -1,0 +1,42 @@
+"""`fray fsck`: inconsistencies, in words, and their repair."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_coordinator.fsck import Trouble
+
+
+@as_command
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, then look again.")
+def command(app: App, repair: bool) -> None:
+    """Read the whole cluster and explain what does not fit together; exit code 1 if something is left.
+
+    On a live cluster some of it is work in progress: look again before you worry. Everything that --repair does is
+    what agents do by themselves on their repair interval, and safe while they run.
+    """
+    troubles = app.run(lambda core: _run(core, repair))
+    app.show([asdict(trouble) for trouble in troubles], lambda: _tell(troubles))
+    sys.exit(bool(troubles))
+
+
+def _tell(troubles: list[Trouble]) -> None:
+    for trouble in troubles:
+        click.echo(f"{trouble.key}\n    {trouble.what}; {trouble.remedy}")
+    click.echo(f"{len(troubles)} troubles" if troubles else "everything fits together")
+
+
+async def _run(core: Core, repair: bool) -> list[Trouble]:
+    from fray_coordinator import fsck
+
+    if repair:
+        await fsck.repair(core)
+    return await fsck.check(core)

@@ -1,0 +1,64 @@
+"""`fray init`: a cluster with settings of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+import msgspec
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import Record, Settings
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+
+_NOT_CHOSEN = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
+_CHOICES = {f.name: type(f.default) for f in msgspec.structs.fields(Settings) if f.name not in _NOT_CHOSEN}
+
+
+def _options(function: Any) -> Any:
+    for name, kind in reversed(_CHOICES.items()):
+        unit = "N" if kind is int else "SECONDS"
+        function = click.option(f"--{name.replace('_', '-')}", type=kind, metavar=unit)(function)
+    return function
+
+
+@as_command
+@_options
+@click.argument("at", required=False, metavar="[ROOT]")
+def command(app: App, at: str | None, **chosen: Any) -> None:
+    """Create the cluster under ROOT and print its settings; they cannot be changed later.
+
+    A cluster is also created, with the usual settings, by whoever joins it or submits to it first.
+    """
+    wanted = {name: value for name, value in chosen.items() if value is not None}
+    settings = asyncio.run(_create(App(at or app.given_root, app.json).root, wanted))
+    data = {name: getattr(settings, name) for name in ("cluster_id", "layout", *_CHOICES)}
+    app.show(data, lambda: output.print_pairs([(name, f"{value}") for name, value in data.items()]))
+
+
+async def _create(root: str, wanted: dict[str, Any]) -> Settings:
+    from fray_coordinator.clock import SystemClock
+    from fray_coordinator.core import LOCAL_SETTINGS, open_core
+    from fray_coordinator.store.open import open_backend
+
+    usual = LOCAL_SETTINGS if open_backend(root, SystemClock()).local else Settings()
+    settings = checked(msgspec.structs.replace(usual, **wanted))
+    core = await open_core(root, settings)
+    await core.store.close()
+    for name, value in wanted.items():
+        if value != (has := getattr(core.settings, name)):
+            remedy = f"the cluster at {core.root} exists with {has}; settings cannot be changed, create another root"
+            raise InvalidInput(name, value, remedy)
+    return core.settings
+
+
+def checked(settings: Settings) -> Settings:
+    """The same settings; raises InvalidInput for the first that cannot work."""
+    for name in _CHOICES:
+        if (value := getattr(settings, name)) <= 0:
+            raise InvalidInput(name, value, "give a number above 0")
+    if settings.pass_interval > 2 * settings.beat_interval:
+        raise InvalidInput("pass_interval", settings.pass_interval, "give at most twice beat_interval")
+    return settings

@@ -1,0 +1,43 @@
+"""`fray logs`: what a job printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fray.cli.app import App, as_command
+from fray.cli.commands.run import print_lines
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+
+
+@as_command
+@click.option("--follow", "-f", is_flag=True, help="All attempts from the beginning, until the job has ended.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.argument("job")
+def command(app: App, job: str, follow: bool, tail: int | None) -> None:
+    """Print what JOB's current or last attempt printed."""
+    if follow and tail is not None:
+        raise click.UsageError("--tail and --follow do not go together; give one of them")
+    app.run(lambda core: _follow(core, app, job) if follow else _print(core, app, job, tail))
+
+
+async def _print(core: Core, app: App, text: str, tail: int | None) -> None:
+    from fray_coordinator.follow import read_logs
+    from fray_coordinator.lookup import find_job
+
+    print_lines(await read_logs(core, (await find_job(core, text)).record, tail), app.json)
+
+
+async def _follow(core: Core, app: App, text: str) -> None:
+    from contextlib import aclosing
+
+    from fray_coordinator.follow import follow_chunks
+    from fray_coordinator.lookup import find_job
+
+    job = (await find_job(core, text)).record
+    async with aclosing(follow_chunks(core, job.id)) as chunks:
+        async for chunk in chunks:
+            print_lines(chunk, app.json)

@@ -1,0 +1,58 @@
+"""`fray result`: what a job returned."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from fray_layouts.errors import Permanent
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import Result
+
+
+class NotSucceeded(Permanent):
+    """The job has not succeeded, so it has no result."""
+
+
+@as_command
+@click.argument("job")
+def command(app: App, job: str) -> None:
+    """Print what JOB returned: JSON as JSON, bytes as they are, anything else as Python shows it."""
+    from fray.cluster.info import decode_result
+
+    result, data = app.run(lambda core: _fetch(core, job))
+    value = decode_result(result, data)
+    if app.json:
+        output.print_json({"encoding": result.encoding, "value": _as_json(value)})
+    elif result.encoding == "bytes":
+        click.echo(data, nl=False)
+    else:
+        click.echo(json.dumps(value, ensure_ascii=False) if result.encoding == "json" else repr(value))
+
+
+def _as_json(value: Any) -> Any:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
+
+
+async def _fetch(core: Core, text: str) -> tuple[Result, bytes]:
+    from fray_coordinator.lookup import find_job
+
+    from fray.cli.show import reason
+    from fray.cluster.info import fetch_result
+
+    job = (await find_job(core, text)).record
+    if job.ended_at is None:
+        raise NotSucceeded(f"job {job.id} has not ended, it is {job.status}; `fray logs -f {job.id}` waits for it")
+    if job.status != "succeeded":
+        raise NotSucceeded(f"job {job.id} {job.status}: {reason(job.exit) if job.exit else 'it left no reason'}")
+    return await fetch_result(core, job)

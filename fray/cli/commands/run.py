@@ -1,0 +1,176 @@
+"""`fray run`: submit a command and follow it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+from fray_layouts.errors import InvalidInput
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_coordinator.follow import LogLine
+    from fray_layouts.records import JobRecord
+    from fray_layouts.spec import JobSpec
+
+_STOPPED = 130
+
+
+@as_command
+@click.option("--name", help="Name of the job; by default the program's.")
+@click.option("--cpu", type=float, help="Cores; 1 by default.")
+@click.option("--memory", help="Memory, such as 512MiB or 2GB.")
+@click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8.")
+@click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="A variable; without a value, yours.")
+@click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="A variable whose value is never shown.")
+@click.option("--pool", help="Group of agents that may run it.")
+@click.option("--namespace", help="Scope of actor names.")
+@click.option("--priority", type=int, help="From -500 to 499; higher goes first.")
+@click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
+@click.option("--timeout", type=float, help="Seconds that an attempt may run.")
+@click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
+def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> None:
+    """Submit COMMAND and follow it: its output comes here, its exit code is this command's.
+
+    Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job.
+    """
+    spec = spec_of(words, options)
+    job = app.run(lambda core: _submit(core, spec), create=True)
+    if detach:
+        app.show({"job": job}, lambda: click.echo(job))
+        return
+    click.echo(f"fray: job {job}", err=True)
+    try:
+        code = app.run(lambda core: follow(core, app, job))
+    except KeyboardInterrupt:
+        code = _interrupted(app, job)
+    sys.exit(code)
+
+
+def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
+    """The checked spec of a command and the options that were given."""
+    from fray_layouts.spec import parse_spec
+
+    plain = ("pool", "namespace", "priority", "timeout")
+    fields = {name: options[name] for name in plain if options[name] is not None}
+    if options["retries"] is not None:
+        fields["max_retries_failure"] = options["retries"]
+    resources = {name: options[name] for name in ("cpu", "memory") if options[name] is not None}
+    if options["gpus"] is not None:
+        resources["device"] = _gpus(options["gpus"])
+    environment = {"env_vars": variables(options["env"]), "secret_env_vars": variables(options["secret"])}
+    name = options["name"] or _name_of(words[0])
+    base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
+    return parse_spec({**base, **fields})
+
+
+def variables(given: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE, or NAME alone for the value it has here. Raises InvalidInput, without showing values."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise InvalidInput("--env", name, "it is not set here; write NAME=VALUE")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def _gpus(text: str) -> dict[str, Any]:
+    kind, _, count = text.rpartition(":")
+    if not count.isdigit():
+        raise InvalidInput("--gpus", text, "give a count, or kind:count such as h100:8")
+    return {"kind": "gpu", "variant": kind, "count": int(count)}
+
+
+def _name_of(program: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:64] or "job"
+
+
+async def _submit(core: Core, spec: JobSpec) -> str:
+    from fray.cluster.launch import launch, launcher, prepare
+
+    mine = launcher(core.root)
+    [submitted] = await launch(core, prepare([spec], mine, mine.namespace if mine else ""), mine)
+    return submitted.job.id
+
+
+async def follow(core: Core, app: App, job_id: str) -> int:
+    """Print the job's output until it has ended; the exit code that stands for its end."""
+    from contextlib import aclosing
+
+    from fray_coordinator.follow import follow_chunks
+    from fray_coordinator.lookup import read_job
+
+    from fray.cli.show import job_json
+
+    attempt = 1
+    async with aclosing(follow_chunks(core, job_id, on_waiting=_tell_waiting)) as chunks:
+        async for chunk in chunks:
+            if chunk[0].attempt != attempt:
+                attempt = chunk[0].attempt
+                click.echo(f"fray: attempt {attempt}", err=True)
+            print_lines(chunk, app.json)
+    job = (await read_job(core, job_id)).record
+    if app.json:
+        output.print_json({"type": "job", **job_json(job)}, one_line=True)
+    return _exit_code(job)
+
+
+def print_lines(lines: Iterable[LogLine], as_json: bool) -> None:
+    """Lines of a log: each stream to its own here, byte for byte; or a JSON object each."""
+    for line in lines:
+        if as_json:
+            output.print_json(line_json(line), one_line=True)
+        else:
+            click.echo(line.data + b"\n" * line.complete, nl=False, err=line.stream == "stderr")
+
+
+def line_json(line: LogLine) -> dict[str, Any]:
+    """A line for scripts."""
+    return {
+        "type": "log",
+        "attempt": line.attempt,
+        "time": line.time,
+        "stream": line.stream,
+        "text": line.data.decode(errors="replace"),
+        "complete": line.complete,
+    }
+
+
+def _tell_waiting(job: JobRecord, why: str) -> None:
+    click.echo(f"fray: waiting: {why}", err=True)
+
+
+def _exit_code(job: JobRecord) -> int:
+    from fray.cli.show import reason
+
+    end = job.exit
+    if job.status == "succeeded" or end is None:
+        return 0
+    click.echo(f"fray: job {job.id} {job.status}: {reason(end)}", err=True)
+    if job.status == "stopped":
+        return _STOPPED
+    return 128 + end.signal if end.signal else end.code or 1
+
+
+def _interrupted(app: App, job: str) -> int:
+    from fray_coordinator import stopping
+
+    try:
+        stop = not sys.stdin.isatty() or click.confirm(f"\nfray: stop {job}? (no leaves it running)", err=True)
+    except click.Abort:
+        stop = False
+    if stop:
+        app.run(lambda core: stopping.stop(core, job, "Ctrl-C in fray run"))
+        click.echo(f"fray: stopping {job}", err=True)
+    else:
+        click.echo(f"fray: {job} goes on; `fray logs -f {job}` follows it", err=True)
+    return _STOPPED

@@ -1,0 +1,44 @@
+"""`fray status`: everything about a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray.cli.commands.ps import usage_json
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import Holding, JobRecord
+
+_Found = tuple["JobRecord", "Holding | None", list[str], float]
+
+
+@as_command
+@click.argument("job")
+def command(app: App, job: str) -> None:
+    """Tell everything about JOB: its id, the beginning of its id, or its name."""
+    from fray.cli.show import describe, job_json
+
+    record, holding, waiting, now = app.run(lambda core: _find(core, job))
+    data = {**job_json(record), "usage": usage_json(holding), "waiting": waiting}
+    app.show(data, lambda: output.print_pairs(describe(record, holding, waiting, now)))
+
+
+async def _find(core: Core, text: str) -> _Found:
+    from fray_coordinator.lookup import find_job, live_in, read_agents, why_waiting
+    from fray_layouts.names import Agents
+    from fray_layouts.records import AgentRecord
+
+    job = (await find_job(core, text)).record
+    holding, waiting = None, []
+    if job.ended_at is None and job.lease is not None:
+        agent = await core.records.read(Agents.key(job.lease.agent), AgentRecord)
+        holding = agent.record.holdings.get(job.id) if agent else None
+    elif job.ended_at is None:
+        live = live_in(await read_agents(core, problems={}), job.spec.pool, core.now())
+        waiting = why_waiting(job, live, core.now())
+    return job, holding, waiting, core.now()

@@ -1,0 +1,75 @@
+"""Printing: tables that are plain when nobody looks, and JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+Row = Sequence[str]
+
+
+def print_json(data: Any, one_line: bool = False) -> None:
+    """One JSON document; on one line where several follow each other."""
+    click.echo(json.dumps(data, ensure_ascii=False, indent=None if one_line else 2))
+
+
+def print_table(columns: Row, rows: Sequence[Row]) -> None:
+    """A table: drawn by rich on a terminal, else columns that `awk` can take apart."""
+    if sys.stdout.isatty():
+        _draw(columns, rows)
+        return
+    widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
+    for row in (columns, *rows):
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Labels and what they stand for; what has several lines is indented."""
+    width = max((len(label) for label, _ in pairs), default=0)
+    for label, text in pairs:
+        first, *others = text.splitlines() or [""]
+        click.echo(f"{click.style(label.ljust(width), bold=True)}  {first}".rstrip())
+        for line in others:
+            click.echo(f"{' ' * width}  {line}".rstrip())
+
+
+def _draw(columns: Row, rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console().print(table)
+
+
+_STYLES = {
+    "running": "green",
+    "succeeded": "green",
+    "live": "green",
+    "ok": "green",
+    "failed": "red",
+    "dead": "red",
+    "error": "red",
+    "stopped": "yellow",
+    "warning": "yellow",
+}
+
+
+def ago(seconds: float) -> str:
+    """A length of time for people, in its two largest units at most: "4.2s", "3m10s", "2h5m", "3d4h"."""
+    if seconds < 60:
+        return f"{max(seconds, 0.0):.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours}h"
