@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +58,8 @@ class Carrier:
         ending = await self._run(held, held.job)
         held.phase = "ending"
         await self._end(held, held.job, ending)
-        await asyncio.to_thread(shutil.rmtree, held.directory, ignore_errors=True)
+        if held.task is not None:
+            await held.task.discard()
 
     async def _run(self, held: Held, job: Stored[JobRecord]) -> Ending:
         if held.stop is not None:
@@ -115,7 +115,6 @@ class Carrier:
     async def _task_spec(self, held: Held, job: JobRecord) -> TaskSpec:
         directory = held.directory
         assert directory is not None, "set by carry"
-        await asyncio.to_thread(directory.mkdir, parents=True)
         call = job.spec.entrypoint.callable
         pickle = None
         if call is not None:

@@ -21,7 +21,7 @@ from fray_agents.ledger import Held, Ledger
 
 LIST_LIMIT = 1000
 STALE_LIMIT = 4
-PAID_PACE = (1.0, 1.5, 10.0)
+PAID_PACE = (1.0, 1.5, 5.0)
 FREE_PACE = (0.1, 1.2, 1.0)
 """Waits between looks, in poll intervals: the first after something happened, its growth while nothing does, the
 longest. Where looks are free, a job submitted right after another one is found within milliseconds."""
@@ -42,7 +42,7 @@ class Claimer:
     Attributes:
         may_claim: whether the agent may take work right now (trust, draining, trouble).
         on_claimed: takes over a job whose claim was applied.
-        pool_slots: the pool's free slots as the last pass saw them.
+        pool_slots: the one-core tasks that the pool can run at once, as the last pass saw it.
     """
 
     core: Core
@@ -99,6 +99,7 @@ class Claimer:
                 stale = 0
             elif entry.key() not in self._not_before:
                 stale += 1
+                self._pass_over(entry)
             if stale >= STALE_LIMIT or (not self._candidates and self._more):
                 await self._list()
                 stale = 0
@@ -125,14 +126,23 @@ class Claimer:
 
     def _next(self) -> Pending | None:
         """The entry to try now, if any fits what is free."""
+        order = order_to_try(self._fitting(), self.pool_slots(), self.core.chance.random())
+        return order[0] if order else None
+
+    def _fitting(self) -> list[Pending]:
         free, now = self.ledger.free(), self.core.now()
-        fitting = [
+        return [
             entry
             for key, entry in self._candidates.items()
             if self._not_before.get(key, 0.0) <= now and not shortage(entry.shape, free, self.preemptible)
         ]
-        order = order_to_try(fitting, self.pool_slots(), self.core.chance.random())
-        return order[0] if order else None
+
+    def _pass_over(self, stale: Pending) -> None:
+        """Others have come this far: what could be tried before `stale` is most likely theirs, until the next listing."""
+        for entry in self._fitting():
+            if entry.key() < stale.key():
+                del self._candidates[entry.key()]
+                self._more = True
 
     async def _claim(self, entry: Pending) -> bool:
         """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""

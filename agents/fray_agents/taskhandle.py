@@ -28,6 +28,8 @@ class TaskHandle(Protocol):
 
     async def gone(self) -> None: ...
 
+    async def discard(self) -> None: ...
+
 
 StartTask = Callable[[TaskSpec, float, int | None], Awaitable[TaskHandle]]
 """Starts a task that may run until the boot time given, holding the descriptor of the host's lock."""

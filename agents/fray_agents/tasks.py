@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -41,7 +42,7 @@ class TaskSpec:
     """One attempt to run.
 
     Attributes:
-        directory: exists and is empty; its own for each attempt.
+        directory: made by `start`, removed by `discard`; its own for each attempt.
         command: program and arguments, or
         callable_pickle: cloudpickle of (function, args, kwargs).
         env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
@@ -117,7 +118,7 @@ class Task:
             StartFailed: this host cannot run it; that is not the job's fault.
         """
         try:
-            await asyncio.to_thread(_write_call, spec)
+            await asyncio.to_thread(_furnish, spec)
             task = cls(spec, await _start_runner(lock_fd))
         except OSError as error:
             raise StartFailed(f"the task's runner could not be started on this host: {error}") from error
@@ -161,6 +162,10 @@ class Task:
     async def gone(self) -> None:
         """Return when the runner, and with it every process of the task, has ended."""
         await asyncio.shield(self._listener)
+
+    async def discard(self) -> None:
+        """Remove the directory and all that is in it; the task must be gone."""
+        await asyncio.to_thread(shutil.rmtree, self._spec.directory, ignore_errors=True)
 
     def _send(self, **message: Any) -> None:
         if not self._stdin.is_closing():
@@ -258,7 +263,8 @@ def _order(spec: TaskSpec, deadline: float, lock_fd: int | None) -> dict[str, An
     }
 
 
-def _write_call(spec: TaskSpec) -> None:
+def _furnish(spec: TaskSpec) -> None:
+    spec.directory.mkdir(parents=True, exist_ok=True)
     if spec.callable_pickle is not None:
         (spec.directory / "call.pickle").write_bytes(spec.callable_pickle)
 

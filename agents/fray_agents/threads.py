@@ -11,6 +11,7 @@ import asyncio
 import ctypes
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
@@ -48,6 +49,7 @@ class ThreadTask:
         """As `Task.start`; the deadline means nothing here: no thread outlives its agent's process."""
         if spec.callable_pickle is None:
             return await Task.start(spec, deadline, lock_fd)
+        spec.directory.mkdir(parents=True, exist_ok=True)
         started = cls(spec)
         started._thread.start()
         return started
@@ -78,6 +80,10 @@ class ThreadTask:
     async def gone(self) -> None:
         """Return when the attempt has ended."""
         await asyncio.shield(self.exit)
+
+    async def discard(self) -> None:
+        """Remove the directory and all that is in it."""
+        await asyncio.to_thread(shutil.rmtree, self._spec.directory, ignore_errors=True)
 
     def _work(self) -> None:
         _environ.set(self._spec.env)

@@ -49,6 +49,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumps.jumped
 
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """At once: a thread would take real time, in which virtual time runs away."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
 
 class VirtualClock:
     """The running loop's time as a `Clock`."""
@@ -67,6 +76,8 @@ class Way:
     """One participant's way to the shared store; every request lets others run first.
 
     Attributes:
+        asked: (verb, key or prefix) of every request so far; a conditional read that found nothing new is followed by
+            ("unchanged", key).
         cut: every request ends in a time-out, without effect.
         before: what happens, once, just before a request of this verb on a key that begins like this.
     """
@@ -76,6 +87,7 @@ class Way:
 
     def __init__(self, contents: Contents, clock: VirtualClock) -> None:
         self.root = "memory://virtual"
+        self.asked: list[tuple[str, str]] = []
         self.cut = False
         self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
         self._backend = MemoryBackend(self.root, contents, clock)
@@ -86,7 +98,10 @@ class Way:
 
     async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
         await self._pass("get_if_changed", key)
-        return await self._backend.get_if_changed(key, version)
+        answer = await self._backend.get_if_changed(key, version)
+        if isinstance(answer, NotModified):
+            self.asked.append(("unchanged", key))
+        return answer
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         await self._pass("put", key)
@@ -111,6 +126,7 @@ class Way:
         """The contents stay."""
 
     async def _pass(self, verb: str, key: str) -> None:
+        self.asked.append((verb, key))
         await asyncio.sleep(0)
         for wanted in [w for w in self.before if w[0] == verb and key.startswith(w[1])]:
             await self.before.pop(wanted)()
@@ -127,9 +143,10 @@ class Cluster:
     clock: VirtualClock = field(default_factory=VirtualClock)
     ways: list[Way] = field(default_factory=list)
 
-    async def core(self) -> Core:
-        """One more participant."""
+    async def core(self, local: bool = True) -> Core:
+        """One more participant; `local`: whether requests are free to it."""
         way, chance = Way(self.contents, self.clock), Chance(len(self.ways))
+        way.local = local
         self.ways.append(way)
         return await core_on(Store(way, self.clock, chance), self.settings, self.clock, chance)
 

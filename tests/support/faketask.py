@@ -1,0 +1,64 @@
+"""Tasks without processes, for agents in virtual time: they take a while, then succeed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from fray_agents.taskhandle import StartTask, TaskHandle
+from fray_agents.tasks import ResultFile, TaskExit, TaskSpec
+from fray_layouts.records import Exit, Usage
+
+
+class FakeTask:
+    """Ends after `seconds`; `output` is its one log chunk, `result` what it returned (bytes)."""
+
+    def __init__(self, spec: TaskSpec, folder: Path, seconds: float, output: bytes, result: bytes | None) -> None:
+        self.usage = Usage()
+        loop = asyncio.get_running_loop()
+        self.exit: asyncio.Future[TaskExit] = loop.create_future()
+        self._chunk = folder / f"{spec.directory.name}.log"
+        self._output = output
+        self._result = result
+        loop.call_later(seconds, self._end, "success")
+
+    def set_deadline(self, boottime: float) -> None:
+        self.deadline = boottime
+
+    def stop(self, grace: float, why: str) -> None:
+        self._end(why)
+
+    def kill(self) -> None:
+        self._end("stopped")
+
+    async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+        await asyncio.shield(self.exit)
+        if self._output:
+            self._chunk.write_bytes(self._output)
+            yield 1, self._chunk
+
+    async def gone(self) -> None:
+        await asyncio.shield(self.exit)
+
+    async def discard(self) -> None:
+        """Nothing was made."""
+
+    def _end(self, kind: str) -> None:
+        if self.exit.done():
+            return
+        file = None
+        if kind == "success" and self._result is not None:
+            path = self._chunk.with_suffix(".result")
+            path.write_bytes(self._result)
+            file = ResultFile(path, "bytes", len(self._result))
+        self.exit.set_result(TaskExit(Exit(kind=kind), file, True))
+
+
+def fake(folder: Path, seconds: dict[str, float], output: bytes = b"", result: bytes | None = None) -> StartTask:
+    """A way to start such tasks; `seconds` says how long each takes, by its job's name; `folder` is theirs."""
+
+    async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        return FakeTask(spec, folder, seconds[spec.env["FRAY_JOB_NAME"]], output, result)
+
+    return start
