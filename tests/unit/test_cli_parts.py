@@ -1,0 +1,162 @@
+"""The parts of the command line that need no cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from fray_layouts.records import AgentRecord, Settings
+
+from fray.cli import cli
+from fray.cli.commands.agent import capacity_of
+from fray.cli.commands.run import spec_of, variables
+from fray.cli.commands.submit import read_specs
+from fray.cli.estimate import estimates, spent
+from fray.cli.output import ago, print_table
+from fray.errors import InvalidInput
+
+NOTHING_GIVEN = dict.fromkeys(
+    ("name", "cpu", "memory", "gpus", "pool", "namespace", "priority", "retries", "timeout")
+) | {"env": (), "secret": ()}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0.0s"), (4.25, "4.2s"), (59.4, "59s"), (190, "3m10s"), (7500, "2h5m"), (270_000, "3d3h")],
+)
+def test_lengths_of_time(seconds: float, text: str) -> None:
+    assert ago(seconds) == text
+
+
+def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("JOB", "STATUS"), [("long-name", "ok"), ("x", "")])
+    assert capsys.readouterr().out == "JOB        STATUS\nlong-name  ok\nx\n"
+
+
+HELP = """
+import sys
+from fray.cli import cli
+cli(["--help"], standalone_mode=False)
+print([module for module in sys.modules if "commands." in module or module.startswith("fray_coordinator")])
+"""
+
+
+def test_help_names_every_command_without_importing_any() -> None:
+    out = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True).stdout
+    assert out.endswith("[]\n")
+    assert all(f"  {name} " in out for name in ("run", "submit", "ps", "status", "logs", "result", "stop", "agent"))
+
+
+@pytest.mark.parametrize("name", cli.list_commands(None))  # type: ignore[arg-type]
+def test_every_command_has_help_and_the_common_options(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert all(option in result.output for option in ("--root", "--json", "--debug"))
+
+
+def test_options_of_run_become_the_spec() -> None:
+    given = NOTHING_GIVEN | {
+        "name": "train",
+        "cpu": 2.5,
+        "memory": "2GB",
+        "gpus": "h100:8",
+        "env": ("A=1=2",),
+        "secret": ("B=x",),
+        "pool": "fast",
+        "priority": 7,
+        "retries": 3,
+        "timeout": 9.0,
+    }
+    spec = spec_of(("python", "x.py"), given)
+    assert (spec.name, spec.entrypoint.command) == ("train", ["python", "x.py"])
+    assert (spec.resources.cpu, spec.resources.memory) == (2.5, 2 * 10**9)
+    assert spec.resources.device is not None
+    assert (spec.resources.device.variant, spec.resources.device.count) == ("h100", 8)
+    assert (spec.environment.env_vars, spec.environment.secret_env_vars) == ({"A": "1=2"}, {"B": "x"})
+    assert (spec.pool, spec.priority, spec.max_retries_failure, spec.timeout) == ("fast", 7, 3, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [("/usr/bin/python3.11", "python3.11"), ("./my tool!", "my-tool"), ("...", "job"), ("é", "job")],
+)
+def test_a_job_is_named_after_its_program(program: str, name: str) -> None:
+    assert spec_of((program,), NOTHING_GIVEN).name == name
+
+
+def test_a_variable_without_a_value_is_taken_from_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "value")
+    assert variables(["MINE", "OTHER=", "X=a=b"]) == {"MINE": "value", "OTHER": "", "X": "a=b"}
+    with pytest.raises(InvalidInput, match="NOT_MINE"):
+        variables(["NOT_MINE"])
+
+
+@pytest.mark.parametrize("text", ["many", "h100:", "h100:x"])
+def test_gpus_are_a_count_with_or_without_a_kind(text: str) -> None:
+    with pytest.raises(InvalidInput, match="--gpus"):
+        spec_of(("x",), NOTHING_GIVEN | {"gpus": text})
+    with pytest.raises(InvalidInput, match="--gpus"):
+        capacity_of(None, None, text)
+
+
+def test_what_an_agent_offers_can_be_said() -> None:
+    offered = capacity_of(1.5, "1GiB", "H100:8")
+    assert (offered.cpu, offered.memory, offered.device, offered.device_count) == (1500, 2**30, "gpu-h100", 8)
+    assert capacity_of(None, None, "0").device == ""
+    with pytest.raises(InvalidInput, match="--cpu"):
+        capacity_of(-1, None, None)
+
+
+A_JOB = {"name": "a", "entrypoint": {"command": ["true"]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (json.dumps(A_JOB), ["a"]),
+        (json.dumps([A_JOB, {**A_JOB, "name": "b"}]), ["a", "b"]),
+        ("name: a\nentrypoint: {command: [echo, hi]}\n---\nname: b\nentrypoint:\n  command: [ls]\n", ["a", "b"]),
+        ("- {name: a, entrypoint: {command: [ls]}}\n- {name: b, entrypoint: {command: [ls]}}\n", ["a", "b"]),
+    ],
+)
+def test_jobs_are_read_from_json_and_yaml(text: str, names: list[str]) -> None:
+    assert [spec.name for spec in read_specs(text)] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "neither JSON .* nor YAML"),
+        ("", "it holds no job"),
+        ("[]", "it holds no job"),
+        ("just words", "job 1: 'just words'"),
+        ('{"name": "a"}', "entrypoint: None .*missing"),
+        (json.dumps([A_JOB, {**A_JOB, "cpus": 3}]), "job 2: cpus: 3 .*no such field"),
+        (json.dumps({**A_JOB, "resources": {"cpu": -1}}), r"resources\.cpu: -1"),
+    ],
+)
+def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read_specs(text)
+
+
+def test_costs_follow_the_settings() -> None:
+    idle, busy, turn, jobs = estimates(Settings())
+    assert idle.class_a == 2 * 30 * 24 * 60  # a beat and a repair's list each minute
+    assert idle.class_b == 30 * 86400 / 10
+    assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + 259_200 * 0.0004 / 1000)
+    assert busy.class_a > 6 * idle.class_a
+    assert estimates(Settings(idle_beat_interval=30.0))[0].class_a > idle.class_a
+    assert (turn.class_b, jobs.class_a, jobs.class_b) == (0, 7000, 8000)
+
+
+def test_agents_counts_are_added_up() -> None:
+    def agent(**requests: int) -> AgentRecord:
+        return AgentRecord(id="a", host="h", pool="p", requests=requests)
+
+    [line] = spent([agent(writes=1, lists=2, reads=3, deletes=4), agent(writes=10), agent()])
+    assert (line.class_a, line.class_b) == (13, 3)
+    assert spent([]) == []
