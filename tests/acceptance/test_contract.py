@@ -89,13 +89,13 @@ def test_a_client_with_the_standard_library_alone_runs_a_job(root: Path) -> None
 
 def test_logs_and_results_are_exact_bytes_however_large(root: Path) -> None:
     script = (
-        "import os, sys; sys.stdout.buffer.write(bytes(range(256)) * 4000 + b'no newline');"
+        "import os, sys; sys.stdout.buffer.write(bytes(range(256)) * 4000 + b'a long line ' * 4000);"
         "open(os.environ['FRAY_RESULT'], 'wb').write(b'\\xff' * 100_000)"
     )
     spec = {"name": "bytes", "entrypoint": {"command": [sys.executable, "-c", script]}}
     client.drop(root, "bytes", json.dumps(spec).encode())
     (job,) = ended(root, "bytes")
-    assert client.log_of(root, job) == bytes(range(256)) * 4000 + b"no newline"
+    assert client.log_of(root, job) == bytes(range(256)) * 4000 + b"a long line " * 4000
     assert client.result_of(root, job) == b"\xff" * 100_000
     assert job["result"]["key"] == f"work/{job['id']}/1/0/result"
 
