@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import Skip, claim, holds
@@ -24,17 +24,16 @@ from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced, post
 from fray_coordinator.protocol.index import Care, care_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.stop import request_stop
-from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Lease, Resources, Settings, Stop
-from fray_layouts.spec import parse_spec
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.records import Exit, Holding, Lease, Resources, Settings
 from msgspec.structs import replace
 
+from tests.model.essence import NOW, Beat, Job, agent_essence, agent_record, essence, record
 from tests.model.explorer import Step
 
-SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "max_retries_failure": 1})
 SETTINGS = Settings(requeue_backoff=0.0)
-NOW = 1000.0
 A, C = "A", "C"
+Flight = tuple[Any, ...]
 ENDS = {"success": "success", "failure": "exited", "preemption": "preempted", "stopping": "exited"}
 
 
@@ -51,31 +50,6 @@ class Rules:
     decided_again: bool = True
     holder_heeds_stop: bool = True
     burial_heeds_stop: bool = True
-
-
-class Job(NamedTuple):
-    """What matters of the job's record."""
-
-    status: str = "pending"
-    attempt: int = 1
-    holder: str = ""
-    failures: int = 0
-    preemptions: int = 0
-    deaths: int = 0
-    stop: bool = False
-
-    @property
-    def over(self) -> bool:
-        return is_terminal(record(self))
-
-
-class Beat(NamedTuple):
-    """What matters of an agent's record: its state, the attempt of the job that it lists (0: none), unread mail."""
-
-    state: str = "live"
-    listed: int = 0
-    buried: bool = False
-    mail: bool = False
 
 
 class Agent(NamedTuple):
@@ -102,44 +76,10 @@ class World(NamedTuple):
     beat_c: Beat = Beat()
     a: Agent = Agent()
     c: Agent = Agent()
-    flying: frozenset[tuple[str, ...]] = frozenset()
+    flying: frozenset[Flight] = frozenset()
     reader: tuple[int, Job] | None = None
     settled: bool = False
     faults: frozenset[str] = frozenset()
-
-
-@cache
-def record(job: Job) -> JobRecord:
-    """The real record of which `job` is the essence."""
-    return JobRecord(
-        id="j",
-        spec=SPEC,
-        status=job.status,
-        attempt=job.attempt,
-        lease=Lease(agent=job.holder, host=job.holder, since=NOW) if job.holder else None,
-        failures=job.failures,
-        preemptions=job.preemptions,
-        agent_deaths=job.deaths,
-        stop=Stop(at=NOW) if job.stop else None,
-    )
-
-
-def essence(job: JobRecord) -> Job:
-    holder = job.lease.agent if job.lease else ""
-    return Job(job.status, job.attempt, holder, job.failures, job.preemptions, job.agent_deaths, job.stop is not None)
-
-
-@cache
-def agent_record(name: str, seen: Beat) -> AgentRecord:
-    listed = {"j": Holding(attempt=seen.listed)} if seen.listed else {}
-    return AgentRecord(
-        id=name, host=name, pool="default", state=seen.state, holdings=listed, buried=seen.buried, mail=seen.mail
-    )
-
-
-def agent_essence(agent: AgentRecord) -> Beat:
-    listed = agent.holdings["j"].attempt if agent.holdings else 0
-    return Beat(agent.state, listed, agent.buried, agent.mail)
 
 
 def _last_words(w: World) -> World:

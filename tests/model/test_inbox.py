@@ -1,0 +1,38 @@
+"""The inbox: two agents, one of which may die, a person who changes their mind, and retention."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.explorer import Found, explore
+from tests.model.inboxworld import InboxWorld, Rules
+
+
+def explored(rules: Rules, drops: int, forgets: int, *faults: str) -> Found:
+    world = InboxWorld(rules, drops, forgets, *faults)
+    return explore(world.start, world.steps, world.good, world.broken)
+
+
+@pytest.mark.parametrize(
+    ("drops", "forgets", "faults"),
+    [(1, 2, ("crash", "withdraw", "stop")), (2, 1, ("crash",)), (2, 0, ("stop", "withdraw"))],
+)
+def test_each_dropped_version_runs_once(drops: int, forgets: int, faults: tuple[str, ...]) -> None:
+    assert explored(Rules(), drops, forgets, *faults).holes == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "drops", "forgets", "faults", "hole"),
+    [
+        ("looks_again", 1, 1, (), "a dropped version ran twice"),
+        ("retention_looks", 1, 1, (), "a dropped version ran twice"),
+        ("id_of_version", 1, 0, (), "a dropped version ran twice"),
+        ("same_record", 1, 1, ("withdraw",), "a dropped version ran twice"),
+        ("conditional_delete", 2, 0, (), "stuck"),
+        ("file_goes_anyway", 1, 0, ("stop",), "stuck"),
+    ],
+)
+def test_without_the_rule_a_drop_is_lost_or_runs_twice(
+    rule: str, drops: int, forgets: int, faults: tuple[str, ...], hole: str
+) -> None:
+    assert hole in explored(Rules(**{rule: False}), drops, forgets, *faults).holes
