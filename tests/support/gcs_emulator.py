@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -35,6 +36,7 @@ class Emulator:
         ignore_preconditions: behave like an emulator that knows none.
         denied: kinds of requests that answer 403 (`GET`, `POST`, `DELETE`, `LIST`, `SETTINGS`).
         clock_ahead: seconds by which the `Date` of every answer is wrong.
+        asked: how many requests of each kind came.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Emulator:
     objects: dict[str, Stored] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     generation: int = 1_000_000
+    asked: Counter[str] = field(default_factory=Counter)
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**30)
@@ -110,6 +113,7 @@ class Emulator:
     def _admit(self, request: web.Request, kind: str) -> None:
         if request.match_info["bucket"] != BUCKET:
             raise web.HTTPNotFound(text="The specified bucket does not exist.")
+        self.asked[kind] += 1
         if kind in self.denied:
             raise web.HTTPForbidden(text=f"the caller does not have {kind} access")
 

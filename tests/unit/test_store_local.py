@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,7 @@ def test_a_create_does_not_overwrite_what_appeared_meanwhile(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain `cp` takes no lock: the last step itself must fail."""
+    applied(store, "another", b"")
     fsync = os.fsync
 
     def drop_by_hand(handle: int) -> None:
@@ -206,20 +209,52 @@ def test_what_killed_writers_left_is_swept_after_a_day(store: Store, tmp_path: P
     assert [path.name for path in (tmp_path / ".fray/tmp").iterdir()] == ["new"]
 
 
-def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
-    backend = LocalBackend(tmp_path, SystemClock())
+def test_a_writer_that_is_cancelled_before_its_thread_starts_lets_go_of_its_lock(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LARGE", 0)
+    applied(store, "key", b"one")
 
     async def act() -> None:
+        busy, go = asyncio.get_running_loop(), threading.Event()
+        busy.set_default_executor(ThreadPoolExecutor(max_workers=1))
+        blocking = busy.run_in_executor(None, go.wait, 30)
+        backend = LocalBackend(tmp_path, SystemClock())
+        writer = asyncio.ensure_future(backend.put("key", b"two", ANY))
+        await asyncio.sleep(0)
+        assert len(list(holders(tmp_path / ".fray/locks"))) == 1, "it has its lock and waits for the thread"
+        writer.cancel()
+        await asyncio.wait([writer])
+        go.set()
+        await blocking
+
+    asyncio.run(act())
+    assert list(holders(tmp_path / ".fray/locks")) == []
+
+
+def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
+    class ToldOfSleep(SystemClock):
+        def __init__(self) -> None:
+            self.sleeping = asyncio.Event()
+
+        async def sleep(self, seconds: float) -> None:
+            self.sleeping.set()
+            await super().sleep(seconds)
+
+    async def act() -> None:
+        clock = ToldOfSleep()
+        backend = LocalBackend(tmp_path, clock)
         await backend.put("key", b"one", ANY)
         (lock,) = (tmp_path / ".fray/locks").iterdir()
         with lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             writer = asyncio.ensure_future(backend.put("key", b"two", ANY))
+            await clock.sleeping.wait()
             found = await backend.get("key")
             assert found is not None
             assert found.data == b"one"
-            assert not writer.done()
         await writer
+        assert (tmp_path / "key").read_bytes() == b"two"
 
     asyncio.run(act())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socketserver
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import ABSENT, Applied, Object
+from fray_coordinator.store.metering import Usage
 from fray_coordinator.store.open import open_store
 from fray_layouts.errors import InvalidInput
 
@@ -129,6 +132,42 @@ def test_a_server_that_is_away(root: str, address: str, monkeypatch: pytest.Monk
         monkeypatch.setenv(variable, value)
     with pytest.raises(StoreUnavailable, match="onnect"):
         asyncio.run(open_store(root, patience=0.3))
+
+
+@pytest.mark.parametrize(("root", "address"), [("gs://b", "STORAGE_EMULATOR_HOST"), ("s3://b", "AWS_ENDPOINT_URL")])
+def test_a_server_that_breaks_every_connection(root: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class HangUp(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangUp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for variable, value in {**AWS, address: f"http://127.0.0.1:{server.server_address[1]}"}.items():
+            monkeypatch.setenv(variable, value)
+        with pytest.raises(StoreUnavailable, match="onnection"):
+            asyncio.run(open_store(root, patience=0.3))
+        server.shutdown()
+
+
+def test_every_request_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = Emulator()
+
+    async def act(root: str) -> Usage:
+        store = await open_store(root)
+        for number in range(5):
+            await store.put(f"key{number}", b"", ABSENT)
+        await store.put("key0", b"other", ABSENT)
+        await store.list("key", after="key0", limit=2)
+        await store.list("key", versions=True)
+        await store.delete("key1")
+        await store.close()
+        return store.usage
+
+    with gcs_emulator(emulator) as server:
+        monkeypatch.setenv(server.address, server.url)
+        usage = asyncio.run(act(f"{server.root}/count"))
+    assert emulator.asked == {"GET": 2, "POST": 6, "LIST": 2, "DELETE": 1}
+    assert usage == Usage(writes=6, lists=2, reads=2, deletes=1)
 
 
 @pytest.mark.parametrize(
