@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
+from fray_agents.claimer import PAID_PACE
 from fray_layouts.records import AgentRecord, Settings
 
 from fray.cli import cli
@@ -146,8 +147,8 @@ def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
 def test_costs_follow_the_settings() -> None:
     idle, busy, turn, jobs = estimates(Settings())
     assert idle.class_a == 2 * 30 * 24 * 60  # a beat and a repair's list each minute
-    assert idle.class_b == 30 * 86400 / 10
-    assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + 259_200 * 0.0004 / 1000)
+    assert idle.class_b == 30 * 86400 / PAID_PACE[2]  # looks at the doorbell, at their slowest
+    assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + idle.class_b * 0.0004 / 1000)
     assert busy.class_a > 6 * idle.class_a
     assert estimates(Settings(idle_beat_interval=30.0))[0].class_a > idle.class_a
     assert (turn.class_b, jobs.class_a, jobs.class_b) == (0, 7000, 8000)

@@ -1,0 +1,362 @@
+"""The command line against a real agent on a real root."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fray.cli import cli
+
+FRAY = [sys.executable, "-m", "fray"]
+SECRET = "hunter2-is-secret"
+
+
+class Shell:
+    """Runs commands on one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __call__(self, *words: str, code: int = 0, stdin: str | None = None) -> Result:
+        result = CliRunner(env={"FRAY_CLUSTER_SPEC": str(self.root)}).invoke(cli, words, input=stdin)
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        environ = {**os.environ, "FRAY_CLUSTER_SPEC": str(self.root)}
+        return subprocess.Popen([*FRAY, *words], env=environ, text=True, **options)
+
+    def detached(self, *words: str) -> str:
+        return self("run", "--detach", *words).stdout.strip()
+
+    def until_status(self, job: str, status: str) -> None:
+        until(lambda: self.json("status", job)["status"] == status)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A root with an agent of two cores."""
+    shell = Shell(tmp_path_factory.mktemp("root"))
+    shell("init", "--repair-interval", "1")
+    agent = shell.start("agent", "--cpu", "2", "--memory", "4GB", stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    assert "2 cores, 3.7 GiB" in agent.stdout.readline()
+    yield shell
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(30) == 0
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Shell:
+    """A root without an agent."""
+    shell = Shell(tmp_path / "root")
+    shell("init")
+    return shell
+
+
+def test_run_follows_a_command_and_ends_like_it(shell: Shell) -> None:
+    done = shell("run", "--", "sh", "-c", "echo out; echo err >&2; printf tail; exit 7", code=7)
+    assert done.stdout == "out\ntail"
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("fray: job sh-")
+    assert lines[1] == "err"
+    assert lines[2].endswith("failed: exited: exit code 7")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["true"], 0), (["sh", "-c", "kill -TERM $$"], 128 + 15), (["no-such-program"], 127)],
+)
+def test_run_has_the_exit_code_of_the_job(shell: Shell, words: list[str], code: int) -> None:
+    shell("run", "--", *words, code=code)
+
+
+def test_a_timeout_is_a_failure_that_says_so(shell: Shell) -> None:
+    done = shell("run", "--timeout", "0.1", "--", "sleep", "1000", code=128 + 15)
+    assert "timeout: ran longer than its timeout of 0.1 s" in done.stderr
+
+
+def test_output_is_passed_on_byte_for_byte(shell: Shell) -> None:
+    assert shell("run", "--", "printf", r"\377\000\n\303").stdout_bytes == b"\xff\0\n\xc3"
+
+
+def test_run_for_scripts_prints_a_json_object_a_line(shell: Shell) -> None:
+    lines = [json.loads(line) for line in shell("run", "--json", "--", "echo", "hi").stdout.splitlines()]
+    assert [(line["type"], line.get("text"), line.get("status")) for line in lines] == [
+        ("log", "hi", None),
+        ("job", None, "succeeded"),
+    ]
+
+
+def test_attempts_are_told_apart(shell: Shell) -> None:
+    script = 'echo "attempt $FRAY_ATTEMPT"; test "$FRAY_ATTEMPT" = 2'
+    done = shell("run", "--retries", "1", "--name", "again", "--", "sh", "-c", script)
+    assert done.stdout == "attempt 1\nattempt 2\n"
+    assert "fray: attempt 2\n" in done.stderr
+    job = shell.json("status", "again")
+    assert [past["exit"]["code"] for past in job["history"]] == [1]
+    assert "attempt 1 on" in shell("status", "again").stdout
+    assert shell("logs", "again").stdout == "attempt 2\n"
+    assert shell("logs", "-f", "again").stdout == "attempt 1\nattempt 2\n"
+
+
+def test_the_life_of_a_detached_job(shell: Shell) -> None:
+    job = shell.detached("--name", "life", "--", "sh", "-c", "echo begun; sleep 1000")
+    shell.until_status(job, "running")
+    assert job in shell("ps").stdout
+    [listed] = [one for one in shell.json("ps") if one["id"] == job]
+    assert (listed["status"], listed["attempt"]) == ("running", 1)
+    until(lambda: "begun" in shell("logs", job).stdout)
+    assert "has not ended" in shell("result", job, code=1).stderr
+    assert "stopping" in shell("stop", job).stdout
+    shell.until_status(job, "stopped")
+    assert job not in shell("ps").stdout
+    assert [line.split()[1] for line in shell("ps", "--all").stdout.splitlines() if line.startswith(job)] == ["stopped"]
+    text = shell("status", job).stdout
+    assert "stop " in text
+    assert "fray stop (by user" in text
+    assert shell("stop", job).stdout.split()[-1] == "stopped"
+    assert "stopped" in shell("result", job, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "text", "value"),
+    [
+        ('echo "[1, 2]" > $FRAY_RESULT', "[1, 2]\n", {"encoding": "json", "value": [1, 2]}),
+        ("printf raw > $FRAY_RESULT", "raw", {"encoding": "bytes", "value": "b'raw'"}),
+    ],
+)
+def test_results_are_printed(shell: Shell, script: str, text: str, value: object) -> None:
+    job = shell.detached("--", "sh", "-c", script)
+    shell.until_status(job, "succeeded")
+    assert shell("result", job).stdout == text
+    assert shell.json("result", job) == value
+
+
+def test_the_last_lines_of_a_log(shell: Shell) -> None:
+    shell("run", "--name", "lines", "--", "sh", "-c", "echo 1; echo 2; echo 3")
+    assert shell("logs", "--tail", "2", "lines").stdout == "2\n3\n"
+    lines = [json.loads(line) for line in shell("logs", "lines", "--json").stdout.splitlines()]
+    assert [(line["stream"], line["text"]) for line in lines] == [("stdout", "1"), ("stdout", "2"), ("stdout", "3")]
+    shell("logs", "-f", "--tail", "2", "lines", code=2)
+
+
+def test_usage_and_agents_are_shown(shell: Shell) -> None:
+    shell("run", "--name", "worked", "--", sys.executable, "-c", "x = b'x' * 50_000_000")
+    assert shell.json("status", "worked")["exit"]["usage"]["memory_peak"] > 50_000_000
+    assert "MiB at most" in shell("status", "worked").stdout
+    [agent] = shell.json("agents")
+    assert (agent["state"], agent["capacity"]["cpu"], agent["capacity"]["memory"]) == ("live", 2000, 4 * 10**9)
+    assert agent["id"] in shell("agents").stdout
+
+
+def test_secrets_are_used_and_never_shown(shell: Shell) -> None:
+    words = ["--name", "secretive", "--secret", f"TOKEN={SECRET}", "--env", "PLAIN=seen"]
+    shell("run", *words, "--", "sh", "-c", f'test "$TOKEN" = {SECRET[:7]}"-is-secret"; exit $?')
+    for command in (["status", "secretive"], ["ps", "--all"], ["logs", "secretive"], ["agents"], ["fsck"]):
+        for extra in ([], ["--json"]):
+            assert SECRET not in shell(*command, *extra).output
+    text = shell("status", "secretive").stdout
+    assert "TOKEN=***" in text
+    assert "PLAIN=seen" in text
+
+
+def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(
+        "name: from-yaml\nid: one\nentrypoint: {command: [echo, one]}\n---\n"
+        "name: from-yaml\nid: two\nentrypoint: {command: [echo, two]}\n"
+    )
+    first = shell.json("submit", str(file))
+    assert first == [{"job": "from-yaml-one", "found": False}, {"job": "from-yaml-two", "found": False}]
+    assert shell.json("submit", str(file)) == [{**one, "found": True} for one in first]
+    assert shell("logs", "-f", "from-yaml-two").stdout == "two\n"
+    piped = json.dumps({"name": "piped", "entrypoint": {"command": ["true"]}})
+    assert "piped-" in shell("submit", "-", stdin=piped).stdout
+
+
+def test_a_run_inside_a_job_is_its_child(shell: Shell) -> None:
+    inner = f"{' '.join(FRAY)} run --name inner -- sh -c 'echo $FRAY_NAMESPACE'"
+    done = shell("run", "--name", "outer", "--cpu", "1", "--", "sh", "-c", inner)
+    assert done.stdout == "outer\n"
+    assert shell.json("status", "inner")["parent"]["job"] == shell.json("status", "outer")["id"]
+
+
+def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:
+    following = shell.start("run", "--name", "interrupted", "--", "sleep", "1000", stdin=subprocess.DEVNULL)
+    until(lambda: any(job["spec"]["name"] == "interrupted" and job["lease"] for job in shell.json("ps")))
+    following.send_signal(signal.SIGINT)
+    assert following.wait(30) == 130
+    shell.until_status("interrupted", "stopped")
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", "running"), ("y", "stopped")])
+def test_ctrl_c_asks_at_a_terminal(shell: Shell, answer: str, status: str) -> None:
+    name = f"asked-{answer}"
+    keyboard, terminal = pty.openpty()
+    following = shell.start("run", "--name", name, "--", "sleep", "1000", stdin=terminal, stderr=subprocess.PIPE)
+    until(lambda: any(job["spec"]["name"] == name and job["lease"] for job in shell.json("ps")))
+    following.send_signal(signal.SIGINT)
+    os.write(keyboard, f"{answer}\n".encode())
+    assert following.stderr is not None
+    assert f"stop {name}" in following.stderr.read()
+    assert following.wait(30) == 130
+    shell.until_status(name, status)
+    shell("stop", name)
+    for end in (keyboard, terminal):
+        os.close(end)
+
+
+def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
+    shell("run", "--name", "drawn", "--", "true")
+    screen, terminal = pty.openpty()
+    showing = shell.start("ps", "--all", stdout=terminal)
+    os.close(terminal)
+    seen = b""
+    try:
+        while data := os.read(screen, 65536):
+            seen += data
+    except OSError:  # what Linux says when the other end is closed
+        pass
+    os.close(screen)
+    assert showing.wait(30) == 0
+    assert b"\x1b[" in seen
+    assert b"drawn" in seen
+    assert "\x1b" not in shell("ps", "--all").output
+
+
+def test_jobs_that_wait_say_for_what(empty: Shell) -> None:
+    job = empty.detached("--name", "waits", "--", "true")
+    assert "no live agent in pool default" in empty("status", job).stdout
+    assert empty.json("status", job)["waiting"] == [
+        "no live agent in pool default; start one with `fray agent --pool default`"
+    ]
+
+
+def test_status_says_which_resource_is_short(shell: Shell) -> None:
+    big = shell.detached("--name", "big", "--memory", "1TB", "--", "true")
+    assert "memory: 1000000000000 bytes wanted" in shell("status", big).stdout
+    gpu = shell.detached("--name", "gpu", "--gpus", "h100:8", "--", "true")
+    assert "device: gpu-h100 wanted, none here" in shell("status", gpu).stdout
+    shell("stop", big, gpu)
+
+
+def test_jobs_are_named_by_the_beginning_of_their_id_or_their_name(empty: Shell) -> None:
+    one = empty.detached("--name", "train", "--", "true")
+    other = empty.detached("--name", "train-more", "--", "true")
+    assert empty.json("status", "train")["id"] == one
+    assert empty.json("status", other[:13])["id"] == other
+    empty.detached("--name", "train", "--", "true")
+    assert "2 jobs begin so" in empty("status", "train", code=1).stderr
+    assert "there is no job nothing" in empty("stop", "nothing", code=1).stderr
+
+
+def test_a_file_in_the_inbox_is_admitted_by_a_pass(empty: Shell) -> None:
+    inbox = empty.root / "inbox"
+    inbox.mkdir(exist_ok=True)
+    (inbox / "dropped.json").write_text('{"name": "dropped", "entrypoint": {"command": ["true"]}}')
+    assert empty.json("coordinate", "--once") == {"problems": {}}
+    assert [job["status"] for job in empty.json("ps")] == ["pending"]
+
+
+def test_fsck_tells_and_repairs(empty: Shell) -> None:
+    empty.detached("--", "true")
+    for entry in (empty.root / "pending" / "default").iterdir():
+        entry.unlink()
+    told = empty("fsck", code=1).stdout
+    assert "no agent finds it" in told
+    assert "--repair" in told
+    assert empty("fsck", "--repair").stdout == "everything fits together\n"
+    assert empty.json("fsck") == []
+
+
+def test_doctor_and_cost_speak_plainly(empty: Shell, tmp_path: Path) -> None:
+    assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}
+    (tmp_path / "file").write_text("")
+    assert "error" in empty("doctor", str(tmp_path / "file"), code=1).stdout
+    assert "an idle agent, a month" in empty("cost").stdout
+    assert all(line["dollars"] >= 0 for line in empty.json("cost"))
+
+
+def test_settings_are_chosen_once(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "new")
+    assert shell.json("init", "--beat-interval", "2", "--quarantine", "700")["beat_interval"] == 2.0
+    assert shell.json("init", "--beat-interval", "2")["quarantine"] == 700.0
+    assert "beat_interval: 3.0 " in shell("init", "--beat-interval", "3", code=1).stderr
+    assert "at most twice" in shell("init", "--pass-interval", "99", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["ps", "--root", "ftp://x/y"], 1, "root: 'ftp://x/y' is not accepted"),
+        (["ps", "--root", "/nowhere/at/all"], 1, "there is no cluster at file:///nowhere/at/all"),
+        (["ps", "--root", "local"], 2, "give --root ROOT"),
+        (["status", "no/slash"], 1, "job: 'no/slash' is not accepted"),
+        (["submit", "/no/such/file"], 2, "does not exist"),
+        (["run", "--cpu", "-3", "--", "x"], 1, "resources.cpu: -3.0 is not accepted"),
+        (["run", "--name", "x" * 10_000, "--", "x"], 1, "give at most 128 characters"),
+        (["run", "--memory", "lots", "--", "x"], 1, "resources.memory: 'lots' is not accepted"),
+        (["run", "--env", "NOT_SET_ANYWHERE", "--", "x"], 1, "--env: 'NOT_SET_ANYWHERE' is not accepted"),
+        (["frobnicate"], 2, "No such command"),
+    ],
+)
+def test_errors_are_one_line_with_a_remedy(empty: Shell, words: list[str], code: int, message: str) -> None:
+    result = empty(*words, code=code)
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    if code == 1:
+        assert len(result.stderr.splitlines()) == 1
+    assert empty.json("ps") == []
+
+
+def test_without_a_root_it_says_how_to_name_one() -> None:
+    result = CliRunner(env={"FRAY_CLUSTER_SPEC": None}).invoke(cli, ["ps"])
+    assert result.exit_code == 2
+    assert "--root ROOT or set FRAY_CLUSTER_SPEC" in result.stderr
+
+
+def test_a_root_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    (tmp_path / "cluster.json").write_text('{"layout": 99, "op": "x"}')
+    assert "layout version 99" in shell("ps", code=1).stderr
+    (tmp_path / "cluster.json").write_text("<html>")
+    assert "not a Fray root" in shell("ps", code=1).stderr
+
+
+def test_one_record_that_cannot_be_read_hides_no_other(empty: Shell) -> None:
+    good, bad = empty.detached("--", "true"), empty.detached("--", "true")
+    (empty.root / "jobs" / f"{bad}.json").write_text("garbage")
+    listing = empty("ps", "--all")
+    assert good in listing.stdout
+    assert f"left out: jobs/{bad}.json" in listing.stderr
+
+
+def test_debug_shows_the_traceback(empty: Shell) -> None:
+    failing = empty.start("status", "no-such-job", "--debug", stderr=subprocess.PIPE)
+    _, text = failing.communicate(timeout=30)
+    assert failing.returncode == 1
+    assert "Traceback" in text
+    assert "JobNotFound" in text
