@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any
 from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol.claim import holds
 from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
@@ -29,6 +30,8 @@ from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
+
+log = logging.getLogger("fray")
 
 
 class Departure(StrEnum):
@@ -281,6 +284,8 @@ class Agent:
                     self._heart.fleet = max(len(self._pass.watch.live()), 1)
                 except StoreUnavailable:
                     pass
+                except BadRecord as error:  # the pass is stuck, the agent's own work is not
+                    log.warning("the coordinator's pass cannot run: %s", error)
             elif self._heart.leaving and self._pass.holds_lease:
                 await self._pass.resign()
             await self._core.clock.sleep(self._core.jittered(self._core.settings.pass_interval))

@@ -22,7 +22,7 @@ from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, Object
-from fray_coordinator.submit import enter_child, running_attempt
+from fray_coordinator.submit import enter_child, in_namespace, running_parent
 
 _KEPT_CONTENT = 64 * 1024
 
@@ -85,10 +85,10 @@ class Admission:
             await self._reject(key, drop, str(error))
 
     async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
-        job = record_of_drop(key, drop.version, drop.updated, spec)
-        if spec.parent:
-            attempt = await running_attempt(self.core, spec.parent)
-            job.parent = Parent(job=spec.parent, attempt=attempt, detached=spec.detached)
+        parent = await running_parent(self.core, spec.parent) if spec.parent else None
+        job = record_of_drop(key, drop.version, drop.updated, in_namespace(spec, parent))
+        if parent is not None:
+            job.parent = Parent(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             await enter_child(self.core, job)
         written = await self.core.records.write(names.Jobs.key(job.id), JobRecord, job, None)
         if written.stored is None:

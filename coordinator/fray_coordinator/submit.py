@@ -46,12 +46,13 @@ async def submit(core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | 
         ParentNotRunning: a spec names a parent that has ended, or never was.
         StoreUnavailable: some were perhaps submitted; with ids of their own they can be submitted again.
     """
-    parents = {spec.parent for spec in specs if spec.parent and attempt_of_parent is None}
-    attempts = dict(zip(sorted(parents), await each(sorted(parents), lambda p: running_attempt(core, p)), strict=True))
+    named = sorted({spec.parent for spec in specs if spec.parent and attempt_of_parent is None})
+    parents = dict(zip(named, await each(named, lambda parent: running_parent(core, parent)), strict=True))
 
     async def one(spec: JobSpec) -> Submitted:
-        attempt = attempts.get(spec.parent, attempt_of_parent) if spec.parent else None
-        return await _submit_one(core, await _without_bulk(core, spec), attempt)
+        parent = parents.get(spec.parent)
+        attempt = parent.attempt if parent else attempt_of_parent if spec.parent else None
+        return await _submit_one(core, await _without_bulk(core, in_namespace(spec, parent)), attempt)
 
     done = await each(specs, one, at_once=32)
     pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
@@ -59,13 +60,18 @@ async def submit(core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | 
     return done
 
 
-async def running_attempt(core: Core, parent: str) -> int:
-    """The attempt at which `parent` runs; raises ParentNotRunning."""
+async def running_parent(core: Core, parent: str) -> JobRecord:
+    """The record of `parent`, which runs; raises ParentNotRunning."""
     found = await core.records.read(names.Jobs.key(names.JobId.checked(parent, "parent")), JobRecord)
     if found is None or found.record.status != Status.RUNNING:
         state = "unknown" if found is None else found.record.status
         raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
-    return found.record.attempt
+    return found.record
+
+
+def in_namespace(spec: JobSpec, parent: JobRecord | None) -> JobSpec:
+    """The spec with its own namespace, its parent's, or one named after the job."""
+    return replace(spec, namespace=spec.namespace or (parent.spec.namespace if parent else spec.name))
 
 
 async def put_blob(core: Core, data: bytes) -> str:
@@ -106,7 +112,7 @@ def _record(core: Core, spec: JobSpec, parent_attempt: int | None) -> JobRecord:
     )
     return JobRecord(
         id=job_id,
-        spec=replace(spec, namespace=spec.namespace or spec.name),
+        spec=spec,
         status=str(Status.PENDING),
         submitted_at=now,
         parent=Parent(job=spec.parent, attempt=parent_attempt, detached=spec.detached) if parent_attempt else None,

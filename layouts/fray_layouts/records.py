@@ -176,7 +176,7 @@ class JobRecord(Record, kw_only=True):
     Attributes:
         status: see `fray_coordinator.protocol.transitions`; one that is not known is left alone.
         attempt: number of the current attempt, from 1; only grows. The fence of every commit.
-        lease: the current attempt's holder; only while RUNNING.
+        lease: the current attempt's holder; in a job that has ended, the last one's.
         stop: set once; a job with it is never requeued or restarted.
         failures, preemptions: attempts spent from either budget.
         agent_deaths: attempts in a row that ended with their agent's death and no SIGTERM.
@@ -282,7 +282,7 @@ class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PoolView(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the last pass saw of a pool: live agents, and how many more one-core tasks they could take."""
+    """What the last pass saw of a pool: live agents, and how many one-core tasks they can run at once."""
 
     agents: int = 0
     slots: int = 0

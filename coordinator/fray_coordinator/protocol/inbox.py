@@ -16,7 +16,6 @@ import hashlib
 from fray_layouts.names import JobId
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
-from msgspec.structs import replace
 
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
@@ -33,7 +32,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> Job
     job_id = JobId.given(spec.name, spec.id) if spec.id else JobId.fresh(spec.name, updated, token)
     return JobRecord(
         id=job_id,
-        spec=replace(spec, namespace=spec.namespace or spec.name),
+        spec=spec,
         status=str(Status.UNADMITTED),
         submitted_at=updated,
         inbox=InboxOrigin(key=key, version=version),
