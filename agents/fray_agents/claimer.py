@@ -120,9 +120,14 @@ class Claimer:
         self._listed_at = self.core.clock.boottime()
         rows = await self.core.store.list(Pending.prefix(self.pool), limit=LIST_LIMIT)
         entries = [entry for entry in (Pending.parse(row.key) for row in rows) if entry is not None]
-        self._candidates = {entry.key(): entry for entry in entries if entry.job not in self.ledger.held}
+        self._candidates = {entry.key(): entry for entry in entries if not self._holds(entry)}
         self._not_before = {key: t for key, t in self._not_before.items() if key in self._candidates}
         self._more = len(rows) == LIST_LIMIT
+
+    def _holds(self, entry: Pending) -> bool:
+        """Whether this very attempt is held; a later one of a job that is just being put back is a candidate."""
+        held = self.ledger.held.get(entry.job)
+        return held is not None and held.entry.attempt >= entry.attempt
 
     def _next(self) -> Pending | None:
         """The entry to try now, if any fits what is free."""
@@ -134,7 +139,9 @@ class Claimer:
         return [
             entry
             for key, entry in self._candidates.items()
-            if self._not_before.get(key, 0.0) <= now and not shortage(entry.shape, free, self.preemptible)
+            if entry.job not in self.ledger.held
+            and self._not_before.get(key, 0.0) <= now
+            and not shortage(entry.shape, free, self.preemptible)
         ]
 
     def _pass_over(self, stale: Pending) -> None:
