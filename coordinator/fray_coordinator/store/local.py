@@ -40,8 +40,8 @@ from fray_coordinator.store.locks import Locks
 
 T = TypeVar("T")
 
-LARGE = 256 * 1024
-"""Bytes from which file calls move to a thread; smaller ones take about as long as the way there and back."""
+LARGE = 64 * 1024
+"""Bytes from which file calls move to a thread. The way there and back costs 0.1 ms, reading so much 0.15 ms."""
 
 
 class LocalBackend:
