@@ -16,7 +16,6 @@ class FakeTask:
 
     def __init__(self, spec: TaskSpec, folder: Path, seconds: float, output: bytes, result: bytes | None) -> None:
         self.usage = Usage()
-        self.attempt = spec.env["FRAY_ATTEMPT"]
         loop = asyncio.get_running_loop()
         self.exit: asyncio.Future[TaskExit] = loop.create_future()
         self._chunk = folder / f"{spec.directory.name}.log"

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import contextlib
 
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import TaskSpec
-from fray_coordinator.follow import wait_for
-from fray_coordinator.submit import submit
-from fray_layouts.records import JobRecord, Resources
-from fray_layouts.spec import parse_spec
+from fray_agents.claimer import Claimer
+from fray_agents.ledger import Held, Ledger
+from fray_layouts.names import Pending
+from fray_layouts.records import Resources
 
-from tests.support.faketask import FakeTask
+from tests.support.participants import join, launch
 from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 
 
-class FailsAtFirst(FakeTask):
-    def _end(self, kind: str) -> None:
-        super()._end("exited" if self.attempt == "1" else kind)
-
-
-def test_a_failed_job_starts_again_on_the_same_agent_once_its_backoff_is_over(tmp_path: Path) -> None:
-    async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-        return FailsAtFirst(spec, tmp_path, 0.2, b"", None)
-
-    async def main(cluster: Cluster) -> JobRecord:
+def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_is_let_go() -> None:
+    async def main(cluster: Cluster) -> tuple[float, int]:
+        hand = await join(cluster, "agent")
         core = await cluster.core(local=False)
-        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start))
-        running = asyncio.create_task(agent.run())
-        spec = {"name": "job", "entrypoint": {"command": ["true"]}, "max_retries_failure": 1}
-        (submitted,) = await submit(core, [parse_spec(spec)])
-        done = await wait_for(core, [submitted.job.id])
-        agent.terminate()
-        await running
-        return done[submitted.job.id]
+        job = await launch(core, max_retries_failure=1)
+        (key,) = cluster.keys("pending/")
+        entry = Pending.parse(key)
+        assert entry is not None
+        claimed: list[Held] = []
 
-    job = run(main)
-    assert (job.status, job.attempt) == ("succeeded", 2)
-    assert job.started_at is not None
-    assert job.started_at - job.history[0].ended_at < 10  # back-off 1 s, doorbell a few; a repair comes after 60
+        async def take(held: Held) -> None:
+            claimed.append(held)
+
+        ledger = Ledger(HOST)
+        claimer = Claimer(core, ledger, "agent", "host", "default", False, lambda: True, take, lambda: 1)
+        held = ledger.add(entry)
+        await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(claimer.run(), 10)  # it hears the bell and lists
+        assert not claimed
+        ledger.remove(held)
+        let_go = core.clock.boottime()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(claimer.run(), 20)
+        assert [taken.entry.job for taken in claimed] == [job.id]
+        assert claimed[0].job is not None
+        assert claimed[0].job.record.started_at is not None
+        return claimed[0].job.record.started_at - (core.now() - core.clock.boottime() + let_go), claimed[
+            0
+        ].entry.attempt
+
+    waited, attempt = run(main)
+    assert attempt == 2
+    assert waited < 1
