@@ -118,7 +118,7 @@ def target(
 ) -> Target:
     name: str = request.param
     if name in ("memory", "local"):
-        return Target(name, f"memory://{uuid.uuid4()}" if name == "memory" else str(tmp_path), times=50)
+        return Target(name, f"memory://{uuid.uuid4()}" if name == "memory" else str(tmp_path), times=25)
     server, proxy = running(name)
     for variable, value in server.environment.items():
         monkeypatch.setenv(variable, value)

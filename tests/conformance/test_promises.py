@@ -182,15 +182,17 @@ async def keys(store: Store, prefix: str, after: str | None = None, limit: int |
 
 @every()
 def test_long_listings_come_in_pages(target: Target) -> None:
-    names = [f"page/{number:05}" for number in range(1003)]
+    # Servers answer with a thousand rows at most; without one there are no pages to put together.
+    many = 1003 if target.proxy else 103
+    names = [f"page/{number:05}" for number in range(many)]
 
     async def act(store: Store) -> None:
         for start in range(0, len(names), 50):
             await asyncio.gather(*(applied(store, name) for name in names[start : start + 50]))
         assert await keys(store, "page/") == names
-        assert await keys(store, "page/", limit=1001) == names[:1001]
-        assert await keys(store, "page/", after=names[0], limit=1000) == names[1:1001]
-        assert await keys(store, "page/", after=names[1000]) == names[1001:]
+        assert await keys(store, "page/", limit=many - 2) == names[:-2]
+        assert await keys(store, "page/", after=names[0], limit=many - 3) == names[1:-2]
+        assert await keys(store, "page/", after=names[-3]) == names[-2:]
 
     run(target.open(), act)
 
