@@ -22,6 +22,14 @@ def test_success_of_a_command(tmp_path: Path) -> None:
     assert msgspec.json.decode((tmp_path / "exit.json").read_bytes(), type=type(end.exit)) == end.exit
 
 
+def test_what_a_short_task_used_is_known_too(tmp_path: Path) -> None:
+    usage = end_of(sh(tmp_path, "head -c 2000000 /dev/urandom > file")).exit.usage
+    assert usage is not None
+    assert usage.disk >= 2_000_000
+    assert usage.memory_peak > 500_000
+    assert usage.cpu_seconds > 0
+
+
 def test_exit_code(tmp_path: Path) -> None:
     end = end_of(sh(tmp_path, "exit 3")).exit
     assert (end.kind, end.code, end.message, end.log_chunks) == ("exited", 3, "exit code 3", 0)

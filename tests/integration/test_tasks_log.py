@@ -28,6 +28,11 @@ def peak_memory(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_binary_output_of_both_streams_comes_back_exactly(tmp_path: Path) -> None:
     script = "import os\nfor i in range(200): os.write(1 + i % 2, bytes(range(256)) * i)"
     _, log = asyncio.run(run(spec(tmp_path, [sys.executable, "-c", script])))
@@ -104,6 +109,7 @@ def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
         task = await Task.start(loud, boottime() + FAR, None)
         await until(lambda: task.usage.memory > 0 or task.exit.done(), "a sample, later than a free task's end")
         assert 3 <= len(list((tmp_path / "log").iterdir())) <= 6
+        assert cpu_seconds(task.runner_pid) < 0.5  # it waits, too
         lines = 0
         async for _, path in task.chunks():
             lines += path.read_bytes().count(b"\n")

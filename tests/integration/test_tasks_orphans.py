@@ -33,8 +33,8 @@ asyncio.run(main())
 class Agent:
     """The process, its runner's pid, and what else it prints."""
 
-    def __init__(self, directory: Path, deadline: float) -> None:
-        arguments = [sys.executable, "-c", AGENT, str(directory), STUBBORN, str(deadline)]
+    def __init__(self, directory: Path, deadline: float, script: str = STUBBORN) -> None:
+        arguments = [sys.executable, "-c", AGENT, str(directory), script, str(deadline)]
         self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         self.runner = int(self.line())
 
@@ -74,3 +74,11 @@ def test_a_frozen_agents_tasks_end_at_the_deadline_and_it_learns_so(tmp_path: Pa
     assert boottime() >= deadline
     os.kill(agents[0].process.pid, signal.SIGCONT)
     assert agents[0].line() == "lost"
+
+
+def test_a_task_dies_with_its_runner_when_its_agent_cannot_help(tmp_path: Path, agents: list[Agent]) -> None:
+    agents.append(Agent(tmp_path, boottime() + 600, "echo $$ > pids; while :; do sleep 0.05; done"))
+    pids = asyncio.run(pids_in(tmp_path / "work/pids", 1))
+    os.kill(agents[0].process.pid, signal.SIGSTOP)
+    os.kill(agents[0].runner, signal.SIGKILL)
+    asyncio.run(all_gone(pids))

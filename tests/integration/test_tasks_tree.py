@@ -6,11 +6,12 @@ import asyncio
 import fcntl
 import os
 import signal
+import sys
 from pathlib import Path
 
 from fray_agents.tasks import Task
 
-from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, until, with_task
+from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
 
 
 def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
@@ -130,3 +131,31 @@ def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path) -> N
         assert not locked()
 
     asyncio.run(main(os.open(lock, os.O_CREAT | os.O_RDWR)))
+
+
+# Enlarges its pipe, prints more than one read of the runner takes, and ends.
+PARTING_WORDS = """
+import fcntl, os, sys, time
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)
+open("ready", "w").close()
+while not os.path.exists("go"): time.sleep(0.02)
+os.write(1, b"x" * 999_999 + b"\\n")
+"""
+
+
+def test_a_runner_that_looks_late_sees_what_came_first(tmp_path: Path) -> None:
+    """Frozen, it finds the end of the task, its last words and a stop all at once: the task had succeeded before."""
+
+    async def act(task: Task) -> None:
+        assert task.pid is not None
+        await until((tmp_path / "work/ready").exists, "the pipe is large")
+        os.kill(task.runner_pid, signal.SIGSTOP)
+        (tmp_path / "work/go").touch()
+        await until(lambda: not alive(task.pid or 0), "the task has ended")
+        task.stop(FAR, "stopped")
+        os.kill(task.runner_pid, signal.SIGCONT)
+
+    end = with_task(spec(tmp_path, [sys.executable, "-c", PARTING_WORDS]), act)
+    assert (end.exit.kind, end.complete_before_stop) == ("success", True)
+    log = b"".join(path.read_bytes() for path in (tmp_path / "log").iterdir())
+    assert log.count(b"x") == 999_999

@@ -23,7 +23,8 @@ def spec(
     directory: Path, command: list[str] | None = None, call: Callable[[], Any] | None = None, **fields: Any
 ) -> TaskSpec:
     pickle = None if call is None else cloudpickle.dumps((call, (), {}))
-    return TaskSpec(directory, command, pickle, dict(os.environ), **{"timeout": None, "grace": 5.0, **fields})
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return TaskSpec(directory, command, pickle, env, **{"timeout": None, "grace": 5.0, **fields})
 
 
 def sh(directory: Path, script: str, **fields: Any) -> TaskSpec:
