@@ -28,6 +28,7 @@ from fray_agents.carrier import Carrier
 from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
+from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
 
@@ -123,7 +124,7 @@ class Agent:
         """Join the cluster and work until asked to leave or declared dead."""
         try:
             await self._heart.register()
-            await hostlock.bury_predecessors(self._core, self._lock)
+            await persist(self._core, lambda: hostlock.bury_predecessors(self._core, self._lock))
             loops = [
                 self._claimer.run(),
                 self._heart.listen(),
