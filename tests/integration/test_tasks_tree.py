@@ -83,6 +83,21 @@ def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
     assert not any(map(alive, pids))
 
 
+def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
+    """A host that was frozen whole wakes up: the agent's renewal and the runner's look come in any order."""
+
+    async def act(task: Task) -> None:
+        os.kill(task.runner_pid, signal.SIGSTOP)
+        soon = boottime() + 0.05
+        task.set_deadline(soon)
+        await until(lambda: boottime() > soon, "the deadline has passed")
+        task.set_deadline(boottime() + FAR)
+        os.kill(task.runner_pid, signal.SIGCONT)
+        await task.gone()
+
+    assert with_task(sh(tmp_path, "sleep 600"), act).exit.kind == "lost"
+
+
 def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
     pids: list[int] = []
 

@@ -168,7 +168,8 @@ class Supervisor:
         self._agent.flush()
         for message in self._agent.messages():
             if "deadline" in message:
-                self._deadline = message["deadline"]
+                if _boottime() < self._deadline:  # once it has passed, the job may be someone else's
+                    self._deadline = message["deadline"]
             elif "stop" in message:
                 self._stop(message["why"], f"{message['why']} while it ran", message["stop"])
             else:
