@@ -152,6 +152,7 @@ def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> 
     ending = Ending(Exit(kind="success"), result)
     assert finish(done, 1, "me", ending, NOW, SETTINGS) == Settled(ours=True)
     assert finish(done, 1, "you", ending, NOW, SETTINGS) == Settled(ours=False)
+    assert finish(done, 2, "me", ending, NOW, SETTINGS) == Settled(ours=False)
 
 
 @pytest.mark.parametrize(

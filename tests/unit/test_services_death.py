@@ -295,6 +295,43 @@ def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies() -> N
     run(main, Settings(pass_interval=10.0))
 
 
+def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        first = Pass(await cluster.core(), "p1")
+        await first.turn()
+        await cluster.clock.sleep(LOOK)
+
+        async def frozen_meanwhile() -> None:
+            second = Pass(await cluster.core(), "p2")
+            await passes(second, 60.0)
+            assert second.holds_lease
+
+        cluster.ways[0].before["list", "inbox/"] = frozen_meanwhile
+        await first.turn()
+        assert not first.holds_lease
+        assert (await pass_now(first.core)).holder == "p2"
+
+    run(main)
+
+
+def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        await launch(user)
+
+        async def outage() -> None:
+            cluster.cut()
+
+        cluster.ways[1].before["get", "jobs/"] = outage
+        with pytest.raises(StoreUnavailable):
+            await coordinator.turn()
+        cluster.cut(False)
+        await coordinator.turn()
+        assert (await pass_now(user)).problems == {}
+
+    run(main)
+
+
 def test_a_holder_that_resigns_is_followed_at_once() -> None:
     async def main(cluster: Cluster) -> None:
         first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
