@@ -1,0 +1,74 @@
+"""The main job on servers that speak the real protocols of GCS and S3: a file in a bucket runs on a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fray_coordinator.core import open_core
+from fray_coordinator.sync import run
+
+from tests.support import servers
+from tests.support.agents import QUICK, agents
+from tests.support.servers import Server
+
+
+@pytest.fixture(params=[servers.gcs_emulator, servers.moto], ids=["gcs", "s3"])
+def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A cluster's root in a bucket, with quick settings."""
+    start: Callable[[], AbstractContextManager[Server]] = request.param
+    with start() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        root = f"{server.root}/team/fray"
+        run(_init(root))
+        yield root
+
+
+async def _init(root: str) -> None:
+    await (await open_core(root, QUICK)).store.close()
+
+
+def fray(*words: str) -> str:
+    """What the command prints; it must succeed."""
+    command = [sys.executable, "-m", "fray", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_job_runs_through_the_command_line(root: str, tmp_path: Path) -> None:
+    with agents(root, tmp_path):
+        printed = fray("run", "--root", root, "--", sys.executable, "-c", "print('from afar')")
+        assert printed == "from afar\n"
+        (job,) = json.loads(fray("ps", "--all", "--json", "--root", root))
+        assert (job["status"], job["attempt"]) == ("succeeded", 1)
+        assert "everything fits together" in fray("fsck", "--root", root)
+
+
+@pytest.mark.parametrize("root", [servers.moto], ids=["s3"], indirect=True)
+def test_a_file_dropped_into_the_bucket_with_other_tools_runs(root: str, tmp_path: Path) -> None:
+    files, path = fsspec.core.url_to_fs(root, use_listings_cache=False, skip_instance_cache=True)
+    spec = {"name": "dropped", "entrypoint": {"command": [sys.executable, "-c", "print('hello')"]}}
+
+    def jobs() -> list[dict[str, Any]]:
+        return [json.loads(files.cat_file(key)) for key in files.find(f"{path}/jobs")]
+
+    with agents(root, tmp_path):
+        files.pipe_file(f"{path}/inbox/job.json", json.dumps(spec).encode())
+        deadline = time.monotonic() + 30
+        while [job["status"] for job in jobs()] != ["succeeded"]:
+            assert time.monotonic() < deadline
+        (job,) = jobs()
+        log = files.cat_file(f"{path}/work/{job['id']}/1/0/log-00000001")
+        assert log.endswith(b" stdout F hello\n")
+        assert not files.find(f"{path}/inbox")
