@@ -50,11 +50,13 @@ suspects = st.dictionaries(
 
 
 def agent(**fields: Any) -> AgentRecord:
-    return AgentRecord(**({"id": "a", "host": "h", "pool": "p", "beat": 7, "interval": 5.0} | fields))
+    usual: dict[str, Any] = {"id": "a", "host": "h", "pool": "p", "beat": 7, "interval": 5.0}
+    return AgentRecord(**(usual | fields))
 
 
 def pulse(**fields: Any) -> Pulse:
-    return Pulse(**({"holdings": {}, "interval": 5.0, "free": Resources()} | fields))
+    usual: dict[str, Any] = {"holdings": {}, "interval": 5.0, "free": Resources()}
+    return Pulse(**(usual | fields))
 
 
 # --- beats and mail ----------------------------------------------------------------------------------------------

@@ -37,7 +37,8 @@ def job(status: str = "pending", *, spec: dict[str, Any] | None = None, **fields
 
 
 def running(**fields: Any) -> JobRecord:
-    return job("running", **({"lease": ME, "started_at": NOW - 10} | fields))
+    usual: dict[str, Any] = {"lease": ME, "started_at": NOW - 10}
+    return job("running", **(usual | fields))
 
 
 def ended(record: JobRecord, kind: str, **ending: Any) -> JobRecord:
