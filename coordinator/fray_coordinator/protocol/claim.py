@@ -65,10 +65,9 @@ def expired(job: JobRecord, now: float) -> JobRecord:
 
 def holds(job: JobRecord | None, attempt: int, agent: str) -> bool:
     """Whether `agent` holds `attempt` of the job, by the record's content."""
-    return (
-        job is not None
-        and job.status == Status.RUNNING
-        and job.attempt == attempt
-        and job.lease is not None
-        and job.lease.agent == agent
-    )
+    return job is not None and job.status == Status.RUNNING and names_holder(job, attempt, agent)
+
+
+def names_holder(job: JobRecord, attempt: int, agent: str) -> bool:
+    """Whether the record, running or ended, says that `agent` has or had `attempt`."""
+    return job.attempt == attempt and job.lease is not None and job.lease.agent == agent

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fray_layouts.records import HISTORY, Attempt, Exit, JobRecord, Result, Settings
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.claim import holds
+from fray_coordinator.protocol.claim import holds, names_holder
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
 
@@ -80,13 +80,7 @@ def put_back(job: JobRecord, dead_agent: str, now: float, settings: Settings) ->
 
 
 def _already_ours(job: JobRecord | None, attempt: int, agent: str) -> bool:
-    return (
-        job is not None
-        and job.status == Status.SUCCEEDED
-        and job.attempt == attempt
-        and job.lease is not None
-        and job.lease.agent == agent
-    )
+    return job is not None and job.status == Status.SUCCEEDED and names_holder(job, attempt, agent)
 
 
 def _preempted(job: JobRecord, end: Exit, now: float, settings: Settings) -> JobRecord:
