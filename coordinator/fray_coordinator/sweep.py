@@ -6,17 +6,20 @@ from fray_layouts.names import Work
 from fray_layouts.records import JobRecord
 
 from fray_coordinator.core import Core, each
-from fray_coordinator.protocol.retention import mark
+from fray_coordinator.protocol.retention import is_due, mark
 from fray_coordinator.records import Stored
 
 
 async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
-    """Mark the record expiring, delete the job's data, then the record on condition of the marked version."""
+    """Mark the record expiring, delete the job's data, then the record on condition of the marked version.
+
+    The job has no children left; while the inbox still names it, nothing is removed.
+    """
     origin = job.record.inbox
-    if origin is not None:
-        lies = await core.store.get(origin.key)
-        if lies is not None and lies.version == origin.version:
-            return  # the file still names this record: without it, it would be admitted again
+    lies = await core.store.get(origin.key) if origin is not None else None
+    in_inbox = lies.version if lies is not None else None
+    if not is_due(job.record, core.now(), core.settings, has_children=False, version_in_inbox=in_inbox):
+        return
     update = await core.records.update(job.key, JobRecord, lambda now: mark(now) if now else None, known=job)
     if update.stored is None:
         return
