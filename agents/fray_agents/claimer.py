@@ -7,6 +7,7 @@ be stale, and on the repair interval.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +22,9 @@ from fray_agents.ledger import Held, Ledger
 
 LIST_LIMIT = 1000
 STALE_LIMIT = 4
+STALE = math.inf
+"""When to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
+
 PAID_PACE = (1.0, 1.5, 5.0)
 FREE_PACE = (0.1, 1.2, 1.0)
 """Waits between looks, in poll intervals: the first after something happened, its growth while nothing does, the
@@ -78,7 +82,8 @@ class Claimer:
         self._quiet = first if worked else min(self._quiet * growth, longest)
         try:
             wait = self.core.jittered(self.core.settings.poll_interval * self._quiet)
-            await asyncio.wait_for(self.wake.wait(), wait)
+            async with asyncio.timeout(wait):  # wait_for may swallow a cancellation that comes with the wake
+                await self.wake.wait()
         except TimeoutError:
             return
         self.wake.clear()
@@ -89,7 +94,10 @@ class Claimer:
         """One look; whether anything was claimed."""
         if self.ledger.free().cpu <= 0 and self.ledger.held:
             return False
-        if await self._bell_rang() or self._repair_is_due():
+        rang = await self._bell_rang()
+        if due := self._repair_is_due():
+            self._not_before.clear()
+        if rang or due:
             await self._list()
         claimed = 0
         stale = 0
@@ -97,10 +105,10 @@ class Claimer:
             if await self._claim(entry):
                 claimed += 1
                 stale = 0
-            elif entry.key() not in self._not_before:
+            elif self._not_before[entry.key()] == STALE:
                 stale += 1
                 self._pass_over(entry)
-            if stale >= STALE_LIMIT or (not self._candidates and self._more):
+            if stale >= STALE_LIMIT or (self._more and self._next() is None):
                 await self._list()
                 stale = 0
         return claimed > 0
@@ -145,7 +153,7 @@ class Claimer:
         ]
 
     def _pass_over(self, stale: Pending) -> None:
-        """Others have come this far: what could be tried before `stale` is most likely theirs, until the next listing."""
+        """Others have come this far: what could be tried before `stale` is left to them until the next listing."""
         for entry in self._fitting():
             if entry.key() < stale.key():
                 del self._candidates[entry.key()]
@@ -154,7 +162,6 @@ class Claimer:
     async def _claim(self, entry: Pending) -> bool:
         """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
         held = self.ledger.add(entry)
-        self._candidates.pop(entry.key(), None)
         while True:
             try:
                 answer = await try_claim(self.core, entry, self.agent, self.host)
@@ -165,14 +172,12 @@ class Claimer:
                 self.ledger.remove(held)
                 raise
         self.tally.rejected += answer.rejections
-        self._not_before.pop(entry.key(), None)
         if isinstance(answer, Claimed):
             self.tally.won += 1
+            self._candidates.pop(entry.key(), None)
             held.job, held.phase = answer.job, "running"
             await self.on_claimed(held)
             return True
         self.ledger.remove(held)
-        if answer.until is not None:
-            self._candidates[entry.key()] = entry
-            self._not_before[entry.key()] = answer.until
+        self._not_before[entry.key()] = STALE if answer.until is None else answer.until
         return False

@@ -130,7 +130,8 @@ class Heart:
             if wait <= 0:
                 return
             try:
-                await asyncio.wait_for(self.ledger.changed.wait(), wait)
+                async with asyncio.timeout(wait):  # wait_for may swallow a cancellation that comes with the change
+                    await self.ledger.changed.wait()
             except TimeoutError:
                 return
 

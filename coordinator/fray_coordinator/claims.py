@@ -15,6 +15,9 @@ from fray_coordinator.protocol.claim import Skip, claim, holds
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.records import Stored
 
+RECORD_PATIENCE = 10.0
+"""Seconds after its submission that an entry's record may still be on its way; what is older was left behind."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
@@ -43,7 +46,8 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str) -> Claime
     current = await core.records.read(names.Jobs.key(entry.job), JobRecord)
     while True:
         if current is None:
-            return NotClaimed(None, rejections)
+            young = core.now() - entry.time < RECORD_PATIENCE
+            return NotClaimed(core.now() + core.settings.poll_interval if young else None, rejections)
         if holds(current.record, entry.attempt, agent):
             return Claimed(current, rejections)
         lease = Lease(agent=agent, host=host, since=core.now())

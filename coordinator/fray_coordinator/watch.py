@@ -58,12 +58,12 @@ class Watch:
         return self._known
 
     def pools(self) -> dict[str, PoolView]:
-        """Per pool: its live agents and free one-core slots."""
+        """Per pool: its live agents and the one-core tasks they can run at once."""
         views: dict[str, PoolView] = {}
         for agent in self.live().values():
             view = views.setdefault(agent.record.pool, PoolView())
             view.agents += 1
-            view.slots += slots(agent.record.free)
+            view.slots += slots(agent.record.capacity)
         return views
 
     async def _read_all(self) -> None:

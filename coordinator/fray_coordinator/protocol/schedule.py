@@ -76,7 +76,7 @@ def slots(free: Resources) -> int:
 def order_to_try(fitting: Sequence[Pending], pool_slots: int, draw: float) -> list[Pending]:
     """The entries in the order in which one claimer should try them.
 
-    With as many claimers as the pool has free slots K, all beginning at the head would fight for one job. Each begins
+    With as many claimers as the pool has slots K, all beginning at the head would fight for one job. Each begins
     somewhere within the first K of the same priority as the head: those jobs are all about to run anyway.
 
     Args:

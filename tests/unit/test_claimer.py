@@ -1,0 +1,72 @@
+"""What an agent's search for work does with an index that is out of date."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from fray_agents.claimer import Claimer
+from fray_agents.ledger import Held, Ledger
+from fray_coordinator import index
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.stopping import stop
+from fray_coordinator.submit import submit
+from fray_layouts.records import JobRecord, Resources
+from fray_layouts.spec import parse_spec
+
+CAPACITY = Resources(cpu=1000, memory=2**33, disk=2**33)
+
+
+async def submitted(core: Core) -> JobRecord:
+    spec = parse_spec({"name": "job", "entrypoint": {"command": [sys.executable, "-c", "pass"]}})
+    return (await submit(core, [spec]))[0].job
+
+
+async def first_claim(core: Core) -> Held:
+    """What a claimer that sees the root for the first time takes over first."""
+    found: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
+
+    async def take(held: Held) -> None:
+        found.set_result(held)
+
+    claimer = Claimer(
+        core, Ledger(CAPACITY), "agent", "host", "default", False, lambda: not found.done(), take, lambda: 8
+    )
+    search = asyncio.create_task(claimer.run())
+    try:
+        return await asyncio.wait_for(found, 20)
+    finally:
+        search.cancel()
+
+
+def test_entries_of_jobs_that_have_ended_are_passed_over_once() -> None:
+    async def scenario() -> tuple[str, JobRecord, int]:
+        core = await open_core("memory://claimer-stale")
+        for _ in range(12):
+            job = await submitted(core)
+            await stop(core, job.id, "not wanted")
+            await index.enter(core, job)
+        wanted = await submitted(core)
+        before = core.store.usage.snapshot()
+        held = await first_claim(core)
+        return held.entry.job, wanted, (core.store.usage - before).lists
+
+    claimed, wanted, lists = asyncio.run(scenario())
+    assert claimed == wanted.id
+    assert lists <= 4
+
+
+def test_an_entry_whose_record_is_still_on_its_way_is_tried_again() -> None:
+    async def scenario() -> tuple[str, str]:
+        core, writer = await open_core("memory://claimer-early"), await open_core("memory://claimer-draft")
+        job = await submitted(writer)
+        await index.enter(core, job)
+        search = asyncio.create_task(first_claim(core))
+        while core.store.usage.lists == 0:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        await core.records.write(f"jobs/{job.id}.json", JobRecord, job, None)
+        return (await search).entry.job, job.id
+
+    claimed, wanted = asyncio.run(scenario())
+    assert claimed == wanted
