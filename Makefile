@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check schemas clean
+.PHONY: demo test histories check schemas clean
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -24,6 +24,10 @@ demo: $(VENV)/.demo
 # What CI runs: lint, types, layers, then every test that is not marked slow.
 test: check
 	$(BIN)/python -m pytest -m 'not slow'
+
+# Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
+histories: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow tests/histories
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -1,0 +1,104 @@
+"""Stores that break one promise each, in memory, and clients in one process that use them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from fray_coordinator.clock import Chance, SystemClock
+from fray_coordinator.store.api import ABSENT, ANY, Applied, Expect, Expectation, Object
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.store import Store
+
+from tests.histories.calls import Call
+from tests.histories.client import Client
+from tests.histories.recorder import KEYS
+
+
+class Sound(MemoryBackend):
+    """Breaks nothing; every request takes a moment, so that others come between."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://histories", Contents(), SystemClock())
+        self.chance = random.Random(1)
+
+    async def get(self, key: str) -> Object | None:
+        await self._moment()
+        return await super().get(key)
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        await self._moment()
+        return await super().put(key, data, expect)
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        await self._moment()
+        await super().delete(key, expect)
+
+    async def _moment(self) -> None:
+        await asyncio.sleep(self.chance.uniform(0, 0.002))
+
+
+class LosesUpdates(Sound):
+    """A write on a version does not look at it."""
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        return await super().put(key, data, expect if isinstance(expect, Expect) else ANY)
+
+
+class CrownsTwoWinners(Sound):
+    """A create does not look whether the name exists."""
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        return await super().put(key, data, ANY if expect is ABSENT else expect)
+
+
+class ReadsStale(Sound):
+    """Now and then a read is answered from a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cache: dict[str, Object | None] = {}
+
+    async def get(self, key: str) -> Object | None:
+        if key not in self._cache or self.chance.random() < 0.9:
+            self._cache[key] = await super().get(key)
+        return self._cache[key]
+
+
+class ConjuresUp(Sound):
+    """Now and then a create is acknowledged and nothing is there."""
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        if expect is ABSENT and await super().get(key) is None and self.chance.random() < 0.2:
+            return Applied("conjured")
+        return await super().put(key, data, expect)
+
+
+class BringsBack(Sound):
+    """Now and then a deleted name appears again."""
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        before = await super().get(key)
+        await super().delete(key, expect)
+        if before is not None and self.chance.random() < 0.2:
+            await super().put(key, before.data, ANY)
+
+
+def used(backend: MemoryBackend, clients: int = 5, calls: int = 100) -> list[Call]:
+    """The calls of several clients on it."""
+    diary: dict[tuple[str, int], Call] = {}
+
+    def note(call: Call) -> None:
+        diary[call.client, call.number] = call
+
+    async def use(name: str) -> None:
+        store = Store(backend, SystemClock(), Chance(name), patience=0.15)
+        client = Client(store, name, KEYS, random.Random(name), note)
+        for _ in range(calls):
+            await client.act()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(use(f"client{number}") for number in range(clients)))
+
+    asyncio.run(all_of_them())
+    return list(diary.values())
