@@ -1,7 +1,7 @@
 """Finding work: the doorbell, the pending index, and one claim at a time.
 
-The doorbell is read often and cheaply; the index is listed when the bell rang, when the listed candidates turn out to
-be stale, and on the repair interval.
+The doorbell is read often and cheaply; the index is listed when the bell rang, when what was listed is used
+up and there is more, and on the repair interval.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from fray_layouts.names import Pending, Pools
 from fray_agents.ledger import Held, Ledger
 
 LIST_LIMIT = 1000
-STALE_LIMIT = 4
 STALE = math.inf
 """When to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
 
@@ -64,6 +63,7 @@ class Claimer:
     _candidates: dict[str, Pending] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
     _more: bool = False
+    _overtaken: str = ""
     _listed_at: float | None = None
     _quiet: float = 1.0
 
@@ -100,17 +100,10 @@ class Claimer:
         if rang or due:
             await self._list()
         claimed = 0
-        stale = 0
         while self.may_claim() and (entry := self._next()) is not None:
-            if await self._claim(entry):
-                claimed += 1
-                stale = 0
-            elif self._not_before[entry.key()] == STALE:
-                stale += 1
-                self._pass_over(entry)
-            if stale >= STALE_LIMIT or (self._more and self._next() is None):
+            claimed += await self._claim(entry)
+            if self._more and self._candidates.keys() <= self._not_before.keys():
                 await self._list()
-                stale = 0
         return claimed > 0
 
     async def _bell_rang(self) -> bool:
@@ -131,6 +124,7 @@ class Claimer:
         self._candidates = {entry.key(): entry for entry in entries if not self._holds(entry)}
         self._not_before = {key: t for key, t in self._not_before.items() if key in self._candidates}
         self._more = len(rows) == LIST_LIMIT
+        self._overtaken = ""
 
     def _holds(self, entry: Pending) -> bool:
         """Whether this very attempt is held; a later one of a job that is just being put back is a candidate."""
@@ -138,8 +132,13 @@ class Claimer:
         return held is not None and held.entry.attempt >= entry.attempt
 
     def _next(self) -> Pending | None:
-        """The entry to try now, if any fits what is free."""
-        order = order_to_try(self._fitting(), self.pool_slots(), self.core.chance.random())
+        """The entry to try now, if any fits what is free.
+
+        Where one was stale, others have claimed most of what comes before it: that is tried last.
+        """
+        fitting = self._fitting()
+        ahead = [entry for entry in fitting if entry.key() > self._overtaken]
+        order = order_to_try(ahead or fitting, self.pool_slots(), self.core.chance.random())
         return order[0] if order else None
 
     def _fitting(self) -> list[Pending]:
@@ -151,13 +150,6 @@ class Claimer:
             and self._not_before.get(key, 0.0) <= now
             and not shortage(entry.shape, free, self.preemptible)
         ]
-
-    def _pass_over(self, stale: Pending) -> None:
-        """Others have come this far: what could be tried before `stale` is left to them until the next listing."""
-        for entry in self._fitting():
-            if entry.key() < stale.key():
-                del self._candidates[entry.key()]
-                self._more = True
 
     async def _claim(self, entry: Pending) -> bool:
         """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
@@ -179,5 +171,7 @@ class Claimer:
             await self.on_claimed(held)
             return True
         self.ledger.remove(held)
+        if answer.until is None:
+            self._overtaken = max(self._overtaken, entry.key())
         self._not_before[entry.key()] = STALE if answer.until is None else answer.until
         return False
