@@ -1,0 +1,30 @@
+"""An agent as a process that tells, when it ends, what claiming cost and what it asked of the storage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator.core import open_core
+from fray_layouts.records import Resources
+
+
+async def main(root: str, work_dir: Path, cores: float) -> None:
+    core = await open_core(root)
+    loop = asyncio.get_running_loop()
+    capacity = Resources(cpu=int(cores * 1000), memory=2**40, disk=2**40)
+    agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir))
+    loop.add_signal_handler(signal.SIGTERM, agent.terminate)
+    loop.add_reader(sys.stdin, agent.terminate)  # the bench has ended, however it ended
+    print(json.dumps({"id": agent.id}), flush=True)
+    await agent.run()
+    print(json.dumps({"tally": asdict(agent.tally), "requests": asdict(core.store.usage)}), flush=True)
+    await core.store.close()
+
+
+asyncio.run(main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,69 @@
+"""Many jobs queued at once, drained by many agents that share this machine: what is lost, doubled, fought over, paid.
+
+Each job appends its id to one file, so that a job that never ran and a job that ran twice both show. The agents are
+processes of their own; they start when everything is queued.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fray import Entrypoint, JobRequest, JobStatus, StorageCluster
+from fray_coordinator.store.metering import GCS, Usage
+from harness import Helper, agents, arguments, report, say, scratch
+
+AGENTS = 8
+
+
+def drain(directory: Path, jobs: int, count: int) -> dict[str, Any]:
+    """The figures of one drain of `jobs` jobs by `count` agents of one core each."""
+    root, effects = directory / "root", directory / "effects"
+    effects.touch()
+    effect = Entrypoint.from_binary("/bin/sh", ["-c", f'echo "$FRAY_JOB_ID" >> {effects}'])
+    with StorageCluster(str(root)) as cluster:
+        begun = time.monotonic()
+        ids = cluster.launch_many([JobRequest("drain", effect)] * jobs)
+        queued = time.monotonic()
+        say(f"{jobs} jobs queued in {queued - begun:.1f} s")
+        with agents(root, count, cores=1) as running:
+            infos = cluster.wait(ids)
+            drained = time.monotonic()
+            say(f"drained by {count} agents in {drained - queued:.1f} s")
+            endings = [agent.end() for agent in running]
+    ran = Counter(effects.read_text().split())
+    return {
+        "jobs": jobs,
+        "agents": count,
+        "lost": sum(info.status is not JobStatus.SUCCEEDED or not ran[info.job_id] for info in infos),
+        "ran_twice": sum(times > 1 for times in ran.values()),
+        "jobs_per_second": round(jobs / (drained - queued), 1),
+        "submitted_per_second": round(jobs / (queued - begun), 1),
+        **claims([ending["tally"] for ending in endings]),
+        **requests([ending["requests"] for ending in endings], jobs),
+    }
+
+
+def claims(tallies: list[dict[str, int]]) -> dict[str, Any]:
+    """Claims won, and how many conditional writes lost for each of them."""
+    won, rejected = sum(tally["won"] for tally in tallies), sum(tally["rejected"] for tally in tallies)
+    return {"claims_won": won, "rejected_per_claim_won": round(rejected / won, 4), "goal_rejected_per_claim_won": 0.5}
+
+
+def requests(usages: list[dict[str, int]], jobs: int) -> dict[str, Any]:
+    """What the agents asked of the storage, and the price of that on GCS."""
+    total = sum((Usage(**usage) for usage in usages), Usage())
+    return {
+        "agents_class_a_per_job": round(total.class_a / jobs, 2),
+        "agents_class_b_per_job": round(total.class_b / jobs, 2),
+        "agents_requests": {name: getattr(total, name) for name in ("writes", "lists", "reads", "deletes")},
+        "agents_cost_on_gcs_usd": round(total.cost(GCS), 4),
+    }
+
+
+if __name__ == "__main__":
+    options = arguments(__doc__)
+    with scratch() as place:
+        report("drain", drain(place, *((40, 3) if options.quick else (2000, AGENTS))))
