@@ -111,6 +111,17 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
         run(close())
 
 
+def at_exit(close: Callable[[], None]) -> None:
+    """Call `close` when the main thread ends.
+
+    `atexit` comes too late for anything asynchronous: by then no executor takes work any more. This is the hook by
+    which the standard library stops its executors; what is registered last is called first.
+    """
+    import concurrent.futures.thread  # noqa: F401 - so that its own hook is registered by now
+
+    threading._register_atexit(close)  # type: ignore[attr-defined]
+
+
 class PerProcess(Generic[T]):
     """Something that is opened in the background loop, once per process: after a fork the child opens its own.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import shutil
@@ -32,6 +31,8 @@ _SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_NEVER, idle_b
 """Nobody else can declare this agent dead, so it need not prove that it lives."""
 
 _PLENTY = 2**60
+_PATIENCE = 10.0
+"""Seconds for killed tasks to be gone and their ends to be written."""
 
 
 class LocalCluster(StorageCluster):
@@ -39,7 +40,7 @@ class LocalCluster(StorageCluster):
 
     Jobs start in the current directory and import what this process can import. Memory and disk are not counted; a job
     that asks for more cores than `max_workers`, or for an accelerator, stays pending, and `wait` says so. Pickled, it
-    becomes a `StorageCluster` on the same directory. `close`, or the end of the process, ends its jobs.
+    becomes a `StorageCluster` on the same directory. `close`, or the end of the main thread, ends its jobs.
 
     Args:
         max_workers: cores that jobs may use together; a job asks for one unless it says otherwise.
@@ -59,7 +60,7 @@ class LocalCluster(StorageCluster):
         )
         self._agent: Agent | None = None
         self._running: asyncio.Task[Departure] | None = None
-        atexit.register(self.close)
+        sync.at_exit(self.close)
         sync.run(self._core.get())
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
@@ -82,10 +83,14 @@ class LocalCluster(StorageCluster):
     async def _close(self) -> None:
         if os.getpid() != self._owner:
             return
-        atexit.unregister(self.close)
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        agent, running = self._agent, self._running
+        self._agent = self._running = None
+        if agent is not None and running is not None:
+            agent.terminate()
+            agent.terminate()
+            await asyncio.wait([running], timeout=_PATIENCE)
+            running.cancel()
+            await asyncio.wait([running])
         await super()._close()
         shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -278,7 +278,8 @@ def test_closing_ends_jobs_and_removes_the_directory(tmp_path: Path) -> None:
     opened.launch(command("sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
     opened.close()
-    until(lambda: not alive(int((tmp_path / "pid").read_text())))
+    assert not alive(int((tmp_path / "pid").read_text()))
+    opened.close()
     assert not opened._directory.exists()
 
 
@@ -299,6 +300,6 @@ print(cluster.root)
 def test_the_end_of_the_process_ends_its_jobs_and_leaves_nothing(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert not Path(done.stdout.strip().removeprefix("file://")).parent.exists()
     until(lambda: not alive(int((tmp_path / "pid").read_text())))
