@@ -154,11 +154,13 @@ class Claimer:
     async def _claim(self, entry: Pending) -> bool:
         """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
         held = self.ledger.add(entry)
+        in_doubt = False
         while True:
             try:
-                answer = await try_claim(self.core, entry, self.agent, self.host)
+                answer = await try_claim(self.core, entry, self.agent, self.host, in_doubt)
                 break
             except StoreUnavailable:
+                in_doubt = True
                 await self.core.clock.sleep(self.core.jittered(1.0))
             except BaseException:
                 self.ledger.remove(held)

@@ -35,12 +35,15 @@ class NotClaimed:
     rejections: int
 
 
-async def try_claim(core: Core, entry: Pending, agent: str, host: str) -> Claimed | NotClaimed:
+async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt: bool = False) -> Claimed | NotClaimed:
     """Claim the attempt that the entry names.
+
+    Args:
+        in_doubt: an earlier call for this entry ended in `StoreUnavailable`, so its write may still land.
 
     Raises:
         StoreUnavailable: unresolved: the claim may have been applied, or may yet be. The agent must keep listing it
-            and call this again until it answers.
+            and call this again, in doubt, until it answers.
     """
     rejections = 0
     current = await core.records.read(names.Jobs.key(entry.job), JobRecord)
@@ -53,7 +56,9 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str) -> Claime
         lease = Lease(agent=agent, host=host, since=core.now())
         wanted = claim(current.record, entry.attempt, lease, await family_verdict(core, current))
         if isinstance(wanted, Skip):
-            return NotClaimed(wanted.until, rejections)
+            if not in_doubt or wanted.until is None:
+                return NotClaimed(wanted.until, rejections)
+            wanted, in_doubt = current.record, False  # a new version: what is still on its way is rejected
         written = await core.records.write(current.key, JobRecord, wanted, current)
         if written.wrote and is_terminal(wanted):
             await index.leave(core, current.record)

@@ -1,0 +1,75 @@
+"""Claims whose outcome was not known at first."""
+
+from __future__ import annotations
+
+import pytest
+from fray_coordinator.claims import Claimed, NotClaimed, try_claim
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.store.api import Applied, Expectation, PreconditionFailed, Unknown
+from fray_layouts.names import Pending
+
+from tests.support.participants import join, launch
+from tests.support.virtual import Cluster, Way, run
+
+
+class Late:
+    """Holds back one write to a key; `land` sends it to the store after all."""
+
+    def __init__(self, way: Way, prefix: str) -> None:
+        self._way, self._prefix, self._put = way, prefix, way.put
+        self._held: tuple[str, bytes, Expectation] | None = None
+        way.put = self.put  # type: ignore[method-assign]
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        if key.startswith(self._prefix):
+            self._held = self._held or (key, data, expect)
+            raise Unknown("no answer")
+        return await self._put(key, data, expect)
+
+    async def land(self) -> None:
+        assert self._held is not None
+        await self._put(*self._held)
+
+    def heal(self) -> None:
+        self._way.put = self._put  # type: ignore[method-assign]
+
+
+def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more() -> None:
+    async def main(cluster: Cluster) -> None:
+        holder = await join(cluster, "holder")
+        parent = await launch(holder.core)
+        held = await holder.claim()
+        child = await launch(holder.core, attempt_of_parent=1, name="child", id="one", parent=parent.id)
+        (key,) = [key for key in cluster.keys("pending/") if child.id in key]
+        entry = Pending.parse(key)
+        assert entry is not None
+        claimer = await join(cluster, "claimer")
+        late = Late(cluster.ways[-1], f"jobs/{child.id}")
+        with pytest.raises(StoreUnavailable):
+            await try_claim(claimer.core, entry, "claimer", "host")
+        late.heal()
+        await holder.end(held, kind="preempted")  # now the child waits for its parent's next attempt
+        answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
+        assert isinstance(answer, NotClaimed)
+        assert answer.until is not None
+        with pytest.raises(PreconditionFailed):
+            await late.land()
+
+    run(main)
+
+
+def test_a_claim_in_doubt_that_landed_is_found() -> None:
+    async def main(cluster: Cluster) -> None:
+        claimer = await join(cluster, "claimer")
+        job = await launch(claimer.core)
+        (key,) = cluster.keys("pending/")
+        entry = Pending.parse(key)
+        assert entry is not None
+        late = Late(cluster.ways[-1], f"jobs/{job.id}")
+        with pytest.raises(StoreUnavailable):
+            await try_claim(claimer.core, entry, "claimer", "host")
+        await late.land()
+        late.heal()
+        assert isinstance(await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True), Claimed)
+
+    run(main)
