@@ -217,6 +217,7 @@ def test_it_can_be_pickled_and_used_after_a_fork(cluster: LocalCluster) -> None:
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply(launch_here, (cluster.root,)) == pool.apply(use_inherited) == "forked"
     assert cluster.result(cluster.launch(call(lambda: "still here"))) == "still here"
+    assert len(list((cluster._directory / "root" / "agents").iterdir())) == 1
 
 
 def launch_here(root: str) -> object:
@@ -273,11 +274,19 @@ def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster.terminate(job)
 
 
+def children() -> set[str]:
+    """Process ids of this process's children."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {pid for one in lists for pid in one.read_text().split()}
+
+
 def test_closing_ends_jobs_and_removes_the_directory(tmp_path: Path) -> None:
+    before = children()
     opened = LocalCluster()
     opened.launch(command("sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
     until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
     opened.close()
+    assert children() <= before
     assert not alive(int((tmp_path / "pid").read_text()))
     opened.close()
     assert not opened._directory.exists()
