@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories check schemas clean
+.PHONY: demo test histories check schemas clean bench bench-jobs bench-drain bench-startup
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -34,6 +34,25 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Figures: one JSON line from each bench on stdout, notes on stderr. The peers have an environment of their own.
+BENCH := .build/bench
+
+$(BENCH)/.ready: | $(VENV)/bin/python
+	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(BENCH)
+	$(BENCH)/bin/pip install --quiet 'ray[default]'
+	touch $@
+
+bench: bench-jobs bench-drain bench-startup
+
+bench-jobs: $(VENV)/.demo $(BENCH)/.ready
+	@$(BIN)/python benchmarks/jobs.py --ray $(BENCH)/bin/python
+
+bench-drain: $(VENV)/.demo
+	@$(BIN)/python benchmarks/drain.py
+
+bench-startup: $(VENV)/.demo
+	@$(BIN)/python benchmarks/startup.py
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas

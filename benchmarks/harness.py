@@ -109,12 +109,12 @@ class Helper:
 @contextlib.contextmanager
 def agents(root: Path, count: int = 1, cores: float = 2) -> Iterator[list[Helper]]:
     """`count` agents on `root`, each offering `cores`; they have joined when the block begins."""
-    running: list[Helper] = []
-    try:
-        for number in range(count):
+    with contextlib.ExitStack() as ending:
+
+        def start(number: int) -> Helper:
             work_dir = root.with_name(f"work-{number}")
-            running.append(Helper([PYTHON, str(HERE / "agent.py"), str(root), str(work_dir), str(cores)]))
-        yield running
-    finally:
-        for agent in running:
-            agent.close()
+            agent = Helper([PYTHON, str(HERE / "agent.py"), str(root), str(work_dir), str(cores)])
+            ending.callback(agent.close)
+            return agent
+
+        yield [start(number) for number in range(count)]

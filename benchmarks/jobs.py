@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fray import Entrypoint, JobRequest, StorageCluster
 from harness import HERE, PYTHON, Helper, agents, arguments, report, say, scratch, spread
+
+from fray import Entrypoint, JobRequest, StorageCluster
 
 NO_OP = JobRequest("noop", Entrypoint.from_binary(PYTHON, ["-c", "pass"]))
 
@@ -61,7 +62,7 @@ def run(directory: Path, quick: bool, ray_python: str | None) -> None:
         rate = statistics.median(jobs_per_second(cluster, many) for _ in range(1 if quick else 3))
         succeeded = sum(job.status == "succeeded" for job in cluster.list_jobs())
     figures = {"submit_to_succeeded": spread(ours), "jobs_per_second_at_concurrency_2": round(rate, 1)}
-    if theirs:
+    if peer is not None:
         ratio = statistics.median(ours) / statistics.median(theirs)
         figures |= {"ray": spread(theirs), "ray_version": peer.greeting["version"], "ratio": round(ratio, 4)}
     report("jobs", {**figures, "goal_ratio": 0.1, "succeeded": succeeded})

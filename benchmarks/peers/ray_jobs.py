@@ -11,8 +11,8 @@ import time
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
 
-import ray  # noqa: E402
-from ray.job_submission import JobStatus, JobSubmissionClient  # noqa: E402
+import ray
+from ray.job_submission import JobStatus, JobSubmissionClient
 
 POLL = 0.005
 

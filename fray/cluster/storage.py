@@ -15,6 +15,7 @@ from fray_coordinator import stopping, sync
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import all_jobs, read_job
+from fray_coordinator.store.metering import Usage
 from fray_layouts.records import JobRecord, Result
 from fray_layouts.spec import JobSpec
 
@@ -97,6 +98,10 @@ class StorageCluster:
     def list_jobs(self) -> list[JobInfo]:
         return [info_of(self.root, job) for job in sync.run(self._all())]
 
+    def requests(self) -> Usage:
+        """What this process has asked of the storage through this cluster since it was opened."""
+        return sync.run(self._usage())
+
     def close(self) -> None:
         sync.run(self._close())
 
@@ -146,6 +151,9 @@ class StorageCluster:
         for problem in problems.values():
             log.warning("left out: %s", problem)
         return jobs
+
+    async def _usage(self) -> Usage:
+        return (await self._core.get()).store.usage.snapshot()
 
     async def _close(self) -> None:
         core = await self._core.take()

@@ -1,0 +1,53 @@
+"""The benches run, say one well-formed line, and find nothing lost or doubled. What they measure is not judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHES = Path(__file__).parents[2] / "benchmarks"
+
+
+def figures(bench: str) -> dict[str, Any]:
+    """The one line of a quick run."""
+    command = [sys.executable, str(BENCHES / f"{bench}.py"), "--quick"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    (line,) = ran.stdout.splitlines()
+    found: dict[str, Any] = json.loads(line)
+    assert found["bench"] == bench
+    assert {"cores", "memory_gb", "python", "kernel"} <= found["machine"].keys()
+    return found
+
+
+def test_every_job_of_the_jobs_bench_succeeds() -> None:
+    found = figures("jobs")
+    assert found["succeeded"] == 1 + found["submit_to_succeeded"]["samples"] + 10
+    assert found["jobs_per_second_at_concurrency_2"] > 0
+    assert "ratio" not in found, "without the peer there is nothing to compare with"
+
+
+def test_a_drain_loses_nothing_and_doubles_nothing() -> None:
+    found = figures("drain")
+    assert (found["lost"], found["ran_twice"]) == (0, 0)
+    assert found["claims_won"] == found["jobs"] == 40
+    assert found["agents_requests"]["writes"] >= 2 * found["jobs"], "a claim and a commit each"
+
+
+@pytest.mark.parametrize("figure", ["import_fray", "fray_help", "claim_to_command", "claim_to_callable"])
+def test_start_up_is_measured(figure: str, startup: dict[str, Any]) -> None:
+    assert 0 < startup[figure]["p50_ms"] <= startup[figure]["p95_ms"]
+
+
+def test_an_idle_agent_is_weighed(startup: dict[str, Any]) -> None:
+    assert startup["idle_agent_mb"] > 5
+
+
+@pytest.fixture(scope="module")
+def startup() -> dict[str, Any]:
+    return figures("startup")
