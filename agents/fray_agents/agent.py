@@ -169,15 +169,14 @@ class Agent:
 
     async def _put_down(self) -> None:
         """Kill what still runs; what could not be put back is buried by others."""
-        for held in list(self._ledger.held.values()):
-            if held.task is not None:
-                held.task.kill()
-        for job in self._background:
-            job.cancel()
+        tasks = [held.task for held in self._ledger.held.values() if held.task is not None]
+        for task in tasks:
+            task.kill()
+        for work in self._background:
+            work.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        for held in list(self._ledger.held.values()):
-            if held.task is not None:
-                await held.task.gone()
+        for task in tasks:
+            await task.gone()
         self._lock.release()
 
     def _may_claim(self) -> bool:
@@ -279,14 +278,14 @@ class Agent:
     async def _coordinate(self) -> None:
         """Take part in the coordinator's pass."""
         while True:
-            if self._heart.trusts() and not self._heart.leaving:
-                try:
+            try:
+                if self._heart.trusts() and not self._heart.leaving:
                     await self._pass.turn()
                     self._heart.fleet = max(len(self._pass.watch.live()), 1)
-                except StoreUnavailable:
-                    pass
-                except BadRecord as error:  # the pass is stuck, the agent's own work is not
-                    log.warning("the coordinator's pass cannot run: %s", error)
-            elif self._heart.leaving and self._pass.holds_lease:
-                await self._pass.resign()
+                elif self._heart.leaving and self._pass.holds_lease:
+                    await self._pass.resign()
+            except StoreUnavailable:
+                pass
+            except BadRecord as error:  # the pass is stuck, the agent's own work is not
+                log.warning("the coordinator's pass cannot run: %s", error)
             await self._core.clock.sleep(self._core.jittered(self._core.settings.pass_interval))

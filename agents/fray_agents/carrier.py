@@ -83,7 +83,7 @@ class Carrier:
         logs = asyncio.create_task(ship_logs(self.core, job, task))
         watch = asyncio.create_task(self._watch_health(held, job)) if job.spec.health_check else None
         try:
-            end = await task.exit
+            end = await asyncio.shield(task.exit)  # its owner sets it, also after this was cancelled
             await task.gone()
             shipped = await logs
             end.exit.log_chunks = shipped
@@ -96,7 +96,7 @@ class Carrier:
     async def _ending(self, held: Held, job: JobRecord, end: TaskExit) -> Ending:
         if held.unhealthy:
             end.exit.message = held.unhealthy
-        if end.exit.kind == "lost":  # its deadline passed in an outage, or something else killed its runner
+        if end.exit.kind == "lost":  # something killed its runner; a frozen agent that wakes may trust itself again
             end.exit.kind = "signalled" if self.trusts() else "preempted"
         if end.exit.kind != "success" or end.result is None:
             return Ending(end.exit, None, end.complete_before_stop)

@@ -38,14 +38,14 @@ def main(directory: str, result_limit: int) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # followers of the log see it now, not at the end
     try:
         function, args, kwargs = _load(os.path.join(directory, "call.pickle"))
-        encoding, data = _encode(function(*args, **kwargs), result_limit)
+        encoding, data = encode(function(*args, **kwargs), result_limit)
         _write(os.path.join(directory, f"result.{encoding}"), data)
     except SystemExit:
         raise
     except BaseException as error:
         error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
         traceback.print_exception(error)
-        _write(os.path.join(directory, "error.json"), json.dumps(_describe(error)).encode())
+        _write(os.path.join(directory, "error.json"), json.dumps(describe(error)).encode())
         return 1
     return 0
 
@@ -63,7 +63,8 @@ def _load(path: str) -> Any:
         raise _Failure("exception", f"the callable cannot be loaded on this host: {_summary(error)}") from error
 
 
-def _encode(value: Any, limit: int) -> tuple[str, bytes]:
+def encode(value: Any, limit: int) -> tuple[str, bytes]:
+    """Encoding ("json" or "pickle") and bytes of a return value; raises if it cannot be pickled or exceeds `limit`."""
     if _is_json(value):
         encoding, data = "json", json.dumps(value, ensure_ascii=False).encode()
     else:
@@ -107,7 +108,8 @@ def _has_json_types(value: Any) -> bool:
     return kind in _JSON_SCALARS
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> dict[str, Any]:
+    """What an exception says, in the fields of `Exit`, short enough for the job's record."""
     text = "".join(traceback.format_exception(error))
     described: dict[str, Any] = {
         "kind": "exception",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fray_layouts.records import Exit, Usage
 
-from fray_agents.task import _describe, _encode
+from fray_agents.task import describe, encode
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec
 
@@ -96,12 +96,12 @@ class ThreadTask:
     def _call(self) -> TaskExit:
         try:
             function, args, kwargs = pickle.loads(self._spec.callable_pickle or b"")
-            encoding, data = _encode(function(*args, **kwargs), self._spec.result_limit)
+            encoding, data = encode(function(*args, **kwargs), self._spec.result_limit)
         except SystemExit:
             raise
         except BaseException as error:
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
-            return TaskExit(Exit(**_describe(error)), None, True)
+            return TaskExit(Exit(**describe(error)), None, True)
         path = self._spec.directory / f"result.{encoding}"
         path.write_bytes(data)
         return TaskExit(Exit(kind="success"), ResultFile(path, encoding, len(data)), not self._why)
