@@ -7,6 +7,7 @@ read from, and encoding lays the known fields over it, at every depth where a st
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -47,9 +48,15 @@ def successor(record: R, op: str, previous: R | None) -> R:
     return msgspec.structs.replace(record, op=op, recent_ops=recent, created_op=created)
 
 
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """A struct's fields; msgspec evaluates their annotations anew each time it is asked, which is slow."""
+    return msgspec.structs.fields(kind)
+
+
 def _overlay(value: Any, raw: Any) -> Any:
     if isinstance(value, msgspec.Struct):
-        known = msgspec.structs.fields(value)
+        known = _fields(type(value))
         names = {field.encode_name for field in known}
         old = raw if isinstance(raw, dict) else {}
         out = {key: kept for key, kept in old.items() if key not in names}
