@@ -78,7 +78,7 @@ def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
         task.set_deadline(boottime())
 
     end = with_task(sh(tmp_path, STUBBORN, grace=FAR), act)
-    assert end.exit.kind == "lost"
+    assert end.exit.kind == "preempted"
     assert "deadline" in end.exit.message
     assert not any(map(alive, pids))
 
@@ -95,7 +95,7 @@ def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
         os.kill(task.runner_pid, signal.SIGCONT)
         await task.gone()
 
-    assert with_task(sh(tmp_path, "sleep 600"), act).exit.kind == "lost"
+    assert with_task(sh(tmp_path, "sleep 600"), act).exit.kind == "preempted"
 
 
 def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ class Supervisor:
         if self._agent.closed:
             self._stop("lost", "killed because its agent ended", 0.0)
         elif _boottime() >= self._deadline:
-            self._stop("lost", "killed because its agent did not renew the deadline: frozen, or cut off", 0.0)
+            self._stop("preempted", "killed because its agent did not renew the deadline: frozen, or cut off", 0.0)
         elif self._ends_at is not None and now >= self._ends_at:
             self._ends_at = None
             self._stop("timeout", f"ran longer than its timeout of {self._order.timeout:g} s", self._order.grace)
