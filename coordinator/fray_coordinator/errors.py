@@ -24,6 +24,10 @@ class JobNotFound(Permanent):
     """There is no such job under this root; `fray ps --all` lists those that exist."""
 
 
+class AgentNotFound(Permanent):
+    """There is no such live agent under this root; `fray agents` lists those there are."""
+
+
 class JobGone(Permanent):
     """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
 

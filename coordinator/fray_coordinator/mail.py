@@ -6,6 +6,7 @@ from fray_layouts import names
 from fray_layouts.records import AgentRecord
 
 from fray_coordinator.core import Core
+from fray_coordinator.errors import AgentNotFound
 from fray_coordinator.protocol.heartbeat import ask_to_drain, post
 
 
@@ -14,8 +15,14 @@ async def notify(core: Core, agent_id: str) -> None:
     await core.records.update(names.Agents.key(agent_id), AgentRecord, lambda agent: post(agent) if agent else None)
 
 
-async def drain(core: Core, agent_id: str) -> bool:
-    """Ask the agent to take no more work and to leave when it has none; False if there is no such live agent."""
-    key = names.Agents.key(agent_id)
+async def drain(core: Core, agent_id: str) -> str:
+    """Ask the agent to take no more work and to leave when it has none; returns its id.
+
+    Raises:
+        AgentNotFound: there is no live agent with this id.
+    """
+    key = names.Agents.key(names.JobId.checked(agent_id, "agent"))
     update = await core.records.update(key, AgentRecord, lambda agent: ask_to_drain(agent) if agent else None)
-    return update.stored is not None and update.stored.record.drain
+    if update.stored is None or update.stored.record.state != "live":
+        raise AgentNotFound(f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those there are")
+    return agent_id

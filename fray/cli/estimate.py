@@ -15,8 +15,9 @@ JOB_CLASS_B = 8
 """Requests for one small command job beside heartbeats, counted by a test of the agent."""
 
 PASS_CLASS_A = 3
-REPAIR_CLASS_A = 3
-"""Lists of the inbox and the agents and the lease's renewal; lists of jobs, index and children (up to 1,000 rows)."""
+REPAIR_CLASS_A = 4
+"""Lists of the inbox and the agents and the lease's renewal; one more renewal, and lists of jobs, index and children
+(up to 1,000 rows)."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,11 @@ def estimates(settings: Settings) -> list[Line]:
     bells = MONTH / (settings.poll_interval * slowest)
     lists = MONTH / settings.repair_interval
     mail = MONTH / settings.poll_interval
+    leases = MONTH / settings.pass_interval
     passes = MONTH / settings.pass_interval * PASS_CLASS_A + lists * REPAIR_CLASS_A
     return [
-        Line("an idle agent, a month", MONTH / settings.idle_beat_interval + lists, bells),
-        Line("a busy agent beside its jobs, a month", MONTH / settings.beat_interval + lists, bells + mail),
+        Line("an idle agent, a month", MONTH / settings.idle_beat_interval + lists, bells + leases),
+        Line("a busy agent beside its jobs, a month", MONTH / settings.beat_interval + lists, bells + leases + mail),
         Line("the coordinator's pass, a month, once a cluster", passes, 0.0),
         Line("1,000 small jobs", 1000.0 * JOB_CLASS_A, 1000.0 * JOB_CLASS_B),
     ]

@@ -171,6 +171,22 @@ def test_usage_and_agents_are_shown(shell: Shell) -> None:
     assert agent["id"] in shell("agents").stdout
 
 
+def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path: Path) -> None:
+    agent = empty.start("agent", "--cpu", "1", "--memory", "1GB", stdout=subprocess.DEVNULL)
+    wait = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.02)"
+    running = empty.detached("--", sys.executable, "-c", wait)
+    empty.until_status(running, "running")
+    (row,) = empty.json("agents")
+    empty("drain", row["id"])
+    later = empty.detached("--", "true")
+    until(lambda: empty.json("agents")[0]["state"] == "draining")
+    (tmp_path / "go").touch()
+    assert agent.wait(30) == 0
+    assert empty.json("status", running)["status"] == "succeeded"
+    assert empty.json("status", later)["status"] == "pending"
+    assert "no live agent" in empty("drain", row["id"], code=1).stderr
+
+
 def test_secrets_are_used_and_never_shown(shell: Shell) -> None:
     words = ["--name", "secretive", "--secret", f"TOKEN={SECRET}", "--env", "PLAIN=seen"]
     shell("run", *words, "--", "sh", "-c", f'test "$TOKEN" = {SECRET[:7]}"-is-secret"; exit $?')

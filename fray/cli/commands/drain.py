@@ -1,0 +1,28 @@
+"""`fray drain`: let agents leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+
+
+@as_command
+@click.argument("agents", nargs=-1, required=True, metavar="AGENT...")
+def command(app: App, agents: tuple[str, ...]) -> None:
+    """Let agents finish what they have, take nothing more, and leave; this does not wait for it."""
+    asked = app.run(lambda core: _drain(core, agents))
+    app.show([{"id": agent} for agent in asked], lambda: output.print_table(("DRAINING",), [(a,) for a in asked]))
+
+
+async def _drain(core: Core, texts: tuple[str, ...]) -> list[str]:
+    from fray_coordinator import mail
+    from fray_coordinator.core import each
+
+    return await each(texts, lambda agent: mail.drain(core, agent))
