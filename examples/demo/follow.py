@@ -38,7 +38,10 @@ def follow(cluster: StorageCluster, controller: JobId, both: Sequence[Machine], 
             death = _kill(cluster, victim, screen)
         if death is not None and death.noticed is None and not _held_by(shards, death.machine, only=death.held):
             death.noticed = time.monotonic() - death.at
-            screen.say(f"{death.machine.name}'s death was noticed after {death.noticed:.1f} s: its shards begin anew")
+            anew = sum(job.attempt > 1 for job in shards if job.job_id in death.held)
+            screen.say(
+                f"{death.machine.name}'s death was noticed after {death.noticed:.1f} s; shards that begin anew: {anew}"
+            )
         if head.status.finished():
             break
         time.sleep(LOOK_EVERY)
