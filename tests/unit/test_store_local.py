@@ -232,6 +232,18 @@ def test_a_writer_that_is_cancelled_before_its_thread_starts_lets_go_of_its_lock
     assert list(holders(tmp_path / ".fray/locks")) == []
 
 
+def test_on_a_full_disk_a_delete_works_and_no_lock_stays_held(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    applied(store, "key", b"one")
+    monkeypatch.setattr(os, "pwrite", no_room)
+    assert asyncio.run(store.delete("key")) == Gone()
+    assert list(holders(tmp_path / ".fray/locks")) == []
+
+
 def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
     class ToldOfSleep(SystemClock):
         def __init__(self) -> None:

@@ -11,6 +11,7 @@ import os
 import socket
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,8 @@ class Locks:
         except BaseException:
             os.close(handle)
             raise
-        os.pwrite(handle, f"pid {os.getpid()} on {self._host}".encode().ljust(100), 0)
+        with suppress(OSError):  # on a full disk it must still be possible to delete
+            os.pwrite(handle, f"pid {os.getpid()} on {self._host}".encode().ljust(100), 0)
         return handle
 
     def release(self, handle: int) -> None:
