@@ -116,9 +116,12 @@ class Pass:
             suspects = passlease.inherit(found, self._age, record_of(old))
         wanted = replace(found or PassRecord(), holder=self.identity, suspects=suspects, holder_beat=self.own_beat())
         written = await self.core.records.write(Coordinator.lease, PassRecord, wanted, self.lease)
-        self.lease = written.stored
-        self._age = 0.0
+        self._begin_anew(written.stored)
         return written.wrote
+
+    def _begin_anew(self, lease: Stored[PassRecord] | None) -> None:
+        """Age is that of one version of the lease: what was counted before it was met is not its own."""
+        self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
 
     async def _run(self, suspects: dict[str, Suspect]) -> None:
         suspects = await self.watch.look(suspects)
@@ -140,7 +143,7 @@ class Pass:
             return passlease.after_pass(now, self.identity, beat, suspects, pools, problems, repaired_at)
 
         update = await self.core.records.update(Coordinator.lease, PassRecord, renewed, known=self.lease)
-        self.lease = update.stored
+        self._begin_anew(update.stored)
 
     async def _admit(self) -> None:
         keys = [row.key for row in await self.core.store.list(Inbox.prefix)]

@@ -314,6 +314,25 @@ def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_b
     run(main)
 
 
+def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over() -> None:
+    async def main(cluster: Cluster) -> None:
+        first = Pass(await cluster.core(), "p1")
+        await passes(first, 120.0)
+        successor = await join(cluster, "p2")
+        beating = asyncio.create_task(successor.beat_for_ever())
+
+        async def frozen_meanwhile() -> None:
+            await passes(Pass(successor.core, "p2", lambda: 5), 60.0)
+
+        cluster.ways[0].before["list", "inbox/"] = frozen_meanwhile
+        await first.turn()
+        assert not await first.turn(), "the successor has only just renewed the lease"
+        assert (await agent_now(first.core, "p2")).state == "live"
+        beating.cancel()
+
+    run(main)
+
+
 def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem() -> None:
     async def main(cluster: Cluster) -> None:
         user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
