@@ -70,8 +70,9 @@ def scratch() -> Iterator[Path]:
 class Helper:
     """A process that says one JSON line when it is ready, and answers each line it is sent with another."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command: Sequence[str], **environment: str) -> None:
+        environ = {**os.environ, **environment}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ)
         self.pid = self._process.pid
         self.greeting = self._hear()
 
@@ -113,7 +114,9 @@ def agents(root: Path, count: int = 1, cores: float = 2) -> Iterator[list[Helper
 
         def start(number: int) -> Helper:
             work_dir = root.with_name(f"work-{number}")
-            agent = Helper([PYTHON, str(HERE / "agent.py"), str(root), str(work_dir), str(cores)])
+            agent = Helper(
+                [PYTHON, str(HERE / "agent.py"), str(root), str(work_dir), str(cores)], TMPDIR=str(root.parent)
+            )
             ending.callback(agent.close)
             return agent
 

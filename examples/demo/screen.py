@@ -31,7 +31,7 @@ class Screen:
             disable=not self.console.is_terminal,
         )
         self._shards = self._bar.add_task("shards", total=None, note="")
-        self._step = -1
+        self._step = 0
 
     def __enter__(self) -> Self:
         self._bar.start()
