@@ -21,9 +21,9 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/main.py
 
-# What CI runs: lint, types, layers, then every test that is not marked slow.
+# What CI runs: lint, types, layers, then every test that is not marked slow. Two workers: many tests wait.
 test: check
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
 
 # Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
 histories: $(VENV)/.dev
