@@ -66,7 +66,7 @@ def agents(root: str, work_dir: Path, count: int = 1, cores: float = 2) -> Itera
     running: list[AgentProcess] = []
     try:
         for _ in range(count):
-            running.append(AgentProcess(root, work_dir, cores))
+            running.append(AgentProcess(root, work_dir, cores))  # noqa: PERF401  one that fails to start ends the others
         yield running
     finally:
         for agent in running:
