@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories check schemas clean bench bench-jobs bench-drain bench-startup
+.PHONY: demo test histories check schemas clean bench bench-jobs bench-drain bench-startup simulate simulate-variants
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -53,6 +53,14 @@ bench-drain: $(VENV)/.demo
 
 bench-startup: $(VENV)/.demo
 	@$(BIN)/python benchmarks/startup.py
+
+# Simulated clusters under every fault, 20 minutes on two cores; docs/simulation.md says what it shows.
+simulate: $(VENV)/.dev
+	$(BIN)/python -m tests.simulation --seconds 1200 --processes 2
+
+# Which invariant catches which deliberately broken variant of the code, and after how many seeds.
+simulate-variants: $(VENV)/.dev
+	$(BIN)/python -m tests.simulation.variants
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas

@@ -1,0 +1,39 @@
+"""Clocks that are minutes off and drift."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from tests.simulation.loop import SimLoop
+
+EPOCH = 1_800_000_000.0
+"""The storage's time of day when a run begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """The clock of one machine: `offset` seconds off, and `rate` times as fast as the storage's."""
+
+    loop: SimLoop
+    offset: float = 0.0
+    rate: float = 1.0
+
+    @staticmethod
+    def drawn(loop: SimLoop, draw: random.Random) -> HostClock:
+        """Minutes off, and up to 1 % too fast or too slow."""
+        return HostClock(loop, draw.uniform(-300, 300), draw.uniform(0.99, 1.01))
+
+    def boottime(self) -> float:
+        return self.loop.now * self.rate + 1000.0
+
+    def wall(self) -> float:
+        return EPOCH + self.offset + self.loop.now * self.rate
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self.rate)
+
+    def when(self, boottime: float) -> float:
+        """The loop's time at which this clock shows `boottime`."""
+        return (boottime - 1000.0) / self.rate

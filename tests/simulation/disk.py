@@ -1,0 +1,42 @@
+"""A host's disk in memory: just what agents and tasks ask of `pathlib.Path`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DiskPath:
+    """A path on one host's disk."""
+
+    files: dict[str, bytes]
+    path: str = ""
+
+    def __truediv__(self, part: str) -> DiskPath:
+        return DiskPath(self.files, f"{self.path}/{part}")
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Folders need not be made here."""
+
+    def exists(self) -> bool:
+        return self.path in self.files
+
+    def read_bytes(self) -> bytes:
+        return self.files[self.path]
+
+    def write_bytes(self, data: bytes) -> None:
+        self.files[self.path] = data
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        del self.files[self.path]
+
+    def rmtree(self) -> None:
+        for path in [p for p in self.files if p.startswith(self.path + "/")]:
+            del self.files[path]

@@ -1,0 +1,49 @@
+"""The ledger of effects: what tasks really did, whatever the records say. Invariants compare the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Run:
+    """One task of one attempt.
+
+    Attributes:
+        how: "" while it runs; then "success", "failure" (its own), or why it was killed: "eof", "deadline", or what
+            its agent asked for ("stopped", "preempted", ...).
+        complete_before_stop: it had succeeded before anybody signalled it.
+        told: its agent has been told of the end.
+    """
+
+    job: str
+    attempt: int
+    agent: str
+    host: str
+    begin: float
+    end: float | None = None
+    how: str = ""
+    complete_before_stop: bool = False
+    told: bool = False
+
+
+@dataclass(slots=True)
+class Effects:
+    """All runs, by job and attempt."""
+
+    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    running: dict[str, list[Run]] = field(default_factory=dict)
+    twice: list[Run] = field(default_factory=list)
+
+    def begin(self, run: Run) -> None:
+        if (run.job, run.attempt) in self.runs:
+            self.twice.append(run)
+        self.runs[run.job, run.attempt] = run
+        self.running.setdefault(run.job, []).append(run)
+
+    def end(self, run: Run, now: float, how: str, complete_before_stop: bool = False) -> None:
+        run.end, run.how, run.complete_before_stop = now, how, complete_before_stop
+        self.running[run.job].remove(run)
+
+    def of(self, job: str, attempt: int) -> Run | None:
+        return self.runs.get((job, attempt))

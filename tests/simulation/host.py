@@ -1,0 +1,171 @@
+"""A machine: its clock, its disk, the agent process on it, and the tasks, which outlive that process for a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import random
+import signal
+from typing import TYPE_CHECKING, Any
+
+from fray_agents.agent import Agent, AgentOptions
+from fray_agents.serve import serve
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import StartFailed, TaskSpec
+from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
+from fray_coordinator.submit import submit
+from fray_layouts.records import Resources
+from fray_layouts.spec import parse_spec
+
+from tests.simulation.clocks import HostClock
+from tests.simulation.disk import DiskPath
+from tests.simulation.loop import Participant
+from tests.simulation.tasks import HostTask
+from tests.simulation.work import drawn_children
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+AFTER_SIGTERM = 30.0
+"""Seconds from a preemption's SIGTERM until the machine is gone, whatever its agent has achieved."""
+
+
+class Host:
+    """One machine. `fails_starts`: no task can be started on it."""
+
+    def __init__(self, world: World, name: str, draw: random.Random) -> None:
+        self.world = world
+        self.name = name
+        self.draw = draw
+        self.clock = HostClock.drawn(world.loop, draw)
+        self.owner = Participant(f"host {name}")
+        self.running: list[HostTask] = []
+        self.process: Participant | None = None
+        self.agent: Agent | None = None
+        self.joined = False
+        self.newer = draw.random() < 0.5
+        self.fails_starts = name != "h1" and draw.random() < 0.15
+        self.cores = 4 if name == "h1" else draw.choice([1, 2, 2, 4])
+        self._disk: dict[str, bytes] = {}
+        self._starts = 0
+        self._launchers: dict[HostTask, Participant] = {}
+
+    # --- the agent's process
+
+    def start_agent(self) -> None:
+        """Start the agent's process, unless one is there."""
+        if self.process is not None:
+            return
+        self._starts += 1
+        self.agent, self.joined = None, False
+        self.process = process = Participant(f"{self.name}.{self._starts}")
+        process.on_crash.append(lambda: self._crashed(process))
+        capacity = Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36)
+        options = AgentOptions(
+            capacity=capacity,
+            work_dir=DiskPath(self._disk, "/work"),  # type: ignore[arg-type]
+            start_task=self._start_task,
+        )
+        self.world.note(self.name, "starts agent process", process.name)
+        self.world.spawn(process, serve(self.world.root, options, self._on_join), self._ended)
+
+    def terminate(self) -> None:
+        """SIGTERM to the agent's process."""
+        act = self.process.signals.get(signal.SIGTERM) if self.process is not None else None
+        if act is not None and self.process is not None:
+            self.world.note(self.name, "SIGTERM", self.process.name)
+            self.world.loop.call_soon(act, context=self.process.context())
+
+    def preempt(self) -> None:
+        """SIGTERM, and then the machine goes away."""
+        self.terminate()
+        self._in(AFTER_SIGTERM, self._vanish, self.process)
+
+    def go_down(self, why: str) -> None:
+        """The agent's process ends at once, its tasks with it."""
+        if self.process is not None:
+            self.world.note(self.name, "goes down", why)
+            self.world.loop.crash(self.process)
+
+    def freeze(self, seconds: float) -> None:
+        process = self.process
+        if process is not None and process.mode == "up":
+            self.world.note(process.name, "freezes", f"for {seconds:.1f} s")
+            process.mode = "frozen"
+            self._in(seconds, self._wake, process)
+
+    def _wake(self, process: Participant) -> None:
+        self.world.note(process.name, "wakes", "")
+        self.world.loop.wake(process)
+
+    def _vanish(self, process: Participant | None) -> None:
+        if process is not None and self.process is process:
+            self.go_down("preempted")
+
+    def _on_join(self, agent_id: str) -> None:
+        self.joined = True
+        self.world.joined(agent_id, self)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        error = task.exception()
+        self.world.note(self.name, "agent process ended", repr(error) if error else "")
+        if error is not None and (self.joined or not isinstance(error, StoreUnavailable)):
+            self.world.agent_failed(self, error)
+        assert self.process is not None
+        self.world.loop.crash(self.process)
+
+    def _crashed(self, process: Participant) -> None:
+        """What the kernel and the runners do when a process is gone."""
+        agent, self.agent = self.agent, None
+        self.process = None
+        for task in list(self.running):
+            self._in(self.draw.uniform(0.0, 0.2), task.orphaned)
+        self._in(0.3, self._unlock, agent)
+        if agent is not None:
+            self.world.crashed(agent)
+        pause = self.draw.uniform(0.5, 10) if self.draw.random() < 0.5 else self.draw.uniform(30, 200)
+        self._in(pause, self.start_agent)
+
+    def _unlock(self, agent: Agent | None) -> None:
+        if agent is not None and agent._lock.path.exists():
+            fcntl.flock(agent._lock.fd, fcntl.LOCK_UN)
+
+    # --- tasks
+
+    async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        await asyncio.sleep(self.draw.uniform(0.005, 0.3))
+        if self.fails_starts:
+            raise StartFailed("this host is broken")
+        return HostTask(self, spec, deadline)  # type: ignore[return-value]
+
+    def launch_children(self, task: HostTask) -> None:
+        """The task submits children, as a process of its own that ends with it."""
+        if task.run.end is None:
+            launcher = self._launchers[task] = Participant(f"task {task.run.job}~{task.run.attempt}")
+            self.world.spawn(launcher, self._launch(task, launcher))
+
+    def task_over(self, task: HostTask) -> None:
+        if launcher := self._launchers.pop(task, None):
+            self.world.loop.crash(launcher)
+
+    async def _launch(self, task: HostTask, launcher: Participant) -> None:
+        run = task.run
+        try:
+            core = await self.world.core(launcher, self.clock)
+        except StoreUnavailable:
+            return
+        task.mark_children()
+        for raw in drawn_children(self.world.seed, run.job, run.attempt, task.script.children):
+            while True:
+                try:
+                    (done,) = await submit(core, [parse_spec(raw)], run.attempt)
+                    self.world.submitted(done.job)
+                    break
+                except StoreUnavailable:
+                    if not raw.get("id"):
+                        break
+                except ParentNotRunning:
+                    return
+
+    def _in(self, delay: float, act: Any, *args: Any) -> None:
+        self.world.loop.call_later(delay, act, *args, context=self.owner.context())

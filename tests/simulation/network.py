@@ -1,0 +1,278 @@
+"""The one storage of a simulation, and each participant's faulty way to it.
+
+A request takes time to the storage and back. It is the storage's from the moment it was sent: it lands whatever
+becomes of the sender, and may land twice, or long after the sender gave up, at most `LATEST` seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from email.utils import formatdate
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+from fray_coordinator.store.api import (
+    Applied,
+    AttemptFailed,
+    Expectation,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    Unknown,
+    Version,
+)
+from fray_coordinator.store.bucket import ServerClock
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.metering import NameLimit
+
+from tests.simulation.clocks import HostClock
+from tests.simulation.loop import Participant, SimLoop
+from tests.simulation.weather import Rates
+
+T = TypeVar("T")
+
+CLIENT_TIMEOUT = 20.0
+LATEST = 120.0
+"""A write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it."""
+
+Written = Callable[[str, Object | None, Object | None, Participant], None]
+
+
+class Storage:
+    """The content, and what watches it.
+
+    Attributes:
+        on_write: told of every change: key, the object before and after, who sent it.
+        down_until: an outage of everybody lasts until then.
+        operations, faults: counters; the faults by kind.
+    """
+
+    def __init__(self, loop: SimLoop, draw: random.Random, on_write: Written) -> None:
+        self.loop = loop
+        self.draw = draw
+        self.owner = Participant("storage")
+        self.contents = Contents()
+        self.clock = HostClock(loop)
+        self.backend = MemoryBackend("memory://sim", self.contents, self.clock, NameLimit(self.clock))
+        self.on_write = on_write
+        self.down_until = 0.0
+        self.operations = 0
+        self.faults: Counter[str] = Counter()
+
+    def perform(self, key: str, act: Callable[[], Coroutine[Any, Any, T]], sender: Participant) -> T:
+        """Do it now; raises `AttemptFailed` as the storage would answer."""
+        self.operations += 1
+        before = self.contents.objects.get(key)
+        answer = at_once(act())
+        after = self.contents.objects.get(key)
+        if after is not before:
+            self.on_write(key, before, after, sender)
+        return answer
+
+    def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
+        self.loop.call_later(delay, act, *args, context=self.owner.context())
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the memory store waited")
+
+
+@lru_cache(maxsize=4)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
+class Way:
+    """One participant's backend.
+
+    Attributes:
+        rates: its faults; None in a calm.
+        cut_until: a partition between this participant and the storage lasts until then.
+        fate: called with "crash" or "freeze" when that is to befall the sender now.
+        newer: it writes a field that other versions do not know.
+        sent: requests of each verb class, by this participant.
+    """
+
+    scheme = "sim"
+    local = False
+
+    def __init__(
+        self, storage: Storage, owner: Participant, clock: HostClock, rates: Rates | None, newer: bool = False
+    ) -> None:
+        self.root = storage.backend.root
+        self.cut_until = 0.0
+        self.newer = newer
+        self.fate: Callable[[str], None] = lambda kind: None
+        self.sent: Counter[str] = Counter()
+        self._storage = storage
+        self._owner = owner
+        self._told = ServerClock(clock)
+        self._draw = random.Random(storage.draw.getrandbits(64))
+        self._backend = storage.backend
+        self.suffer(rates)
+
+    def suffer(self, rates: Rates | None) -> None:
+        """From now on requests suffer so."""
+        self.rates = rates
+        self._table = rates.table() if rates else []
+
+    # --- the verbs of a backend
+
+    async def get(self, key: str) -> Object | None:
+        return await self._ask("get", key, lambda: self._backend.get(key))
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        return await self._ask("get", key, lambda: self._backend.get_if_changed(key, version))
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        body = self._from_the_future(data) if self.newer and key.startswith(("jobs/", "agents/")) else data
+        return await self._ask("put", key, lambda: self._backend.put(key, body, expect), True)
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        await self._ask("delete", key, lambda: self._backend.delete(key, expect), True)
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        await self._ask("delete", key, lambda: self._backend.withdraw(key, expect, aside), True)
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        return await self._ask("list", prefix, lambda: self._backend.list(prefix, after, limit, versions))
+
+    def server_offset(self) -> float | None:
+        return self._told.offset()
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    # --- a request's journey
+
+    async def _ask(self, verb: str, key: str, act: Callable[[], Coroutine[Any, Any, T]], writes: bool = False) -> T:
+        storage, draw = self._storage, self._draw.random
+        answer: asyncio.Future[tuple[T, float]] = storage.loop.create_future()
+        self.sent[verb] += 1
+        sent = self._told.wall()
+        out, back = 0.002 + 0.05 * draw() * draw(), 0.002 + 0.05 * draw() * draw()
+        if storage.loop.now < max(storage.down_until, self.cut_until):
+            self._unreachable(key, act, answer, writes)
+        else:
+            fault = self._fault()
+            if writes and self.rates:
+                self._meet_fate(out, back)
+            if fault is None:
+                storage.later(out, self._land, key, act, answer, back)
+            else:
+                storage.faults[fault] += 1
+                getattr(self, f"_{fault}")(key, act, answer, out, back, writes)
+        result, told = await answer
+        self._told.learn(_date(int(told)), sent)
+        return result
+
+    def _fault(self) -> str | None:
+        drawn = self._draw.random()
+        for bound, name in self._table:
+            if drawn < bound:
+                return name
+        return None
+
+    def _meet_fate(self, out: float, back: float) -> None:
+        """Crash or freeze the sender: before its write lands, before it hears of it, or just after it heard."""
+        rates, drawn = self.rates, self._draw.random()
+        assert rates is not None
+        if drawn < rates.crash + rates.freeze:
+            moment = self._draw.choice([out * 0.5, out + back * 0.5, out + back + 1e-6, out + back + 0.02])
+            self._storage.later(moment, self.fate, "crash" if drawn < rates.crash else "freeze")
+
+    def _land(self, key: str, act: Any, answer: Any, back: float) -> None:
+        """The storage does it, and answers."""
+        try:
+            result = self._storage.perform(key, act, self._owner)
+        except AttemptFailed as failed:
+            self._storage.later(back, _fail, answer, failed)
+        else:
+            self._storage.later(back, _tell, answer, (result, self._storage.clock.wall()))
+
+    def _silently(self, key: str, act: Any) -> None:
+        """The storage does it, and nobody hears of it."""
+        try:
+            self._storage.perform(key, act, self._owner)
+        except AttemptFailed:
+            return
+
+    def _late(self, key: str, act: Any, after: float, writes: bool) -> None:
+        if writes:
+            delay = after + min(LATEST, self._draw.expovariate(1 / 15))
+            self._storage.later(delay, self._silently, key, act)
+
+    def _unreachable(self, key: str, act: Any, answer: Any, writes: bool) -> None:
+        """Refused at once, or lost after a time-out; few of those land when the way is open again."""
+        self._storage.faults["unreachable"] += 1
+        wait = self._draw.choice([0.01, 0.5, 5.0, CLIENT_TIMEOUT])
+        self._storage.later(wait, _fail, answer, Unknown("no way to the storage"))
+        if wait == CLIENT_TIMEOUT and self._draw.random() < 0.2:
+            self._late(key, act, wait, writes)
+
+    def _fail_before(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out + back, _fail, answer, Unknown("503, not applied"))
+
+    def _applied_then_error(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out, self._silently, key, act)
+        self._storage.later(out + back, _fail, answer, Unknown("503, applied"))
+
+    def _applied_then_dropped(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out, self._silently, key, act)
+        wait = self._draw.choice([0.0, 1.0, CLIENT_TIMEOUT])
+        self._storage.later(out + back + wait, _fail, answer, Unknown("the connection broke"))
+
+    def _applied_late(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        wait = out + back + self._draw.choice([0.0, 1.0, CLIENT_TIMEOUT])
+        self._storage.later(wait, _fail, answer, Unknown("504"))
+        self._late(key, act, wait, writes)
+
+    def _twice(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        """Somebody on the way sends it again; the sender hears of the first or of the second."""
+        again = out + (self._draw.expovariate(1 / 20) if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
+        hears_first = self._draw.random() < 0.5 or again > CLIENT_TIMEOUT
+        if hears_first:
+            self._storage.later(out, self._land, key, act, answer, back)
+            if writes:
+                self._storage.later(again, self._silently, key, act)
+        else:
+            self._storage.later(out, self._silently, key, act)
+            self._storage.later(again, self._land, key, act, answer, back)
+
+    def _conflict(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out + back, _fail, answer, NotApplied("409"))
+
+    def _too_many(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        self._storage.later(out + back, _fail, answer, NotApplied("429", after=self._draw.uniform(0.1, 2.0)))
+
+    def _slow(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
+        """A long tail: some answers come after the sender gave up."""
+        delay = min(0.2 * self._draw.paretovariate(0.9), LATEST)
+        self._storage.later(delay, self._land, key, act, answer, back)
+        self._storage.later(CLIENT_TIMEOUT, _fail, answer, Unknown("no answer in time"))
+
+    def _from_the_future(self, data: bytes) -> bytes:
+        raw = msgspec.json.decode(data)
+        raw.setdefault("since_v2", {"seen_by": self._owner.name})
+        return msgspec.json.encode(raw)
+
+
+def _tell(answer: asyncio.Future[Any], result: Any) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

@@ -1,0 +1,52 @@
+"""What is replaced in the real code while a world runs: the operating system's part, and nothing else."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from fray_agents import agent as agent_module
+from fray_agents import hostlock
+from fray_agents import serve as serve_module
+from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator.core import Core
+
+from tests.simulation.loop import OWNER
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@contextmanager
+def replaced(world: World) -> Iterator[None]:
+    """Host names and the folder of host locks are those of the simulated host; `serve` opens the simulated store."""
+
+    class Noted(Agent):
+        """An agent that the world knows of."""
+
+        def __init__(self, core: Core, options: AgentOptions) -> None:
+            super().__init__(core, options)
+            world.made(self)
+
+    async def open_core(root: str) -> Core:
+        host = world.here()
+        return await world.core(OWNER.get(), host.clock, host.newer)
+
+    with tempfile.TemporaryDirectory(prefix="fray-sim-") as folder:
+
+        def lock_folder(root: str) -> Path:
+            return Path(folder) / world.here().name
+
+        names = SimpleNamespace(gethostname=lambda: world.here().name)
+        with (
+            mock.patch.object(agent_module, "socket", names),
+            mock.patch.object(hostlock, "lock_folder", lock_folder),
+            mock.patch.object(serve_module, "open_core", open_core),
+            mock.patch.object(serve_module, "Agent", Noted),
+        ):
+            yield

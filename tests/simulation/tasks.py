@@ -1,0 +1,162 @@
+"""Tasks without processes. They belong to the host: what the agent's runner promises is modelled, nothing more.
+
+A task ends by itself, or is killed when its agent's process ends (end-of-file on the pipe), when the deadline passes
+that it was last given (also while the agent is frozen), or when its agent asks for that. The first cause stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from fray_agents.environment import CHILDREN_MARK
+from fray_agents.tasks import ResultFile, TaskExit, TaskSpec
+from fray_layouts.records import Exit, Usage
+
+from tests.simulation.disk import DiskPath
+from tests.simulation.effects import Run
+from tests.simulation.work import script
+
+if TYPE_CHECKING:
+    from tests.simulation.host import Host
+
+PIPE_DELAY = 0.003
+"""Seconds from a task's end until its agent can hear of it."""
+
+
+class Chunks:
+    """The log chunks of a task, once it has ended."""
+
+    def __init__(self, task: HostTask) -> None:
+        self._task = task
+        self._number = 0
+
+    def __aiter__(self) -> Chunks:
+        return self
+
+    async def __anext__(self) -> tuple[int, DiskPath]:
+        await asyncio.shield(self._task.exit)
+        if self._number == self._task.script.chunks:
+            raise StopAsyncIteration
+        self._number += 1
+        path = self._task.directory / f"log-{self._number}"
+        path.write_bytes(f"{self._task.run.job} {self._task.run.attempt} {self._number}".encode())
+        return self._number, path
+
+
+class HostTask:
+    """A `TaskHandle`."""
+
+    def __init__(self, host: Host, spec: TaskSpec, deadline: float) -> None:
+        env = spec.env
+        self.run = Run(
+            env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"]), env["FRAY_AGENT_ID"], host.name, host.world.loop.now
+        )
+        self.script = script(host.world.seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt)
+        self.usage = Usage()
+        self.exit: asyncio.Future[TaskExit] = host.world.loop.create_future()
+        self.directory: DiskPath = spec.directory  # type: ignore[assignment]
+        self._host = host
+        self._deadline = deadline
+        self._cause = ""
+        self._kill_at: float | None = None
+        self._ends = "success"
+        host.running.append(self)
+        host.world.task_began(self.run)
+        self._at(self.script.seconds, self._end_by_itself)
+        self._watch_deadline()
+        if self.script.kills_host_after is not None:
+            self._at(self.script.kills_host_after, self._kill_host)
+        if self.script.children:
+            self._at(0.1, host.launch_children, self)
+
+    # --- what the agent asks
+
+    def set_deadline(self, boottime: float) -> None:
+        self._deadline = boottime
+
+    def stop(self, grace: float, why: str) -> None:
+        if self.run.end is not None:
+            return
+        first = not self._cause
+        self._cause = self._cause or why
+        if grace <= 0:
+            self._at(0.0, self.killed)
+            return
+        if first and self.script.at_sigterm != "goes on":
+            react = self.killed if self.script.at_sigterm == "dies" else self._end_by_itself
+            self._at(0.5, react)
+        self._at(grace, self.killed)
+
+    def kill(self) -> None:
+        self.stop(0.0, "stopped")
+
+    def chunks(self) -> Chunks:
+        return Chunks(self)
+
+    async def gone(self) -> None:
+        await asyncio.shield(self.exit)
+
+    async def discard(self) -> None:
+        self.directory.rmtree()
+
+    # --- what happens on the host
+
+    def killed(self) -> None:
+        self._end(Exit(kind=self._cause, signal=9))
+
+    def orphaned(self) -> None:
+        """Its agent's process is gone."""
+        self._cause = self._cause or "lost"
+        self._end(Exit(kind=self._cause, signal=9), "eof")
+
+    def _end_by_itself(self) -> None:
+        if not self.script.fails:
+            self._end(Exit(kind="success", code=0), "success")
+        elif self._cause:
+            self._end(Exit(kind=self._cause, code=1))
+        else:
+            self._end(Exit(kind="exited", code=1), "failure")
+
+    def _end(self, end: Exit, how: str = "") -> None:
+        if self.run.end is not None:
+            return
+        self._host.running.remove(self)
+        self._host.task_over(self)
+        self._host.world.task_ended(self.run, how or end.kind, end.kind == "success" and not self._cause)
+        self._at(PIPE_DELAY, self._tell, end)
+
+    def _tell(self, end: Exit) -> None:
+        if self.exit.done():
+            return
+        result = self._result() if end.kind == "success" else None
+        self.exit.set_result(TaskExit(end, result, self.run.complete_before_stop))  # type: ignore[arg-type]
+        self.run.told = True
+
+    def _result(self) -> ResultFile:
+        said: dict[str, Any] = {"job": self.run.job, "attempt": self.run.attempt, "agent": self.run.agent}
+        said["filling"] = "x" * self.script.result_size
+        path = self.directory / "result.json"
+        path.write_bytes(json.dumps(said).encode())
+        return ResultFile(path, "json", len(path.read_bytes()))  # type: ignore[arg-type]
+
+    def _watch_deadline(self) -> None:
+        if self.run.end is not None:
+            return
+        left = self._host.clock.when(self._deadline) - self._host.world.loop.now
+        if left <= 1e-6:
+            self._cause = self._cause or "preempted"
+            self._end(Exit(kind=self._cause, signal=9), "deadline")
+        else:
+            self._at(left, self._watch_deadline)
+
+    def _kill_host(self) -> None:
+        if self.run.end is None:
+            self._host.go_down(f"{self.run.job} killed it")
+
+    def mark_children(self) -> None:
+        (self.directory / CHILDREN_MARK).write_bytes(b"")
+
+    def _at(self, delay: float, act: Any, *args: Any) -> None:
+        self._host.world.loop.call_later(delay, act, *args, context=self._host.owner.context())

@@ -1,0 +1,135 @@
+"""People at their keyboards: they submit, resubmit, drop files, stop, drain and wait, at random."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fray_coordinator.core import Core
+from fray_coordinator.errors import AgentNotFound, JobGone, JobNotFound, ParentNotRunning, StoreUnavailable
+from fray_coordinator.follow import wait_for
+from fray_coordinator.mail import drain
+from fray_coordinator.stopping import stop
+from fray_coordinator.store.api import ANY
+from fray_coordinator.submit import submit
+from fray_layouts.names import Inbox
+from fray_layouts.records import JobRecord
+from fray_layouts.spec import parse_spec
+
+from tests.simulation.work import drawn_spec
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ACTIONS = {
+    "submit_one": 8,
+    "submit_many": 1,
+    "submit_by_id": 4,
+    "stop_one": 2,
+    "stop_parent": 1,
+    "drop": 3,
+    "drop_rubbish": 0.3,
+    "overwrite": 1,
+    "take_back": 0.5,
+    "drain_one": 0.2,
+    "wait": 1,
+}
+
+
+class User:
+    """One person; `pause`: seconds between two actions on average."""
+
+    def __init__(self, world: World, name: str, core: Core, draw: random.Random, pause: float) -> None:
+        self.world = world
+        self.name = name
+        self.core = core
+        self.draw = draw
+        self.pause = pause
+        self._dropped: list[str] = []
+        self._serial = 0
+
+    async def live(self) -> None:
+        """Act until the storm is over."""
+        while self.world.stormy:
+            await self.core.clock.sleep(self.draw.expovariate(1 / self.pause))
+            action = self.draw.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+            try:
+                await getattr(self, action)()
+            except (StoreUnavailable, AgentNotFound, JobNotFound, ParentNotRunning, TimeoutError):
+                continue
+
+    async def submit_one(self) -> None:
+        await self._submit(drawn_spec(self.draw))
+
+    async def submit_many(self) -> None:
+        specs = [parse_spec(drawn_spec(self.draw)) for _ in range(self.draw.randint(3, 12))]
+        for done in await submit(self.core, specs):
+            self.world.submitted(done.job)
+
+    async def submit_by_id(self) -> None:
+        """With an id of one's own: repeated until it is acknowledged, and now and then again."""
+        spec = drawn_spec(self.draw, "quick")
+        spec["id"] = f"{self.world.seed_number}.{self.draw.randrange(30)}"
+        for _ in range(self.draw.choice([1, 1, 3])):
+            while True:
+                try:
+                    await self._submit(spec)
+                    break
+                except StoreUnavailable:
+                    continue
+
+    async def stop_one(self) -> None:
+        if job := self._some_job():
+            await stop(self.core, job, "a user wished so")
+            self.world.stop_acknowledged(job)
+
+    async def stop_parent(self) -> None:
+        parents = [job for job in self.world.known_jobs if job.startswith("parent-")]
+        if parents:
+            await stop(self.core, self.draw.choice(parents[-5:]), "a user wished so")
+
+    async def drop(self) -> None:
+        self._serial += 1
+        key = Inbox.key(f"{self.name}-{self._serial}")
+        self._dropped.append(key)
+        await self._copy(key, drawn_spec(self.draw))
+
+    async def drop_rubbish(self) -> None:
+        self._serial += 1
+        await self.core.store.put(Inbox.key(f"{self.name}-{self._serial}"), b'{"name": "half', ANY)
+
+    async def overwrite(self) -> None:
+        """The same name again: other content, or the very same."""
+        if self._dropped:
+            spec = drawn_spec(random.Random(self._serial)) if self.draw.random() < 0.5 else drawn_spec(self.draw)
+            await self._copy(self.draw.choice(self._dropped[-3:]), spec)
+
+    async def take_back(self) -> None:
+        if self._dropped:
+            await self.core.store.delete(self._dropped[-1])
+
+    async def drain_one(self) -> None:
+        if self.world.agents:
+            await drain(self.core, self.draw.choice(list(self.world.agents)))
+
+    async def wait(self) -> None:
+        if job := self._some_job():
+            try:
+                ended = await wait_for(self.core, [job], timeout=self.draw.uniform(10, 200))
+            except JobGone:
+                return
+            self.world.outcome_seen(ended[job])
+
+    async def _submit(self, raw: dict[str, Any]) -> JobRecord:
+        (done,) = await submit(self.core, [parse_spec(raw)])
+        self.world.submitted(done.job)
+        return done.job
+
+    async def _copy(self, key: str, spec: dict[str, Any]) -> None:
+        """What `gsutil cp` does: it takes no notice of what lies there."""
+        await self.core.store.put(key, msgspec.json.encode(spec), ANY)
+
+    def _some_job(self) -> str:
+        known = self.world.known_jobs
+        return self.draw.choice(known[-20:]) if known else ""

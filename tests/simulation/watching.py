@@ -1,0 +1,128 @@
+"""The observer that sees every write at once: it keeps what lies in the storage decoded, and asks the invariants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fray_coordinator.store.api import Object
+from fray_layouts.names import Agents, Coordinator, Jobs, Pending
+from fray_layouts.records import AgentRecord, JobRecord, PassRecord
+
+from tests.simulation import invariants
+from tests.simulation.invariants import Broken
+from tests.simulation.loop import Participant
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+@dataclass(slots=True)
+class Change:
+    """One applied write: `name` is the job's or agent's id, `before` and `after` are decoded."""
+
+    name: str
+    before: Any
+    after: Any
+    raw_before: dict[str, Any]
+    raw_after: dict[str, Any]
+    sender: Participant
+
+
+class Watching:
+    """What lies in the storage, and what was ever there.
+
+    Attributes:
+        jobs, agents: decoded, by id.
+        entries: attempts that have an entry in the index, by job.
+        landed: when each agent's beats landed last, with the interval they promise.
+        gone: when a name was deleted.
+        lost: since when a pending job has been findable by nobody but the repair.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.jobs: dict[str, JobRecord] = {}
+        self.agents: dict[str, AgentRecord] = {}
+        self.entries: dict[str, list[int]] = {}
+        self.landed: dict[str, tuple[float, float]] = {}
+        self.trust_ends: dict[str, float] = {}
+        self.gone: dict[str, float] = {}
+        self.results: dict[str, int] = {}
+        self.lost: dict[str, float] = {}
+        self.pass_written: dict[str, float] = {}
+        self.repaired_at = 0.0
+        self._raw: dict[str, dict[str, Any]] = {}
+
+    def on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
+        """Take note of one change and check everything that it could break."""
+        now = self.world.loop.now
+        if after is None:
+            self.gone[key] = now
+        if (job := Jobs.parse(key)) and key.startswith(Jobs.prefix):
+            self._job(job, key, after, sender)
+        elif (agent := Agents.parse(key)) and key.startswith(Agents.prefix):
+            self._agent(agent, key, after, sender)
+        elif key.startswith("pending/"):
+            self._entry(key, before, after, sender)
+        elif key == Coordinator.lease and after is not None:
+            self._pass(msgspec.json.decode(after.data, type=PassRecord), sender)
+        else:
+            self.world.note(sender.name, "deletes" if after is None else "writes", key)
+
+    def _job(self, job: str, key: str, after: Object | None, sender: Participant) -> None:
+        record = msgspec.json.decode(after.data, type=JobRecord) if after else None
+        change = self._change(job, key, self.jobs.get(job), record, after, sender)
+        self.world.note(sender.name, f"job {job}", invariants.told(record))
+        if record is None:
+            del self.jobs[job]
+        else:
+            self.jobs[job] = record
+        for check in invariants.OF_JOBS:
+            check(self, change)
+
+    def _agent(self, agent: str, key: str, after: Object | None, sender: Participant) -> None:
+        record = msgspec.json.decode(after.data, type=AgentRecord) if after else None
+        change = self._change(agent, key, self.agents.get(agent), record, after, sender)
+        self.world.note(sender.name, f"agent {agent}", invariants.told_agent(record))
+        if record is None:
+            del self.agents[agent]
+        else:
+            self.agents[agent] = record
+        for check in invariants.OF_AGENTS:
+            check(self, change)
+        if record is not None and (change.before is None or record.beat > change.before.beat):
+            self.landed[agent] = (self.world.loop.now, record.interval)
+
+    def _entry(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
+        self.world.note(sender.name, "deletes" if after is None else "writes", key)
+        entry = Pending.parse(key)
+        if entry is None:
+            return
+        attempts = self.entries.setdefault(entry.job, [])
+        if after is None and entry.attempt in attempts:
+            attempts.remove(entry.attempt)
+            invariants.reachable(self, entry.job, "its index entry was deleted")
+        elif after is not None and before is None:
+            attempts.append(entry.attempt)
+            self.lost.pop(entry.job, None)
+
+    def _pass(self, record: PassRecord, sender: Participant) -> None:
+        self.world.note(sender.name, "pass", f"progress={record.progress} holder={record.holder}")
+        if record.repaired_at > self.repaired_at:
+            self.repaired_at = record.repaired_at
+            invariants.repair_found_all(self, self.pass_written.get(sender.name, 0.0))
+        self.pass_written[sender.name] = self.world.loop.now
+
+    def _change(
+        self, name: str, key: str, before: Any, record: Any, after: Object | None, sender: Participant
+    ) -> Change:
+        raw_before = self._raw.pop(key, {})
+        raw_after = msgspec.json.decode(after.data) if after else {}
+        if after:
+            self._raw[key] = raw_after
+        return Change(name, before, record, raw_before, raw_after, sender)
+
+
+__all__ = ["Broken", "Change", "Watching"]

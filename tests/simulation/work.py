@@ -1,0 +1,100 @@
+"""What simulated jobs do: by the first part of their name, and by chance.
+
+`script` says how long an attempt takes and how it ends; it depends on seed, job and attempt alone, so that a job does
+the same wherever it runs.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = {
+    "quick": 8,
+    "long": 3,
+    "flaky": 3,
+    "failing": 1,
+    "chatty": 3,
+    "big": 1,
+    "stubborn": 2,
+    "parent": 3,
+    "killer": 0.3,
+}
+"""How often users submit each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One attempt, left alone.
+
+    Attributes:
+        seconds: how long it takes.
+        fails: it ends with exit code 1.
+        chunks: log chunks that it leaves.
+        result_size: bytes of its result.
+        at_sigterm: what it does then: "dies", "finishes" (well, within a second) or "goes on".
+        children: how many it launches.
+        kills_host_after: seconds after which its host goes down; None: it does not do that.
+    """
+
+    seconds: float
+    fails: bool
+    chunks: int
+    result_size: int
+    at_sigterm: str
+    children: int
+    kills_host_after: float | None
+
+
+def script(seed: str, name: str, job: str, attempt: int) -> Script:
+    """What this attempt does."""
+    kind = name.partition("-")[0]
+    draw = random.Random(f"work {seed} {job} {attempt}")
+    seconds = (
+        draw.uniform(20, 90)
+        if kind in ("long", "parent")
+        else draw.choice([draw.uniform(0.05, 1), draw.uniform(1, 20)])
+    )
+    return Script(
+        seconds=seconds,
+        fails=kind == "failing" or (kind == "flaky" and draw.random() < 0.5),
+        chunks=draw.randint(1, 3) if kind == "chatty" else 0,
+        result_size=70_000 if kind == "big" else 0,
+        at_sigterm="goes on" if kind == "stubborn" else draw.choice(["dies", "dies", "finishes", "goes on"]),
+        children=draw.randint(1, 3) if kind == "parent" else 0,
+        kills_host_after=draw.uniform(0.5, 8.0) if kind == "killer" else None,
+    )
+
+
+def drawn_spec(draw: random.Random, kind: str = "") -> dict[str, Any]:
+    """A spec as a user writes it."""
+    kind = kind or draw.choices(list(KINDS), list(KINDS.values()))[0]
+    spec: dict[str, Any] = {
+        "name": kind,
+        "entrypoint": {"command": ["simulated"]},
+        "grace": draw.choice([0.0, 2.0, 10.0]),
+    }
+    spec["resources"] = {"cpu": draw.choice([0.5, 1.0, 1.0, 2.0])}
+    if kind in ("flaky", "failing"):
+        spec["max_retries_failure"] = draw.randint(0, 3)
+    if draw.random() < 0.1:
+        spec["priority"] = draw.randint(-5, 5)
+    if draw.random() < 0.05:
+        spec["pending_timeout"] = draw.uniform(20, 300)
+    return spec
+
+
+def drawn_children(seed: str, job: str, attempt: int, how_many: int) -> list[dict[str, Any]]:
+    """The specs of a parent's children: some with ids of their own, which its next attempt adopts; some detached."""
+    specs = []
+    for number in range(how_many):
+        draw = random.Random(f"child {seed} {job} {number}")
+        spec = drawn_spec(draw, draw.choice(["quick", "quick", "long", "flaky"]))
+        spec |= {"parent": job, "resources": {"cpu": 0.5}}
+        if draw.random() < 0.5:
+            spec["id"] = f"{job[-9:]}.{number}"
+        if draw.random() < 0.2:
+            spec["detached"] = True
+        specs.append(spec)
+    return specs

@@ -1,0 +1,390 @@
+"""One simulated cluster, from a seed: a storm in which everything goes wrong, a calm in which everything must end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from fray_agents.agent import Agent
+from fray_coordinator.clock import Chance
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.transitions import TERMINAL
+from fray_coordinator.store.store import Store
+from fray_layouts.records import JobRecord, Settings
+
+from tests.simulation import calm, invariants
+from tests.simulation.clocks import EPOCH, HostClock
+from tests.simulation.effects import Effects, Run
+from tests.simulation.history import History
+from tests.simulation.host import Host
+from tests.simulation.invariants import Broken
+from tests.simulation.loop import OWNER, Participant, SimLoop
+from tests.simulation.network import Storage, Way
+from tests.simulation.patches import replaced
+from tests.simulation.scenario import Scenario
+from tests.simulation.users import User
+from tests.simulation.watching import Watching
+
+RETENTION = 0.0
+"""Finished jobs go as soon as the quarantine and the patience of submitters allow."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a run amounted to."""
+
+    seconds: float = 0.0
+    agent_seconds: float = 0.0
+    operations: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    jobs: int = 0
+    steps: int = 0
+    calm_seconds: float = 0.0
+    digest: str = ""
+
+
+class World:
+    """A cluster and its people. `run` raises `Broken`."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed_number = seed
+        self.seed = str(seed)
+        self.root = "memory://sim"
+        self.epoch = EPOCH
+        self.draw = random.Random(f"world {seed}")
+        self.scenario = Scenario.drawn(random.Random(f"scenario {seed}"))
+        self.loop = SimLoop(self.seed)
+        self.loop.on_error = self._loop_error
+        self.history = History()
+        self.effects = Effects()
+        self.watching = Watching(self)
+        self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)
+        self.owner = Participant("world")
+        self.hosts = [Host(self, f"h{n + 1}", random.Random(f"host {seed} {n}")) for n in range(self.scenario.hosts)]
+        self.stormy = True
+        self.agents: dict[str, Agent] = {}
+        self.known_jobs: list[str] = []
+        self.ways: dict[Participant, Way] = {}
+        self.figures = Figures()
+        self._process_of: dict[str, tuple[Participant, Host]] = {}
+        self._gone_at: dict[Participant, float] = {}
+        self._outages: list[tuple[float, float]] = []
+        self._started: dict[Participant, float] = {}
+        self._serial = 0
+
+    # --- the run
+
+    def run(self) -> Figures:
+        """The whole life of this world."""
+        with replaced(self):
+            try:
+                self._storm()
+                self._calm()
+            finally:
+                self._sum_up()
+                self.loop.bury()
+        return self.figures
+
+    def _storm(self) -> None:
+        plan = self.scenario
+        for number, host in enumerate(self.hosts):
+            self._in(self.draw.uniform(0, 5 + 3 * number), host.start_agent)
+        for number in range(plan.users):
+            self._start_user(f"user{number + 1}")
+        self._again_and_again(plan.crash_every, lambda: self._some_host().go_down("crash"))
+        self._again_and_again(plan.freeze_every, lambda: self._some_host().freeze(self._how_long()))
+        self._again_and_again(plan.preempt_every, lambda: self._some_host().preempt())
+        self._again_and_again(plan.storm_of_sigterms_every, self._sigterm_most)
+        self._again_and_again(plan.partition_every, self._partition)
+        self._again_and_again(plan.outage_every, self._outage)
+        self._again_and_again(plan.once_every, self._run_once)
+        self.loop.advance(plan.storm)
+
+    def _calm(self) -> None:
+        """Faults end; what is runnable must end within the bound, and retention must remove it in the end."""
+        self.stormy = False
+        self.note("world", "calm begins")
+        self.storage.down_until = 0.0
+        for way in self.ways.values():
+            way.cut_until = 0.0
+            way.suffer(None)
+        if self._outages and self._outages[-1][1] > self.loop.now:
+            self._outages[-1] = (self._outages[-1][0], self.loop.now)
+        for host in self.hosts:
+            if host.process is not None:
+                self.loop.wake(host.process)
+        begin = self.loop.now
+        while not calm.settled(self):
+            self.loop.advance(self.loop.now + 20)
+            if self.loop.now - begin > calm.BOUND:
+                calm.explain(self)
+        self.figures.calm_seconds = self.loop.now - begin
+        self._end_tasks_of_users()
+        calm.check(self)
+        if self.scenario.rests:
+            self.loop.advance(self.loop.now + calm.REST)
+            calm.check_rest(self)
+
+    def _end_tasks_of_users(self) -> None:
+        self.loop.advance(self.loop.now + 250)
+
+    def _sum_up(self) -> None:
+        f = self.figures
+        f.seconds, f.steps = self.loop.now, self.loop.steps
+        f.agent_seconds += sum(self.loop.now - self._started.pop(p) for p in list(self._started))
+        f.operations, f.faults = self.storage.operations, dict(self.storage.faults)
+        f.jobs = len(self.known_jobs)
+        self.note("world", "ends", f"{f.operations} operations {sum(f.faults.values())} faults {f.steps} steps")
+        f.digest = self.history.digest
+
+    # --- participants
+
+    def spawn(
+        self,
+        owner: Participant,
+        work: Coroutine[Any, Any, Any],
+        then: Callable[[asyncio.Task[Any]], None] | None = None,
+    ) -> None:
+        """Begin a coroutine as a participant; `then` is told of its end, from outside."""
+        task = self.loop.create_task(work, context=owner.context())
+        task.add_done_callback(then or (lambda ended: self._over(owner, ended)), context=self.owner.context())
+        self._started[owner] = self.loop.now
+        owner.on_crash.append(lambda: self._stopped(owner))
+
+    async def core(self, owner: Participant, clock: HostClock, newer: bool = False) -> Core:
+        """A participant's view of the cluster, through a way of its own."""
+        way = Way(self.storage, owner, clock, self.scenario.rates if self.stormy else None, newer)
+        way.fate = lambda kind: self._meet(owner, kind)
+        self.ways[owner] = way
+        self._serial += 1
+        chance = Chance(f"chance {self.seed} {self._serial}")
+        return await core_on(Store(way, clock, chance), Settings(retention=RETENTION), clock, chance)
+
+    def _start_user(self, name: str) -> None:
+        owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")
+        clock = HostClock.drawn(self.loop, draw)
+
+        async def live() -> None:
+            while True:
+                try:
+                    core = await self.core(owner, clock, draw.random() < 0.3)
+                    break
+                except StoreUnavailable:
+                    continue
+            await User(self, name, core, draw, self.scenario.pause).live()
+
+        def again() -> None:
+            if self.stormy:
+                self._start_user(f"{name}'")
+
+        owner.on_crash.append(lambda: self._in(20, again))
+        self.spawn(owner, live())
+
+    def _run_once(self) -> None:
+        """`fray coordinate --once`, by whoever's timer it is."""
+        self._serial += 1
+        owner = Participant(f"once{self._serial}")
+        clock = HostClock.drawn(self.loop, self.draw)
+
+        async def once() -> None:
+            try:
+                core = await self.core(owner, clock)
+                await Pass(core, f"once-{core.chance.token()}").once()
+            except StoreUnavailable:
+                return
+
+        self.spawn(owner, once())
+
+    # --- what goes wrong
+
+    def _again_and_again(self, every: float, act: Callable[[], object]) -> None:
+        def now() -> None:
+            if self.stormy:
+                act()
+                self._again_and_again(every, act)
+
+        self._in(self.draw.expovariate(1 / every), now)
+
+    def _some_host(self) -> Host:
+        return self.draw.choice(self.hosts)
+
+    def _how_long(self) -> float:
+        return self.draw.choice([self.draw.uniform(0.1, 5), self.draw.uniform(5, 40), self.draw.uniform(40, 200)])
+
+    def _sigterm_most(self) -> None:
+        for host in self.hosts:
+            if self.draw.random() < 0.8:
+                host.preempt() if self.draw.random() < 0.5 else host.terminate()
+                if self.draw.random() < 0.2:
+                    self._in(self.draw.uniform(0.1, 3), host.terminate)
+
+    def _partition(self) -> None:
+        reachable = [p for p in self.ways if p.mode == "up"]
+        if reachable:
+            cut, how_long = self.draw.choice(reachable), self.draw.choice([5.0, 20.0, 60.0, 150.0])
+            self.note(cut.name, "is cut off", f"for {how_long:g} s")
+            self.ways[cut].cut_until = self.loop.now + how_long
+
+    def _outage(self) -> None:
+        if self.loop.now > self.storage.down_until:
+            until = self.loop.now + self.scenario.outage_length * self.draw.uniform(0.3, 1)
+            self.note("storage", "is down", f"until {until:.1f}")
+            self.storage.down_until = until
+            self._outages.append((self.loop.now, until))
+
+    def _meet(self, owner: Participant, kind: str) -> None:
+        """A crash or a freeze at a write."""
+        if not self.stormy or owner.mode != "up":
+            return
+        host = next((h for h in self.hosts if h.process is owner), None)
+        if kind == "crash":
+            self.note(owner.name, "crashes", "at a write")
+            self.loop.crash(owner)
+        elif host is not None:
+            host.freeze(self._how_long())
+        else:
+            how_long = self._how_long()
+            self.note(owner.name, "freezes", f"for {how_long:.1f} s")
+            owner.mode = "frozen"
+            self._in(how_long, self.loop.wake, owner)
+
+    # --- what participants and observers ask
+
+    def note(self, who: str, what: str, more: str = "") -> None:
+        self.history.note(self.loop.now, who, what, more)
+
+    def here(self) -> Host:
+        """The host of the process that runs now."""
+        owner = OWNER.get()
+        return next(host for host in self.hosts if host.process is owner)
+
+    def made(self, agent: Agent) -> None:
+        host = self.here()
+        assert host.process is not None
+        host.agent = self.agents[agent.id] = agent
+        self._process_of[agent.id] = (host.process, host)
+
+    def joined(self, agent_id: str, host: Host) -> None:
+        self.note(host.name, "joins as", agent_id)
+
+    def crashed(self, agent: Agent) -> None:
+        """An agent's process is gone: whoever was in its hands only must be findable otherwise."""
+        for job in list(agent._ledger.held):
+            invariants.reachable(self.watching, job, f"{agent.id} crashed")
+
+    def agent_failed(self, host: Host, error: BaseException) -> None:
+        self.loop.broken = self.loop.broken or Broken(
+            "no outage kills an agent", f"the agent process on {host.name} ended with {error!r}", host.name
+        )
+
+    def is_process_of(self, sender: Participant, agent_id: str) -> bool:
+        found = self._process_of.get(agent_id)
+        return found is not None and found[0] is sender
+
+    def is_up(self, agent_id: str) -> bool:
+        found = self._process_of.get(agent_id)
+        return found is not None and found[0].mode != "gone" and not self.agents[agent_id]._heart.fenced.is_set()
+
+    def is_gone(self, agent_id: str, for_at_least: float = 0.0) -> bool:
+        process = self._process_of[agent_id][0]
+        return process.mode == "gone" and self.loop.now - self._gone_at[process] >= for_at_least
+
+    def same_host(self, sender: Participant, agent_id: str) -> bool:
+        return sender.name.startswith(f"{self._process_of[agent_id][1].name}.")
+
+    def holds_in_memory(self, agent_id: str, job: str, attempts: tuple[int, ...]) -> bool:
+        if not self.is_up(agent_id):
+            return False
+        held = self.agents[agent_id]._ledger.held.get(job)
+        return held is not None and held.entry.attempt in attempts
+
+    def listing(self, job: str) -> list[str]:
+        """Agents that have the job in memory or in their record."""
+        return [
+            name
+            for name, agent in self.agents.items()
+            if job in agent._ledger.held or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
+        ]
+
+    def trusted_until(self, agent_id: str) -> float | None:
+        if not self.is_up(agent_id):
+            return None
+        return self._process_of[agent_id][1].clock.when(self.agents[agent_id]._heart.trusted_until)
+
+    def time_down_since(self, since: float, shortest: float) -> float:
+        """Seconds of outages longer than `shortest`, from `since` until now."""
+        return sum(
+            max(0.0, min(end, self.loop.now) - max(begin, since))
+            for begin, end in self._outages
+            if min(end, self.loop.now) - begin > shortest
+        )
+
+    def task_began(self, run: Run) -> None:
+        self.note(run.host, f"task {run.job}~{run.attempt}", f"starts under {run.agent}")
+        others = list(self.effects.running.get(run.job, ()))
+        self.effects.begin(run)
+        try:
+            if self.effects.twice:
+                invariants.an_attempt_runs_once(run)
+            invariants.one_copy_at_a_time(self.watching, run, others)
+        except Broken as broken:
+            self.loop.broken = broken
+
+    def task_ended(self, run: Run, how: str, complete: bool) -> None:
+        self.effects.end(run, self.loop.now, how, complete)
+        self.note(run.host, f"task {run.job}~{run.attempt}", f"ends: {how}")
+
+    def submitted(self, job: JobRecord) -> None:
+        """A submission was acknowledged."""
+        if job.id not in self.watching.jobs and f"jobs/{job.id}.json" not in self.watching.gone:
+            self.loop.broken = Broken("what was acknowledged is stored", f"{job.id} has no record", job.id)
+        if job.id not in self.known_jobs:
+            self.known_jobs.append(job.id)
+
+    def stop_acknowledged(self, job_id: str) -> None:
+        job = self.watching.jobs.get(job_id)
+        if job is not None and job.stop is None and job.status not in TERMINAL:
+            self.loop.broken = Broken("a stop that returned is recorded", f"{job_id}: {invariants.told(job)}", job_id)
+
+    def outcome_seen(self, seen: JobRecord) -> None:
+        now = self.watching.jobs.get(seen.id)
+        if now is not None and (now.status, now.attempt) != (seen.status, seen.attempt):
+            message = f"{seen.id}: a waiter saw {invariants.told(seen)}, it is {invariants.told(now)}"
+            self.loop.broken = Broken("an outcome that was seen stands", message, seen.id)
+
+    # --- inside
+
+    def _stopped(self, owner: Participant) -> None:
+        self._gone_at[owner] = self.loop.now
+        self.ways.pop(owner, None)
+        since = self._started.pop(owner, self.loop.now)
+        if any(host.process is owner or owner.name.startswith(f"{host.name}.") for host in self.hosts):
+            self.figures.agent_seconds += self.loop.now - since
+
+    def _over(self, owner: Participant, task: asyncio.Task[Any]) -> None:
+        if (error := task.exception()) is not None:
+            self.loop.broken = Broken("nobody ends by an unexpected error", f"{owner}: {error!r}", owner.name)
+            self.loop.broken.__cause__ = error
+        self.loop.crash(owner)
+
+    def _on_write(self, key: str, before: Any, after: Any, sender: Participant) -> None:
+        try:
+            self.watching.on_write(key, before, after, sender)
+        except Broken as broken:
+            self.loop.broken = self.loop.broken or broken
+
+    def _loop_error(self, context: dict[str, Any]) -> None:
+        if context["message"] == "an agent's task ended with an error":
+            error = context["exception"]
+            self.loop.broken = Broken(
+                "nobody ends by an unexpected error", f"{OWNER.get()}: {error!r}", OWNER.get().name
+            )
+            self.loop.broken.__cause__ = error
+
+    def _in(self, delay: float, act: Callable[..., object], *args: Any) -> None:
+        self.loop.call_later(delay, act, *args, context=self.owner.context())
