@@ -34,6 +34,9 @@ from fray_agents.tasks import Task
 
 log = logging.getLogger("fray")
 
+LAST_WORDS = 3.0
+"""Seconds that an agent told twice to leave still waits for the store."""
+
 
 class Departure(StrEnum):
     """Why an agent's run ended."""
@@ -113,6 +116,7 @@ class Agent:
         )
         self._start_failures = 0
         self._terminations = 0
+        self._gives_up = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -122,25 +126,31 @@ class Agent:
 
     async def run(self) -> Departure:
         """Join the cluster and work until asked to leave or declared dead."""
+        work = asyncio.create_task(self._work())
+        giving_up = asyncio.create_task(self._gives_up.wait())
         try:
-            await self._heart.register()
-            await persist(self._core, lambda: hostlock.bury_predecessors(self._core, self._lock))
-            loops = [
-                self._claimer.run(),
-                self._heart.listen(),
-                self._hold_deadlines(),
-                self._look_at_jobs_for_ever(),
-                self._coordinate(),
-            ]
-            await self._until_over([asyncio.create_task(loop) for loop in loops])
+            await asyncio.wait([work, giving_up], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
         finally:
+            for task in (work, giving_up):
+                task.cancel()
+            await asyncio.gather(work, giving_up, return_exceptions=True)
             await self._put_down()
         return Departure.FENCED if self._heart.fenced.is_set() else Departure.LEFT
 
     def terminate(self) -> None:
-        """Leave: the first call gives tasks their grace and puts back what does not end; a second is immediate."""
+        """Leave: the first call gives tasks their grace and puts back what does not end; a second is immediate.
+
+        After a second one the store has a moment left to take what is put back; an agent that never joined has nothing
+        to put back.
+        """
         self._terminations += 1
         self._heart.leaving = True
+        if self._terminations > 1:
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._gives_up.set)
+        elif not self._heart.joined:
+            self._gives_up.set()
         for held in self._ledger.held.values():
             if self._terminations > 1:
                 if held.task is not None:
@@ -153,6 +163,18 @@ class Agent:
     def poke(self) -> None:
         """Something was submitted: look for it now rather than at the next poll."""
         self._claimer.wake.set()
+
+    async def _work(self) -> None:
+        await self._heart.register()
+        await persist(self._core, lambda: hostlock.bury_predecessors(self._core, self._lock))
+        loops = [
+            self._claimer.run(),
+            self._heart.listen(),
+            self._hold_deadlines(),
+            self._look_at_jobs_for_ever(),
+            self._coordinate(),
+        ]
+        await self._until_over([asyncio.create_task(loop) for loop in loops])
 
     async def _until_over(self, loops: list[asyncio.Task[None]]) -> None:
         """Beat until fenced or gone; an error in any loop is an error of the agent."""

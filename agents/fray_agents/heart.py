@@ -58,6 +58,11 @@ class Heart:
         return self._stored.record.beat if self._stored else 0
 
     @property
+    def joined(self) -> bool:
+        """Whether the agent's record is known to exist, so that it may hold something."""
+        return self._stored is not None
+
+    @property
     def drained(self) -> bool:
         """Whether someone asked the agent to leave when it has nothing left to do."""
         return self._stored is not None and self._stored.record.drain

@@ -301,3 +301,33 @@ def test_an_outage_longer_than_the_grace_ends_the_work_as_a_preemption(tmp_path:
             assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 2, 0, 1)
 
     asyncio.run(act())
+
+
+def test_a_second_sigterm_ends_an_agent_whose_store_does_not_answer(tmp_path: Path) -> None:
+    async def act() -> None:
+        core = await _core_with_outages(tmp_path, outage_grace=600)
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
+        running_agent = asyncio.create_task(agent.run())
+        job_id = await launch(core, "import time; time.sleep(600)")
+        await running(core, job_id)
+        Outage.down = True
+        agent.terminate()
+        agent.terminate()
+        await asyncio.wait_for(running_agent, 20)
+        Outage.down = False
+        assert (await job(core, job_id)).status == "running"  # its burial will put it back
+
+    asyncio.run(act())
+
+
+def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) -> None:
+    async def act() -> None:
+        core = await _core_with_outages(tmp_path, outage_grace=600)
+        Outage.down = True
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
+        running_agent = asyncio.create_task(agent.run())
+        await asyncio.sleep(0)
+        agent.terminate()
+        await asyncio.wait_for(running_agent, 20)
+
+    asyncio.run(act())

@@ -147,7 +147,8 @@ def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
 def test_costs_follow_the_settings() -> None:
     idle, busy, turn, jobs = estimates(Settings())
     assert idle.class_a == 2 * 30 * 24 * 60  # a beat and a repair's list each minute
-    assert idle.class_b == 30 * 86400 / PAID_PACE[2]  # looks at the doorbell, at their slowest
+    month = 30 * 86400
+    assert idle.class_b == month / PAID_PACE[2] + month / 7.5  # the doorbell at its slowest, and the lease of the pass
     assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + idle.class_b * 0.0004 / 1000)
     assert busy.class_a > 6 * idle.class_a
     assert estimates(Settings(idle_beat_interval=30.0))[0].class_a > idle.class_a
