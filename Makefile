@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories check schemas clean bench bench-jobs bench-drain bench-startup simulate simulate-variants
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-drain bench-startup simulate simulate-variants
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -28,6 +28,10 @@ test: check
 # Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
 histories: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow tests/histories
+
+# Three minutes of havoc on each kind of storage, with real processes; see docs/chaos.md.
+chaos: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow -s tests/chaos
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def fake_gcs() -> Iterator[Server]:
     url = f"http://127.0.0.1:{port}"
     command = [str(binary), "-scheme=http", "-backend=memory", "-host=127.0.0.1", f"-port={port}"]
     with _process([*command, f"-external-url={url}"], stdout=subprocess.DEVNULL) as process:
-        _until(process, lambda: _request("POST", f"{url}/storage/v1/b?project=test", b'{"name": "bucket"}'))
+        _until(process, lambda: request("POST", f"{url}/storage/v1/b?project=test", b'{"name": "bucket"}'))
         yield Server("gs://bucket", url, "STORAGE_EMULATOR_HOST")
 
 
@@ -60,23 +60,55 @@ def moto() -> Iterator[Server]:
     with _process([sys.executable, "-m", "tests.support.locked_moto"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
-        _request("PUT", f"{url}/bucket")
+        request("PUT", f"{url}/bucket")
         yield Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
+
+
+class Seaweed:
+    """SeaweedFS with its data in `folder`, which stays when the server is killed. `start` returns when it answers.
+
+    It opens a gRPC port beside each port, 10,000 higher; both are looked for free.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        master, volume, filer, s3 = _free_ports(4)
+        command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
+        command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20", "-s3.port.iceberg=0"]
+        command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
+        self._command = command
+        self._running: subprocess.Popen[str]
+        self.url = f"http://127.0.0.1:{s3}"
+        self.server = Server("s3://bucket", self.url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
+
+    def start(self) -> None:
+        self._running = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+        _until(self._running, self._put)
+
+    def _put(self) -> None:
+        with suppress(urllib.error.HTTPError):  # 409 when the bucket is there
+            request("PUT", f"{self.url}/bucket")
+        request("PUT", f"{self.url}/bucket/ready", b"ready")
+
+    def kill(self) -> None:
+        self._running.kill()
+        self._running.wait()
+
+
+@contextmanager
+def restartable_seaweed(folder: Path) -> Iterator[Seaweed]:
+    seaweed = Seaweed(folder)
+    seaweed.start()
+    try:
+        yield seaweed
+    finally:
+        seaweed.kill()
 
 
 @contextmanager
 def seaweed() -> Iterator[Server]:
-    """SeaweedFS opens a gRPC port beside each port, 10,000 higher; both are looked for free."""
-    master, volume, filer, s3 = _free_ports(4)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
-        command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20", "-s3.port.iceberg=0"]
-        command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
-        with _process(command, stdout=subprocess.DEVNULL) as process:
-            url = f"http://127.0.0.1:{s3}"
-            _until(process, lambda: _request("PUT", f"{url}/bucket"))
-            _until(process, lambda: _request("PUT", f"{url}/bucket/ready", b"ready"))
-            yield Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
+    with tempfile.TemporaryDirectory() as folder, restartable_seaweed(Path(folder)) as running:
+        yield running.server
 
 
 @contextmanager
@@ -91,7 +123,7 @@ def _process(command: list[str], stdout: int) -> Iterator[subprocess.Popen[str]]
             process.stdout.close()
 
 
-def _request(method: str, url: str, data: bytes | None = None) -> None:
+def request(method: str, url: str, data: bytes | None = None) -> None:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     urllib.request.urlopen(request, timeout=10).close()
 

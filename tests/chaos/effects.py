@@ -1,0 +1,90 @@
+"""What the attempts of all jobs did, read from the files that they wrote (job.py)."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from fray_layouts.records import JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time, in seconds of CLOCK_BOOTTIME, in which the storage was in trouble."""
+
+    begin: float
+    end: float
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt, as it told itself. Times in seconds of CLOCK_BOOTTIME."""
+
+    job: str
+    number: int
+    agent: str = ""
+    begun: float = 0.0
+    ended: float | None = None
+    last_seen: float = 0.0
+
+
+@dataclass(slots=True)
+class Effects:
+    """By job the attempts in order; `doubles`: attempts that were run twice."""
+
+    attempts: dict[str, list[Attempt]]
+    doubles: list[str]
+
+    def losses(self, records: Iterable[JobRecord]) -> list[str]:
+        """Jobs that succeeded although the attempt in their record did not do its work."""
+        done = {(attempt.job, attempt.number) for own in self.attempts.values() for attempt in own if attempt.ended}
+        return [
+            f"{record.id}: attempt {record.attempt} succeeded without its work"
+            for record in records
+            if record.status == "succeeded" and (record.id, record.attempt) not in done
+        ]
+
+    def overlaps(self) -> list[tuple[Attempt, Attempt]]:
+        """Attempts that still ran when the next one of the same job began."""
+        return [
+            (earlier, later)
+            for own in self.attempts.values()
+            for earlier, later in pairwise(own)
+            if earlier.last_seen > later.begun
+        ]
+
+    def successor(self, of: Attempt) -> Attempt | None:
+        """The next attempt of the same job that began."""
+        later = [attempt for attempt in self.attempts[of.job] if attempt.number > of.number]
+        return later[0] if later else None
+
+
+def read_effects(folder: Path) -> Effects:
+    found: dict[str, dict[int, Attempt]] = defaultdict(dict)
+    doubles = []
+    for path in sorted(folder.glob("*~*~*")):
+        job, number, what = path.name.split("~")
+        if "-again-" in what:
+            doubles.append(path.name)
+        elif "." not in what:
+            _add(found[job].setdefault(int(number), Attempt(job, int(number))), what, path.read_text())
+    return Effects({job: [own[number] for number in sorted(own)] for job, own in found.items()}, doubles)
+
+
+def _add(attempt: Attempt, what: str, text: str) -> None:
+    told = {"at": float(text or 0)} if what == "alive" else json.loads(text)
+    attempt.last_seen = max(attempt.last_seen, told["at"])
+    match what:
+        case "begin":
+            attempt.agent, attempt.begun = told["agent"], told["at"]
+        case "end":
+            attempt.ended = told["at"]
+
+
+def in_trouble(earlier: Attempt, later: Attempt, windows: Sequence[Window]) -> bool:
+    """Whether the storage was away while the first of two attempts ran on: then they may overlap (docs/protocol.md)."""
+    return any(window.begin < later.begun and window.end > earlier.begun for window in windows)

@@ -1,0 +1,137 @@
+"""The hosts and agents of a chaos run: real `fray agent` processes, each host with a temporary directory of its own.
+
+An agent's working directory and the lock that tells its host's agents apart from dead ones lie in the temporary
+directory, so several hosts on one machine know as little of each other as real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FRAY = Path(sys.executable).with_name("fray")
+MARK = "FRAYCHAOS"
+CORES = 3
+
+
+@dataclass(slots=True)
+class AgentProcess:
+    """One agent process. `busy`: something is being done to it."""
+
+    host: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+    busy: bool = False
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids under which it has joined, the last one being its present."""
+        told = [line for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [json.loads(line)["agent"] for line in told]
+
+    @property
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def gone(self, within: float) -> int:
+        """Its exit code; killed if it takes longer."""
+        try:
+            return await asyncio.to_thread(self.process.wait, within)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return await asyncio.to_thread(self.process.wait)
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All agents of a run. `environment` leads to the storage; `mark` is in that of all that descends from here."""
+
+    root: str
+    folder: Path
+    environment: dict[str, str]
+    mark: str
+    agents: list[AgentProcess] = field(default_factory=list)
+    _started: int = 0
+
+    def start(self, host: Path | None = None) -> AgentProcess:
+        """An agent on a host that was there before, or on a new one."""
+        self._started += 1
+        host = host or self.new_host()
+        log = self.folder / f"agent{self._started}.log"
+        command = [str(FRAY), "agent", "--json", "--root", self.root, "--cpu", str(CORES)]
+        environment = {**os.environ, **self.environment, "TMPDIR": str(host), MARK: self.mark}
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+        agent = AgentProcess(host, process, log)
+        self.agents.append(agent)
+        return agent
+
+    def new_host(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="host", dir=self.folder))
+
+    def living(self) -> list[AgentProcess]:
+        """Those that have joined and run."""
+        return [agent for agent in self.agents if agent.runs and agent.ids]
+
+    def idle(self) -> list[AgentProcess]:
+        """Those of them to which nothing is being done."""
+        return [agent for agent in self.living() if not agent.busy]
+
+    def find(self, agent_id: str) -> AgentProcess | None:
+        """The process that is known under this id."""
+        return next((agent for agent in self.agents if agent_id in agent.ids[-1:]), None)
+
+    async def leave(self) -> list[int]:
+        """SIGTERM to all; their exit codes."""
+        running = [agent for agent in self.agents if agent.runs]
+        for agent in running:
+            agent.send(signal.SIGCONT)
+            agent.send(signal.SIGTERM)
+        return list(await asyncio.gather(*(agent.gone(60) for agent in running)))
+
+    def kill(self) -> None:
+        """Whatever still runs."""
+        for agent in self.agents:
+            if agent.runs:
+                agent.process.kill()
+                agent.process.wait()
+
+    def troubles(self) -> list[str]:
+        """Tracebacks and complaints in the agents' logs."""
+        return [
+            f"{agent.log.name}: {text[-3000:]}"
+            for agent in self.agents
+            if "Traceback" in (text := agent.log.read_text())
+        ]
+
+
+def work_dir(host: Path) -> Path:
+    """Where an agent on this host puts its tasks' directories."""
+    return host / f"fray-{os.getuid()}" / "work"
+
+
+def marked(mark: str) -> list[int]:
+    """The processes of this machine that descend from a run's agents: its mark is in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    return [
+        int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if wanted in _read(path).split(b"\0")
+    ]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""

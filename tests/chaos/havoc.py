@@ -1,0 +1,190 @@
+"""What is done to a running cluster, one blow after the other, drawn from the seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_layouts.names import Coordinator
+from fray_layouts.records import PassRecord
+
+from tests.chaos.disks import without_rights
+from tests.chaos.effects import Window
+from tests.chaos.filelocks import freeze_in_lock
+from tests.chaos.fleet import AgentProcess, Fleet, work_dir
+from tests.chaos.roots import Root
+from tests.chaos.timing import Sightings
+
+MOST = 0.5
+"""Of the agents, how many may suffer at the same time."""
+SETTLING = 12.0
+"""Seconds after the storage's trouble in which its effects may go on: the store waits up to 8 s between two tries."""
+
+
+Blow = Callable[[AgentProcess], Awaitable[None]]
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(slots=True)
+class Havoc:
+    """Strikes until told to stop; `struck` counts what it did, `windows` are the times of trouble with the storage."""
+
+    core: Core
+    root: Root
+    fleet: Fleet
+    sightings: Sightings
+    wanted: int
+    chance: random.Random
+    struck: Counter[str] = field(default_factory=Counter)
+    windows: list[Window] = field(default_factory=list)
+    _deck: list[Blow] = field(default_factory=list)
+
+    async def rage(self, seconds: float) -> None:
+        """Strike for so long, and return once everything that was begun is over."""
+        ends = boottime() + seconds
+        async with asyncio.TaskGroup() as blows:
+            storage = blows.create_task(self._trouble_the_storage(ends)) if self.root.troubles else None
+            while boottime() < ends:
+                await asyncio.sleep(self.chance.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
+                self._replace_the_missing()
+                if (victim := await self._victim()) is not None:
+                    victim.busy = True
+                    blows.create_task(self._strike(victim))
+            if storage is not None:
+                await storage
+
+    async def restore(self) -> None:
+        """All agents run again, as many as are wanted."""
+        for agent in self.fleet.agents:
+            if agent.runs:
+                agent.send(signal.SIGCONT)
+        while sum(agent.runs for agent in self.fleet.agents) < self.wanted:
+            self.fleet.start()
+
+    async def _victim(self) -> AgentProcess | None:
+        """An agent, every third time the holder of the pass."""
+        busy = sum(agent.busy for agent in self.fleet.agents if agent.runs)
+        idle = self.fleet.idle()
+        if not idle or busy >= MOST * self.wanted:
+            return None
+        if self.chance.random() < 0.3 and (holder := await self._pass_holder()) in idle:
+            self.struck["at the holder of the pass"] += 1
+            return holder
+        return self.chance.choice(idle)
+
+    async def _pass_holder(self) -> AgentProcess | None:
+        try:
+            async with asyncio.timeout(2):
+                found = await self.core.records.read(Coordinator.lease, PassRecord)
+        except (StoreUnavailable, TimeoutError):
+            return None
+        return self.fleet.find(found.record.holder) if found else None
+
+    async def _strike(self, victim: AgentProcess) -> None:
+        if not self._deck:
+            self._deck = self._shuffled_deck()
+        blow = self._deck.pop()
+        self.struck[blow.__name__.strip("_").replace("_", " ")] += 1
+        try:
+            await blow(victim)
+        finally:
+            victim.busy = False
+
+    def _shuffled_deck(self) -> list[Blow]:
+        """Every blow comes in its turn, however short the run."""
+        deck = [self._kill] * 3 + [self._freeze] * 2 + [self._freeze_briefly, self._terminate, self._terminate_and_kill]
+        deck += [self._break_host, *([self._freeze_in_lock] if self.root.locks else [])]
+        self.chance.shuffle(deck)
+        return deck
+
+    def _replace_the_missing(self) -> None:
+        """What ended without being replaced by the one who ended it."""
+        missing = self.wanted - sum(agent.runs or agent.busy for agent in self.fleet.agents)
+        for _ in range(missing):
+            self.fleet.start()
+
+    # --- the blows
+
+    async def _kill(self, victim: AgentProcess) -> None:
+        """Half the time its host comes back."""
+        comes_back = self.chance.random() < 0.5
+        self.sightings.expect_death(victim, "killed, its host comes back" if comes_back else "killed with its host")
+        victim.process.kill()
+        await victim.gone(10)
+        await asyncio.sleep(self.chance.uniform(0, 1))
+        self.fleet.start(victim.host if comes_back else None)
+
+    async def _freeze(self, victim: AgentProcess) -> None:
+        """For longer than it takes to be declared dead; it wakes as a zombie."""
+        frozen = victim.ids[-1]
+        self.sightings.expect_death(victim, "frozen")
+        await self._frozen(victim, self.chance.uniform(8, 16) * self.core.settings.beat_interval)
+        self.sightings.woke(frozen)
+
+    async def _freeze_briefly(self, victim: AgentProcess) -> None:
+        """For so short that nobody need notice."""
+        await self._frozen(victim, self.chance.uniform(0.1, 1.5) * self.core.settings.beat_interval)
+
+    async def _freeze_in_lock(self, victim: AgentProcess) -> None:
+        """While it holds a lock file that others want, for about as long as they wait for one."""
+        assert self.root.locks is not None
+        if await asyncio.to_thread(freeze_in_lock, victim.process.pid, self.root.locks):
+            self.struck["frozen with a lock in hand"] += 1
+        await self._frozen(victim, self.chance.uniform(8, 16) * self.core.settings.beat_interval)
+
+    async def _frozen(self, victim: AgentProcess, seconds: float) -> None:
+        victim.send(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        victim.send(signal.SIGCONT)
+        await asyncio.sleep(2 * self.core.settings.beat_interval)  # to join anew
+
+    async def _terminate(self, victim: AgentProcess) -> None:
+        victim.send(signal.SIGTERM)
+        await victim.gone(30)
+        self.fleet.start()
+
+    async def _terminate_and_kill(self, victim: AgentProcess) -> None:
+        """As a cloud takes a host away: SIGTERM, and soon the end, whatever is left to do."""
+        victim.send(signal.SIGTERM)
+        await victim.gone(self.chance.uniform(0, 1))
+        self.fleet.start(victim.host)
+
+    async def _break_host(self, victim: AgentProcess) -> None:
+        """A host on which nothing may be written below the working directory: every start of a task fails there."""
+        victim.send(signal.SIGTERM)
+        await victim.gone(30)
+        host = self.fleet.new_host()
+        work = work_dir(host)
+        work.mkdir(parents=True)
+        with without_rights(work):
+            broken = self.fleet.start(host)
+            broken.busy = True
+            await asyncio.sleep(10 * self.core.settings.beat_interval)
+            broken.send(signal.SIGTERM)
+            await broken.gone(30)
+        self.fleet.start()
+
+    async def _trouble_the_storage(self, ends: float) -> None:
+        """Now and then, once each kind, then at random."""
+        kinds = list(self.root.troubles)
+        self.chance.shuffle(kinds)
+        pause = (ends - boottime()) / (2 * len(kinds) + 1)
+        while True:
+            await asyncio.sleep(pause * self.chance.uniform(0.6, 1.0))
+            if boottime() > ends:
+                return
+            kind = kinds.pop() if kinds else self.chance.choice(list(self.root.troubles))
+            self.struck[kind] += 1
+            begin = boottime()
+            await self.root.troubles[kind](self.chance.uniform(2, 6) * self.core.settings.beat_interval)
+            self.windows.append(Window(begin, boottime() + SETTLING))

@@ -1,0 +1,145 @@
+"""The storage of a chaos run, and what happens to it: each kind of root with its own troubles."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fray_coordinator.core import LOCAL_SETTINGS
+from fray_layouts.records import Settings
+from msgspec.structs import replace
+
+from tests.chaos.disks import fill, may_mount, small_disk
+from tests.support import servers
+from tests.support.fault_proxy import FaultProxy, fault_proxy
+from tests.support.faults import Fault, Plan
+from tests.support.gcs_emulator import BUCKET
+
+Trouble = Callable[[float], Awaitable[None]]
+"""Does something to the storage for so many seconds."""
+
+
+@dataclass(slots=True)
+class Root:
+    """Where the cluster is. locks: the folder of the lock files, on local files."""
+
+    url: str
+    settings: Settings
+    environment: dict[str, str] = field(default_factory=dict)
+    troubles: dict[str, Trouble] = field(default_factory=dict)
+    locks: Path | None = None
+
+
+def hasty(settings: Settings, beat: float) -> Settings:
+    """Settings for a run of minutes: death is told after five of `beat`."""
+    return replace(
+        settings,
+        beat_interval=beat,
+        idle_beat_interval=beat,
+        pass_interval=beat / 2,
+        repair_interval=4 * beat,
+        poll_interval=max(0.2, settings.poll_interval / 2),
+        requeue_backoff=0.2,
+        inbox_patience=1.0,
+        host_killer_limit=10_000,  # here the hosts are killed by others
+    )
+
+
+@contextmanager
+def local(folder: Path, beat: float) -> Iterator[Root]:
+    """A folder; on a small disk of its own where this user may mount one."""
+    root = folder / "root"
+    root.mkdir()
+    with ExitStack() as stack:
+        troubles: dict[str, Trouble] = {}
+        if may_mount():
+            stack.enter_context(small_disk(root))
+            troubles["full disk"] = lambda seconds: fill(root, seconds)
+        yield Root(str(root), hasty(LOCAL_SETTINGS, beat), {}, troubles, root / ".fray" / "locks")
+
+
+@contextmanager
+def s3(folder: Path, beat: float) -> Iterator[Root]:
+    """SeaweedFS with its data in a folder, killed and started again."""
+    with servers.restartable_seaweed(folder / "seaweed") as seaweed, fault_proxy(seaweed.url) as proxy:
+
+        async def restart(seconds: float) -> None:
+            seaweed.kill()
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(seaweed.start)
+
+        yield _bucket(seaweed.server, proxy, beat, {"server killed": restart})
+
+
+@contextmanager
+def moto(folder: Path, beat: float) -> Iterator[Root]:
+    """moto, which has everything in memory: frozen, and cut off."""
+    with _own_process("tests.support.locked_moto") as (process, url), fault_proxy(url) as proxy:
+        servers.request("PUT", f"{url}/bucket")
+        server = servers.Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(servers.AWS.items()))
+        yield _bucket(server, proxy, beat, {"server frozen": _freezer(process)})
+
+
+@contextmanager
+def gcs(folder: Path, beat: float) -> Iterator[Root]:
+    """The GCS emulator in a process of its own: frozen, and cut off."""
+    with _own_process("tests.chaos.emulator") as (process, url), fault_proxy(url) as proxy:
+        server = servers.Server(f"gs://{BUCKET}", url, "STORAGE_EMULATOR_HOST")
+        yield _bucket(server, proxy, beat, {"server frozen": _freezer(process)})
+
+
+KINDS = {"local": local, "s3": s3, "moto": moto, "gcs": gcs}
+
+
+def _bucket(server: servers.Server, proxy: FaultProxy, beat: float, troubles: dict[str, Trouble]) -> Root:
+    environment = {**server.environment, server.address: proxy.served.url}
+    os.environ.update(environment)  # for this process too
+    for name, plan in {"cut off": CutOff, "bad requests": lambda: Plan(rate=0.25, held_back=3)}.items():
+        troubles[name] = _planned(proxy, plan)
+    return Root(f"{server.root}/chaos", hasty(Settings(), beat), environment, troubles)
+
+
+class CutOff(Plan):
+    """No request gets through."""
+
+    def next(self, is_write: bool) -> Fault | None:
+        return Fault.FAIL_BEFORE
+
+
+def _planned(proxy: FaultProxy, make: Callable[[], Plan]) -> Trouble:
+    async def act(seconds: float) -> None:
+        proxy.plan = make()
+        await asyncio.sleep(seconds)
+        proxy.plan = Plan()
+        await asyncio.to_thread(proxy.release)
+
+    return act
+
+
+def _freezer(process: subprocess.Popen[str]) -> Trouble:
+    async def act(seconds: float) -> None:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    return act
+
+
+@contextmanager
+def _own_process(module: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that prints its URL."""
+    with subprocess.Popen([sys.executable, "-m", module], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()

@@ -1,0 +1,210 @@
+"""One chaos run: a cluster under havoc, left in peace, then asked what became of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from fray_coordinator import fsck, stopping
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.errors import JobNotFound, StoreUnavailable
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.store.api import ANY
+from fray_coordinator.submit import submit
+from fray_layouts.names import Inbox
+from fray_layouts.records import JobRecord
+from fray_layouts.spec import parse_spec
+
+from tests.chaos import roots
+from tests.chaos.effects import Effects, in_trouble, read_effects
+from tests.chaos.fleet import FRAY, Fleet, marked
+from tests.chaos.havoc import Havoc
+from tests.chaos.timing import Sightings, distribution
+from tests.chaos.workload import Planned, plan, wrong_outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is.
+
+    Attributes:
+        kind: of the root: "local", "s3" (SeaweedFS), "moto", "gcs".
+        seconds: of havoc.
+        beat: seconds between heartbeats; death is told after five.
+        peace: seconds that everything may take to end after the havoc.
+    """
+
+    kind: str
+    seconds: float
+    jobs: int
+    agents: int
+    seed: int
+    beat: float = 1.5
+    peace: float = 240.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run found. `faults` is empty if the cluster kept its promises."""
+
+    faults: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines, *(f"FAULT {fault}" for fault in self.faults), f"{len(self.faults)} faults"])
+
+
+def run(options: Options, folder: Path) -> Report:
+    """Run in `folder`, which is empty."""
+    with roots.KINDS[options.kind](folder, options.beat) as root:
+        fleet = Fleet(root.url, folder, root.environment, secrets.token_hex(8))
+        try:
+            return asyncio.run(_run(options, folder, root, fleet))
+        finally:
+            fleet.kill()
+
+
+async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -> Report:
+    chance = random.Random(options.seed)
+    effects = folder / "effects"
+    effects.mkdir()
+    core = await open_core(root.url, root.settings)
+    sightings = Sightings(core)
+    havoc = Havoc(core, root, fleet, sightings, options.agents, chance)
+    planned = plan(options.jobs, 0.8 * options.seconds, chance)
+    report = Report()
+    try:
+        await havoc.restore()
+        users = asyncio.create_task(_use(core, planned, effects))
+        await havoc.rage(options.seconds)
+        await havoc.restore()
+        await users
+        await _conclude(options, core, planned, fleet, report)
+        await sightings.settle()
+        _describe(report, havoc, sightings, read_effects(effects))
+    finally:
+        await core.store.close()
+    return report
+
+
+async def _use(core: Core, planned: Sequence[Planned], effects: Path) -> None:
+    """Submit, drop and stop jobs at their times, again and again until the storage answers."""
+    started = time.monotonic()
+
+    async def use(job: Planned) -> None:
+        await asyncio.sleep(job.at - (time.monotonic() - started))
+        await _persist(lambda: _submit(core, job, effects))
+        if job.kind.stopped:
+            await asyncio.sleep(job.stop_after)
+            await _persist(lambda: stopping.stop(core, job.job_id, "chaos"))
+
+    await asyncio.gather(*(use(job) for job in planned))
+
+
+async def _submit(core: Core, job: Planned, effects: Path) -> None:
+    spec = job.spec(effects)
+    if job.kind.dropped:
+        await core.store.put(Inbox.key(job.name), msgspec.json.encode(spec), ANY)
+    else:
+        await submit(core, [parse_spec(spec)])
+
+
+async def _persist(act: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await act()
+            return
+        except (StoreUnavailable, JobNotFound):
+            await asyncio.sleep(0.5)
+
+
+async def _conclude(options: Options, core: Core, planned: Sequence[Planned], fleet: Fleet, report: Report) -> None:
+    """Wait for peace, then look whether every promise was kept."""
+    began = time.monotonic()
+    deadline = began + options.peace
+    records = await _until_all_ended(core, planned, deadline)
+    report.lines.append(f"all jobs had ended {time.monotonic() - began:.1f} s after the havoc")
+    troubles = await _until_clean(core, deadline)
+    report.faults += [f"fsck: {trouble.key}: {trouble.what}" for trouble in troubles]
+    report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
+    codes = await fleet.leave()
+    report.faults += [f"an agent ended with exit code {code}" for code in codes if code]
+    report.faults += [f"a process was left: {_told(pid)}" for pid in await _until_none(fleet.mark)]
+    after = await fsck.take_picture(core)
+    report.faults += [f"{job.id} was changed after its end" for job in records if after.jobs.get(job.id) != job]
+    report.faults += wrong_outcomes(planned, records)
+    report.faults += fleet.troubles()
+    checked = await asyncio.to_thread(
+        subprocess.run, [FRAY, "fsck", "--root", core.root], capture_output=True, text=True
+    )
+    if checked.returncode:
+        report.faults.append(f"fray fsck: {checked.stdout}{checked.stderr}")
+    report.lines.append(_outcomes(records))
+
+
+async def _until_all_ended(core: Core, planned: Sequence[Planned], deadline: float) -> list[JobRecord]:
+    """All records once every planned job has one and all have ended, or at the deadline."""
+    while True:
+        records = list((await fsck.take_picture(core)).jobs.values())
+        names = {record.spec.name for record in records}
+        ended = all(map(is_terminal, records)) and all(job.name in names for job in planned)
+        if ended or time.monotonic() > deadline:
+            return records
+        await asyncio.sleep(0.5)
+
+
+async def _until_clean(core: Core, deadline: float) -> list[fsck.Trouble]:
+    """What is still in disorder at the deadline."""
+    while True:
+        troubles = await fsck.check(core)
+        if not troubles or time.monotonic() > deadline:
+            return troubles
+        await asyncio.sleep(0.5)
+
+
+async def _until_none(mark: str) -> list[int]:
+    """What is left of the agents' processes after ten seconds."""
+    deadline = time.monotonic() + 10
+    while True:
+        left = marked(mark)
+        if not left or time.monotonic() > deadline:
+            return left
+        await asyncio.sleep(0.1)
+
+
+def _told(pid: int) -> str:
+    try:
+        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode()}"
+    except FileNotFoundError:
+        return f"{pid}, gone meanwhile"
+
+
+def _outcomes(records: Sequence[JobRecord]) -> str:
+    statuses = {status: sum(job.status == status for job in records) for status in ("succeeded", "failed", "stopped")}
+    children = sum(job.parent is not None for job in records)
+    preempted = sum(job.preemptions for job in records)
+    told = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    return f"{len(records)} jobs, {children} of them children: {told}; {preempted} attempts were cut short"
+
+
+def _describe(report: Report, havoc: Havoc, sightings: Sightings, effects: Effects) -> None:
+    records = effects.attempts
+    report.faults += [f"run twice: {name}" for name in effects.doubles] + sightings.undetected
+    excused = 0
+    for earlier, later in effects.overlaps():
+        if in_trouble(earlier, later, havoc.windows):
+            excused += 1
+        else:
+            seconds = earlier.last_seen - later.begun
+            report.faults.append(f"{later.job}: attempt {earlier.number} ran {seconds:.2f} s beside {later.number}")
+    report.lines += [f"{sum(map(len, records.values()))} attempts began; {excused} ran beside their next in an outage"]
+    report.lines += ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(havoc.struck.items()))]
+    for title, times in (("detection", sightings.detected), ("recovery", sightings.recovered(effects))):
+        report.lines += [f"seconds to {title}:", *(distribution(how, found) for how, found in sorted(times.items()))]
