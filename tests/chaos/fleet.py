@@ -16,6 +16,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.disks import may_mount
+
 FRAY = Path(sys.executable).with_name("fray")
 MARK = "FRAYCHAOS"
 CORES = 3
@@ -68,7 +70,7 @@ class Fleet:
         self._started += 1
         host = host or self.new_host()
         log = self.folder / f"agent{self._started}.log"
-        command = [str(FRAY), "agent", "--json", "--root", self.root, "--cpu", str(CORES)]
+        command = [*_as_host(host.name), str(FRAY), "agent", "--json", "--root", self.root, "--cpu", str(CORES)]
         environment = {**os.environ, **self.environment, "TMPDIR": str(host), MARK: self.mark}
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -115,6 +117,14 @@ class Fleet:
             for agent in self.agents
             if "Traceback" in (text := agent.log.read_text())
         ]
+
+
+def _as_host(name: str) -> list[str]:
+    """What to put before a command so that it sees a host of this name, where this user may do that.
+
+    Without it all agents are on one host, and a job that could not be started there waits for a minute.
+    """
+    return ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name] if may_mount() else []
 
 
 def work_dir(host: Path) -> Path:

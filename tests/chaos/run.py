@@ -86,8 +86,7 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
         await havoc.rage(options.seconds)
         await havoc.restore()
         await users
-        await _conclude(options, core, planned, fleet, report)
-        await sightings.settle()
+        await _conclude(options, core, planned, fleet, sightings, report)
         _describe(report, havoc, sightings, read_effects(effects))
     finally:
         await core.store.close()
@@ -125,7 +124,9 @@ async def _persist(act: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(0.5)
 
 
-async def _conclude(options: Options, core: Core, planned: Sequence[Planned], fleet: Fleet, report: Report) -> None:
+async def _conclude(
+    options: Options, core: Core, planned: Sequence[Planned], fleet: Fleet, sightings: Sightings, report: Report
+) -> None:
     """Wait for peace, then look whether every promise was kept."""
     began = time.monotonic()
     deadline = began + options.peace
@@ -134,6 +135,7 @@ async def _conclude(options: Options, core: Core, planned: Sequence[Planned], fl
     troubles = await _until_clean(core, deadline)
     report.faults += [f"fsck: {trouble.key}: {trouble.what}" for trouble in troubles]
     report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
+    await sightings.settle()  # while there are agents that could notice
     codes = await fleet.leave()
     report.faults += [f"an agent ended with exit code {code}" for code in codes if code]
     report.faults += [f"a process was left: {_told(pid)}" for pid in await _until_none(fleet.mark)]

@@ -10,7 +10,7 @@ from tests.chaos.run import Options, run
 
 
 def test_a_short_havoc_on_local_files(tmp_path: Path) -> None:
-    report = run(Options("local", seconds=15, jobs=40, agents=4, seed=1, beat=1.0, peace=60), tmp_path)
+    report = run(Options("local", seconds=15, jobs=40, agents=4, seed=1, beat=1.0, peace=100), tmp_path)
     print(report)
     assert not report.faults
 

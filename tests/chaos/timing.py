@@ -69,9 +69,8 @@ class Sightings:
                 continue
             if found is not None and found.record.state == "dead":
                 self.detected[end.how].append(waited)
-                return
-            if end.agent in self._woken:
-                return
+            if found is None or found.record.state != "live" or end.agent in self._woken:
+                return  # an absent one was ended before it had joined
             await asyncio.sleep(LOOK_INTERVAL)
         self.undetected.append(f"{end.agent}, {end.how}, was not noticed within {PATIENCE:g} s")
 
