@@ -136,7 +136,7 @@ class Carrier:
         return found.data
 
     async def _end(self, held: Held, job: Stored[JobRecord], ending: Ending) -> None:
-        await persist(self.core, lambda: end_attempt(self.core, job, self.agent, ending))
+        await persist(self.core, lambda: end_attempt(self.core, job, self.agent, ending, not held.entry_deleted))
         if held.directory is not None and (held.directory / CHILDREN_MARK).exists():
             await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
 

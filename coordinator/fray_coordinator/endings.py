@@ -11,11 +11,14 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
 
 
-async def end_attempt(core: Core, held: Stored[JobRecord], agent: str, ending: Ending) -> JobRecord | None:
+async def end_attempt(
+    core: Core, held: Stored[JobRecord], agent: str, ending: Ending, in_index: bool = True
+) -> JobRecord | None:
     """Write how the attempt ended, if its lease still stands; what is large was stored before.
 
     Args:
         held: the record as the claim left it, or as read since.
+        in_index: the attempt's entry was not removed yet.
 
     Returns:
         The record as it is now; None if it is gone. Its status says whether the ending was accepted.
@@ -35,6 +38,6 @@ async def end_attempt(core: Core, held: Stored[JobRecord], agent: str, ending: E
     job = update.stored.record
     if job.status == Status.PENDING and job.attempt == attempt + 1:
         await index.requeued(core, job, held.record)
-    else:
+    elif in_index:
         await index.leave(core, held.record)
     return job
