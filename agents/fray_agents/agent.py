@@ -37,6 +37,9 @@ log = logging.getLogger("fray")
 LAST_WORDS = 3.0
 """Seconds that an agent told twice to leave still waits for the store."""
 
+WATCHERS = 50
+"""So many agents watch whether the coordinator's pass is run; that nobody does has a chance of e to the -50."""
+
 
 class Departure(StrEnum):
     """Why an agent's run ended."""
@@ -102,6 +105,7 @@ class Agent:
             self._may_claim,
             self._take_over,
             lambda: self._pass.pool_slots(options.pool),
+            self._pass.fleet,
         )
         self._carrier = Carrier(
             core,
@@ -114,6 +118,8 @@ class Agent:
             self._heart.trusts,
             options.cwd,
         )
+        self._shift_ends = 0.0
+        self._watches = True
         self._start_failures = 0
         self._terminations = 0
         self._gives_up = asyncio.Event()
@@ -299,15 +305,31 @@ class Agent:
 
     async def _coordinate(self) -> None:
         """Take part in the coordinator's pass."""
-        while True:
-            try:
-                if self._heart.trusts() and not self._heart.leaving:
-                    await self._pass.turn()
-                    self._heart.fleet = max(len(self._pass.watch.live()), 1)
-                elif self._heart.leaving and self._pass.holds_lease:
-                    await self._pass.resign()
-            except StoreUnavailable:
-                pass
-            except BadRecord as error:  # the pass is stuck, the agent's own work is not
-                log.warning("the coordinator's pass cannot run: %s", error)
-            await self._core.clock.sleep(self._core.jittered(self._core.settings.pass_interval))
+        try:
+            while True:
+                await self._take_turn()
+                settings = self._core.settings
+                wait = settings.pass_interval if self._on_duty() else settings.repair_interval
+                await self._core.clock.sleep(self._core.jittered(wait))
+        finally:
+            self._pass.stop()
+
+    async def _take_turn(self) -> None:
+        try:
+            if self._heart.trusts() and not self._heart.leaving:
+                await self._pass.turn()
+                self._heart.fleet = self._pass.fleet()
+            elif self._heart.leaving and self._pass.holds_lease:
+                await self._pass.resign()
+        except StoreUnavailable:
+            pass
+        except BadRecord as error:  # the pass is stuck, the agent's own work is not
+            log.warning("the coordinator's pass cannot run: %s", error)
+
+    def _on_duty(self) -> bool:
+        """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""
+        now, fleet = self._core.clock.boottime(), self._heart.fleet
+        if now >= self._shift_ends:
+            self._shift_ends = now + self._core.jittered(self._core.settings.repair_interval)
+            self._watches = fleet <= WATCHERS or self._core.chance.random() * fleet < WATCHERS
+        return self._watches or self._pass.holds_lease

@@ -1,28 +1,36 @@
 """Finding work: the doorbell, the pending index, and one claim at a time.
 
-The doorbell is read often and cheaply; the index is listed when the bell rang, when what was listed is used
-up and there is more, and on the repair interval.
+The doorbell is read often and cheaply, but more rarely in large fleets, where someone always looks soon. The index is
+listed when the bell rang, when what was listed is used up and there is more, and on the repair interval.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol.schedule import order_to_try, shortage
+from fray_coordinator.protocol.heartbeat import paced
+from fray_coordinator.protocol.schedule import where_to_list
 from fray_coordinator.store.api import NotModified
 from fray_layouts.names import Pending, Pools
 
+from fray_agents.candidates import STALE, Candidates
 from fray_agents.ledger import Held, Ledger
 
 LIST_LIMIT = 1000
-STALE = math.inf
-"""When to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
+PAGES = 4
+"""So many listings in a row look for something that fits, behind much that does not."""
+
+STALE_LIMIT = 12
+"""So many stale entries in a row have cost as much as a listing, which shows what is left; so many again end a look."""
+
+BELLS_A_SECOND = 500.0
+LISTS_A_SECOND = 50.0
+"""What a fleet that finds no work asks of the store at most, all agents together."""
 
 PAID_PACE = (1.0, 1.5, 5.0)
 FREE_PACE = (0.1, 1.2, 1.0)
@@ -46,6 +54,7 @@ class Claimer:
         may_claim: whether the agent may take work right now (trust, draining, trouble).
         on_claimed: takes over a job whose claim was applied.
         pool_slots: the one-core tasks that the pool can run at once, as the last pass saw it.
+        fleet: live agents, as the last pass saw them.
     """
 
     core: Core
@@ -57,15 +66,19 @@ class Claimer:
     may_claim: Callable[[], bool]
     on_claimed: Callable[[Held], Awaitable[None]]
     pool_slots: Callable[[], int]
+    fleet: Callable[[], int]
     tally: Tally = field(default_factory=Tally)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _bell: str = ""
-    _candidates: dict[str, Pending] = field(default_factory=dict)
-    _not_before: dict[str, float] = field(default_factory=dict)
-    _more: bool = False
-    _overtaken: str = ""
+    _candidates: Candidates = field(init=False)
+    _last: str | None = None
+    _pages: int = 0
+    _stale: int = 0
     _listed_at: float | None = None
     _quiet: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._candidates = Candidates(self.preemptible)
 
     async def run(self) -> None:
         """Look for work for ever."""
@@ -78,7 +91,7 @@ class Claimer:
 
     async def _pause(self, worked: bool) -> None:
         """Wait for the next look: longer the longer nothing happened."""
-        first, growth, longest = FREE_PACE if self.core.store.local else PAID_PACE
+        first, growth, longest = FREE_PACE if self.core.store.local else (*PAID_PACE[:2], self._longest())
         self._quiet = first if worked else min(self._quiet * growth, longest)
         try:
             wait = self.core.jittered(self.core.settings.poll_interval * self._quiet)
@@ -90,20 +103,22 @@ class Claimer:
         if self.core.store.local:
             self._quiet = first
 
+    def _longest(self) -> float:
+        poll = self.core.settings.poll_interval
+        return paced(PAID_PACE[2] * poll, self.fleet(), BELLS_A_SECOND) / poll
+
     async def _look(self) -> bool:
         """One look; whether anything was claimed."""
         if self.ledger.free().cpu <= 0 and self.ledger.held:
             return False
         rang = await self._bell_rang()
         if due := self._repair_is_due():
-            self._not_before.clear()
+            self._candidates.try_everything_again()
         if rang or due:
             await self._list()
-        claimed = 0
-        while self.may_claim() and (entry := self._next()) is not None:
+        claimed = self._stale = 0
+        while self.may_claim() and self._stale < 2 * STALE_LIMIT and (entry := await self._next()) is not None:
             claimed += await self._claim(entry)
-            if self._more and self._candidates.keys() <= self._not_before.keys():
-                await self._list()
         return claimed > 0
 
     async def _bell_rang(self) -> bool:
@@ -115,41 +130,47 @@ class Claimer:
 
     def _repair_is_due(self) -> bool:
         now = self.core.clock.boottime()
-        return self._listed_at is None or now - self._listed_at >= self.core.settings.repair_interval
+        interval = paced(self.core.settings.repair_interval, self.fleet(), LISTS_A_SECOND)
+        return self._listed_at is None or now - self._listed_at >= interval
 
     async def _list(self) -> None:
+        """List the index from its head, or within the pool's slots from it."""
         self._listed_at = self.core.clock.boottime()
-        rows = await self.core.store.list(Pending.prefix(self.pool), limit=LIST_LIMIT)
-        entries = [entry for entry in (Pending.parse(row.key) for row in rows) if entry is not None]
-        self._candidates = {entry.key(): entry for entry in entries if not self._holds(entry)}
-        self._not_before = {key: t for key, t in self._not_before.items() if key in self._candidates}
-        self._more = len(rows) == LIST_LIMIT
-        self._overtaken = ""
+        keys = await self._page(None)
+        if self._last is not None:
+            begin = where_to_list(keys[0], keys[-1], len(keys), self.pool_slots(), self.core.chance.random())
+            keys = (await self._page(begin) if begin else []) or keys
+        self._candidates.listed(keys)
+        self._pages = 1
 
-    def _holds(self, entry: Pending) -> bool:
-        """Whether this very attempt is held; a later one of a job that is just being put back is a candidate."""
-        held = self.ledger.held.get(entry.job)
-        return held is not None and held.entry.attempt >= entry.attempt
+    async def _page(self, after: str | None) -> list[str]:
+        """One listing; `_last` is where the next one goes on, None where there is no more."""
+        rows = await self.core.store.list(Pending.prefix(self.pool), after, LIST_LIMIT)
+        self._last = rows[-1].key if len(rows) == LIST_LIMIT else None
+        return [row.key for row in rows]
 
-    def _next(self) -> Pending | None:
-        """The entry to try now, if any fits what is free.
+    async def _next(self) -> Pending | None:
+        """The entry to try now, if any fits what is free."""
+        if self._stale == STALE_LIMIT and self._candidates.untried:
+            await self._list()
+        while (entry := self._fitting()) is None and self._last is not None and self._pages < PAGES:
+            self._pages += 1
+            self._candidates.listed_too(await self._page(self._last))
+        return entry
 
-        Where one was stale, others have claimed most of what comes before it: that is tried last.
+    def _fitting(self) -> Pending | None:
+        """A candidate that fits and is not in this agent's hands.
+
+        The more stale ones were met in a row, the further ahead it looks: others have been this far.
         """
-        fitting = self._fitting()
-        ahead = [entry for entry in fitting if entry.key() > self._overtaken]
-        order = order_to_try(ahead or fitting, self.pool_slots(), self.core.chance.random())
-        return order[0] if order else None
-
-    def _fitting(self) -> list[Pending]:
-        free, now = self.ledger.free(), self.core.now()
-        return [
-            entry
-            for key, entry in self._candidates.items()
-            if entry.job not in self.ledger.held
-            and self._not_before.get(key, 0.0) <= now
-            and not shortage(entry.shape, free, self.preemptible)
-        ]
+        while True:
+            free, now, width = self.ledger.free(), self.core.now(), max(self.pool_slots(), 2**self._stale)
+            entry = self._candidates.next(free, now, width, self.core.chance.random())
+            held = self.ledger.held.get(entry.job) if entry else None
+            if entry is None or held is None:
+                return entry
+            if held.entry.attempt < entry.attempt:  # the attempt that is just being put back
+                self._candidates.put_off(entry, now + self.core.settings.poll_interval)
 
     async def _claim(self, entry: Pending) -> bool:
         """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
@@ -168,12 +189,11 @@ class Claimer:
         self.tally.rejected += answer.rejections
         if isinstance(answer, Claimed):
             self.tally.won += 1
-            self._candidates.pop(entry.key(), None)
+            self._stale = 0
             held.job, held.phase = answer.job, "running"
             await self.on_claimed(held)
             return True
         self.ledger.remove(held)
-        if answer.until is None:
-            self._overtaken = max(self._overtaken, entry.key())
-        self._not_before[entry.key()] = STALE if answer.until is None else answer.until
+        self._stale += answer.until is None
+        self._candidates.put_off(entry, STALE if answer.until is None else answer.until)
         return False

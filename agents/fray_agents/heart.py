@@ -20,6 +20,9 @@ from fray_layouts.records import AgentRecord, Holding
 
 from fray_agents.ledger import Ledger
 
+LETTERBOXES_A_SECOND = 1000.0
+"""What a fleet with work asks of the store at most to hear of its mail, all agents together."""
+
 SPACING = 1.0
 """Seconds between two beats at least, where the store limits writes to one name."""
 
@@ -107,7 +110,7 @@ class Heart:
     async def listen(self) -> None:
         """Look for mail between beats, while there is anything that mail could be about."""
         while not self.fenced.is_set() and not self.has_left:
-            await self.core.clock.sleep(self.core.jittered(self.core.settings.poll_interval))
+            await self.core.clock.sleep(self.core.jittered(self._mail_pace()))
             if self._stored is None or not (self.ledger.held or self.core.store.local):
                 continue
             try:
@@ -116,6 +119,10 @@ class Heart:
                 continue
             if found is None or found.state != "live" or found.mail or found.drain != self.drained:
                 self.beat_soon()
+
+    def _mail_pace(self) -> float:
+        poll = self.core.settings.poll_interval
+        return poll if self.core.store.local else heartbeat.paced(poll, self.fleet, LETTERBOXES_A_SECOND)
 
     def _interval(self) -> float:
         settings = self.core.settings

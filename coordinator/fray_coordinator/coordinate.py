@@ -1,11 +1,13 @@
 """The coordinator's pass: one function that does what no single job's holder does.
 
 It watches the agents, admits the inbox, and now and then repairs. Any agent runs it under `coordinator/pass.json`;
-`fray coordinate --once` runs it without the lease. Two at once do no harm: every write is conditional by itself.
+`fray coordinate --once` runs it without the lease. Two at once do no harm: every write is conditional by itself. The
+repair of very many jobs takes longer than a pass may: it goes on beside the next ones, so that agents are watched on.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,11 +17,16 @@ from msgspec.structs import replace
 
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import passlease
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
+from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
+
+LISTED_A_SECOND = 2000.0
+"""So many jobs' names the repairs list on average at most: a million kept jobs are a thousand paid requests."""
 
 
 @dataclass(slots=True)
@@ -41,6 +48,7 @@ class Pass:
     _age: float = 0.0
     _looked_at: float | None = None
     _odd_drops: dict[str, str] = field(default_factory=dict)
+    _repairing: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.core)
@@ -57,14 +65,26 @@ class Pass:
         view = self.lease.record.pools.get(pool) if self.lease else None
         return view.slots if view else 1
 
+    def fleet(self) -> int:
+        """Live agents of all pools, as the last pass saw them; at least one, a hint."""
+        views = self.lease.record.pools.values() if self.lease else ()
+        return max(sum(view.agents for view in views), 1)
+
     async def turn(self) -> bool:
         """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
         await self._look_at_lease()
         if not self.holds_lease and not await self._take():
+            self.stop()
             return False
         assert self.lease is not None, "it was just taken or seen"
         await self._run(self.lease.record.suspects)
         return True
+
+    def stop(self) -> None:
+        """Leave a repair that goes on beside the passes to whoever comes next."""
+        if self._repairing is not None:
+            self._repairing.cancel()
+            self._repairing = None
 
     async def once(self) -> None:
         """Run without the lease: two looks, so that silence can be told, then leave the suspects for later runs."""
@@ -124,15 +144,26 @@ class Pass:
         self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
 
     async def _run(self, suspects: dict[str, Suspect]) -> None:
-        suspects = await self.watch.look(suspects)
+        await self.watch.look(suspects)
         await self._admit()
         assert self.lease is not None, "a pass runs under the lease"
-        repaired_at = self.lease.record.repaired_at
-        if self.core.now() - repaired_at >= self.core.settings.repair_interval:
-            await self._renew(suspects, repaired_at)  # a long repair must not look like a dead holder
-            await self.repair.run(self.watch.live())
-            repaired_at = self.core.now()
-        await self._renew(suspects, repaired_at)
+        await self._renew(self.watch.silent(), await self._repaired_at(self.lease.record.repaired_at))
+
+    async def _repaired_at(self, last: float) -> float:
+        """Go on with the repair, or begin one that is due, but not for long; when the last one ended."""
+        interval = paced(self.core.settings.repair_interval, self.repair.size, LISTED_A_SECOND)
+        if self._repairing is None and self.core.now() - last < interval:
+            return last
+        self._repairing = self._repairing or asyncio.create_task(self.repair.run(self.watch.live()))
+        done, _ = await asyncio.wait([self._repairing], timeout=self.core.settings.poll_interval)
+        if not done:
+            return last
+        ended, self._repairing = self._repairing, None
+        try:
+            ended.result()
+        except StoreUnavailable:
+            return last  # it is still due
+        return self.core.now()
 
     async def _renew(self, suspects: dict[str, Suspect], repaired_at: float) -> None:
         def renewed(now: PassRecord | None) -> PassRecord | None:

@@ -97,18 +97,21 @@ async def _settings(store: Store, records: Records, wanted: Settings | None, cha
 
 async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = 16) -> list[V]:
     """`act` on every item, `at_once` at a time, results in order; the first exception ends it."""
-    gate = asyncio.Semaphore(at_once)
+    todo = list(items)
+    results: dict[int, V] = {}
+    numbered = iter(enumerate(todo))
 
-    async def one(item: T) -> V:
-        async with gate:
-            return await act(item)
+    async def work() -> None:
+        for number, item in numbered:
+            results[number] = await act(item)
 
-    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(todo)))]
     try:
-        return list(await asyncio.gather(*tasks))
+        await asyncio.gather(*workers)
     finally:
-        for task in tasks:
-            task.cancel()
+        for worker in workers:
+            worker.cancel()
+    return [results[number] for number in range(len(todo))]
 
 
 async def each_sound(

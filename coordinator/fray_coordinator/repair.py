@@ -36,6 +36,11 @@ class Repair:
     problems: dict[str, str] = field(default_factory=dict)
     _jobs: dict[str, Stored[JobRecord]] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """How many jobs the last run saw."""
+        return len(self._jobs)
+
     async def run(self, live: Iterable[str]) -> None:
         """One repair. `live`: ids of the agents that a look just before saw alive."""
         self.problems = {}

@@ -57,6 +57,11 @@ class Watch:
         self._known = {name: suspect for name, suspect in seen.items() if name in self.live()}
         return self._known
 
+    def silent(self) -> dict[str, Suspect]:
+        """What a successor must know: of those who owe a beat, and of the spared."""
+        live = self.live()
+        return {n: s for n, s in self._known.items() if n in live and (s.spared or s.age >= live[n].record.interval)}
+
     def pools(self) -> dict[str, PoolView]:
         """Per pool: its live agents and the one-core tasks they can run at once."""
         views: dict[str, PoolView] = {}

@@ -133,12 +133,27 @@ class Pending:
         shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}" + ("o" if s.on_demand else "")
         if s.device:
             shape += f"g{s.device_count}{s.device}"
-        order = f"{499 - self.priority:03d}{encode_time(self.time)}"
-        return f"{Pending.prefix(self.pool)}{order}-{self.job}~{self.attempt}~{shape}"
+        return f"{Pending.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
+
+    @staticmethod
+    def before(pool: str, priority: int, time: float) -> str:
+        """What sorts right before the entries of this priority from `time` on."""
+        return f"{Pending.prefix(pool)}{499 - priority:03d}{encode_time(time)}"
 
     @staticmethod
     def prefix(pool: str) -> str:
         return f"pending/{pool}/"
+
+    @staticmethod
+    def behind_priority_of(key: str) -> str:
+        """What sorts right behind all entries of the pool that have the same priority as this key."""
+        folder, _, name = key.rpartition("/")
+        return f"{folder}/{name[:3]}~"
+
+    @staticmethod
+    def shape_text(key: str) -> str:
+        """The part of a key that tells the shape, as text: keys of one shape have the same."""
+        return key.rpartition("~")[2]
 
     @staticmethod
     def parse(key: str) -> Pending | None:

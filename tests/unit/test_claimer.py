@@ -32,7 +32,7 @@ async def first_claim(core: Core) -> Held:
         found.set_result(held)
 
     claimer = Claimer(
-        core, Ledger(CAPACITY), "agent", "host", "default", False, lambda: not found.done(), take, lambda: 8
+        core, Ledger(CAPACITY), "agent", "host", "default", False, lambda: not found.done(), take, lambda: 8, lambda: 1
     )
     search = asyncio.create_task(claimer.run())
     try:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.index import Care, born_too_late, care_for
-from fray_coordinator.protocol.schedule import entry_of, order_to_try, shape_of, shortage, slots, take
+from fray_coordinator.protocol.schedule import entry_of, shape_of, shortage, slots, take
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_layouts.names import JobId, Pending, Shape
+from fray_layouts.names import JobId, Shape
 from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease, Resources, Settings
 from fray_layouts.spec import parse_spec
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 NOW = 10_000.0
@@ -145,35 +142,6 @@ def test_what_runs_is_taken_from_what_is_free() -> None:
     left = take(HOST, Shape(1000, GIB, 0, "gpu", 1, on_demand=False))
     assert left == Resources(cpu=3000, memory=7 * GIB, disk=GIB, device="gpu-h100", device_count=1)
     assert [slots(r) for r in (left, Resources(cpu=999), Resources(cpu=-5))] == [3, 0, 0]
-
-
-def entries(*priorities: int) -> list[Pending]:
-    """Entries in list order."""
-    made = [Pending("p", priority, NOW + n, f"j-{n}", 1, SMALL) for n, priority in enumerate(priorities)]
-    return sorted(made, key=lambda entry: entry.key())
-
-
-@given(
-    st.lists(st.integers(-2, 2), max_size=12),
-    st.integers(0, 20),
-    st.floats(0, 1, exclude_max=True, allow_nan=False),
-)
-def test_every_entry_is_tried_once_and_the_head_is_among_the_first_slots(
-    priorities: list[int], free: int, draw: float
-) -> None:
-    listed = entries(*priorities)
-    order = order_to_try(listed, free, draw)
-    assert Counter(e.job for e in order) == Counter(e.job for e in listed)
-    if order:
-        assert order[0] in listed[: max(free, 1)]
-        assert order[0].priority == max(priorities)
-
-
-def test_claimers_spread_over_the_slots_of_the_head_and_no_further() -> None:
-    listed = entries(5, 5, 5, 0, 0)
-    firsts = {order_to_try(listed, 10, draw / 30)[0].job for draw in range(30)}
-    assert firsts == {entry.job for entry in listed[:3]}
-    assert {order_to_try(listed, 1, draw / 30)[0].job for draw in range(30)} == {listed[0].job}
 
 
 # --- the inbox ---------------------------------------------------------------------------------------------------

@@ -76,6 +76,11 @@ def interval_for(holds_leases: bool, live_agents: int, busy: float, idle: float)
     return (busy if holds_leases else idle) * stretch
 
 
+def paced(interval: float, count: int, a_second: float) -> float:
+    """Seconds between looks, at least `interval`, so that `count` agents (or objects) make `a_second` a second."""
+    return max(interval, count / a_second)
+
+
 def trusted_until(first_send: float, interval: float) -> float:
     """When trust ends that was confirmed by an applied beat first sent at `first_send` (boot time, seconds)."""
     return first_send + TRUST_INTERVALS * interval

@@ -8,7 +8,6 @@ Why not here: `entry_of` reads nothing but the record.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import JobRecord, Resources
@@ -73,20 +72,20 @@ def slots(free: Resources) -> int:
     return max(free.cpu // 1000, 0)
 
 
-def order_to_try(fitting: Sequence[Pending], pool_slots: int, draw: float) -> list[Pending]:
-    """The entries in the order in which one claimer should try them.
+def where_to_list(first: str, last: str, listed: int, pool_slots: int, draw: float) -> str | None:
+    """The key behind which one claimer lists, in a pool with more slots than a listing shows; None: the head will do.
 
-    With as many claimers as the pool has slots K, all beginning at the head would fight for one job. Each begins
-    somewhere within the first K of the same priority as the head: those jobs are all about to run anyway.
+    Claimers that all list the head would fight for what it shows. Each begins somewhere within the first K entries, K
+    being the pool's slots; how close the times in the listed names lie tells about how far away that is.
 
     Args:
-        fitting: entries that fit, in list order.
+        first, last: of the `listed` keys at the head.
         pool_slots: K, a hint.
         draw: a random number in [0, 1).
     """
-    if not fitting:
-        return []
-    head = fitting[0].priority
-    width = min(max(pool_slots, 1), sum(1 for entry in fitting if entry.priority == head))
-    start = int(draw * width)
-    return [*fitting[start:width], *fitting[:start], *fitting[width:]]
+    offset = int(draw * pool_slots)
+    begin, end = Pending.parse(first), Pending.parse(last)
+    if offset < listed or begin is None or end is None or begin.priority != end.priority:
+        return None
+    time = begin.time + (end.time - begin.time) * offset / listed
+    return Pending.before(begin.pool, begin.priority, time)

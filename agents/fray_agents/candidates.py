@@ -1,0 +1,123 @@
+"""What an agent knows of the pending index, and which entry it tries next; the effort does not grow with the index.
+
+Each try is drawn from the first K entries of one priority that fit, K being the slots of the pool: those jobs are all
+about to run anyway, and as many claimers as that do not fight for one. Where an entry was stale, others have been: what
+comes before it is tried last.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fray_coordinator.protocol.schedule import shortage
+from fray_layouts.names import Pending, Shape
+from fray_layouts.records import Resources
+
+STALE = math.inf
+"""When to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """Entries of one shape, in list order; those before `begin` are tried last."""
+
+    shape: Shape
+    keys: list[str]
+    begin: int = 0
+
+    @property
+    def front(self) -> str:
+        """The entry that is due first."""
+        return self.keys[self.begin] if self.begin < len(self.keys) else self.keys[0]
+
+    def drawn(self, width: int, draw: float) -> str:
+        """Take one of the first `width` entries of the front's priority."""
+        if self.begin >= len(self.keys):
+            self.begin = 0
+        end = bisect_left(self.keys, Pending.behind_priority_of(self.front), self.begin)
+        return self.keys.pop(self.begin + int(draw * min(width, end - self.begin)))
+
+    def pass_over(self, key: str) -> None:
+        """Others have come as far as `key`."""
+        self.begin = bisect_left(self.keys, key)
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Entries that were listed and not tried. `preemptible`: of the host, as in `shortage`."""
+
+    preemptible: bool
+    _lanes: dict[str, Lane] = field(default_factory=dict)
+    _not_before: dict[str, float] = field(default_factory=dict)
+    _early: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def untried(self) -> bool:
+        """Whether there are entries that have not been tried."""
+        return any(lane.keys for lane in self._lanes.values())
+
+    def listed(self, keys: Sequence[str]) -> None:
+        """Begin anew with these keys, in list order; what is known to be stale or too early stays so."""
+        self._not_before = {key: self._not_before[key] for key in keys if key in self._not_before}
+        self._early = [(until, key) for key, until in self._not_before.items() if until < STALE]
+        heapq.heapify(self._early)
+        self._lanes = {}
+        self.listed_too(keys)
+
+    def listed_too(self, keys: Sequence[str]) -> None:
+        """These keys come behind the ones that were listed before."""
+        for key in keys:
+            if key not in self._not_before and (lane := self._lane(key)) is not None:
+                lane.keys.append(key)
+
+    def put_off(self, entry: Pending, until: float) -> None:
+        """Do not try the entry before this storage time; `STALE`: not before everything is to be tried again."""
+        key = entry.key()
+        self._not_before[key] = until
+        if until < STALE:
+            heapq.heappush(self._early, (until, key))
+        elif (lane := self._lane(key)) is not None:
+            lane.pass_over(key)
+
+    def try_everything_again(self) -> None:
+        """Forget what was put off, at the next listing."""
+        self._not_before.clear()
+
+    def next(self, free: Resources, now: float, width: int, draw: float) -> Pending | None:
+        """The entry to try now; None if none fits `free`. It is not given again unless it is put off or listed.
+
+        Args:
+            now: the storage's time.
+            width: K, a hint.
+            draw: a random number in [0, 1).
+        """
+        self._admit_due(now)
+        while lanes := [
+            lane for lane in self._lanes.values() if lane.keys and not shortage(lane.shape, free, self.preemptible)
+        ]:
+            first = min(lanes, key=lambda lane: lane.front)
+            if (entry := Pending.parse(first.drawn(max(width, 1), draw))) is not None:
+                return entry
+        return None
+
+    def _lane(self, key: str) -> Lane | None:
+        """Where entries go whose names end like this; None if it is no entry."""
+        shape = Pending.shape_text(key)
+        if shape not in self._lanes:
+            entry = Pending.parse(key)
+            if entry is None:
+                return None
+            self._lanes[shape] = Lane(entry.shape, [])
+        return self._lanes[shape]
+
+    def _admit_due(self, now: float) -> None:
+        """Entries whose time has come are candidates again."""
+        while self._early and self._early[0][0] <= now:
+            until, key = heapq.heappop(self._early)
+            if self._not_before.get(key) == until and (lane := self._lane(key)) is not None:
+                del self._not_before[key]
+                insort(lane.keys, key)

@@ -1,0 +1,136 @@
+"""What an agent tries next, out of a long index that many agents share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from unittest import mock
+
+from fray_agents.candidates import STALE, Candidates
+from fray_coordinator.protocol.schedule import where_to_list
+from fray_layouts.names import Pending, Shape
+from fray_layouts.records import Resources
+from hypothesis import given
+from hypothesis import strategies as st
+
+GIB = 2**30
+SMALL = Shape(1000, GIB, GIB, "", 0, False)
+LARGE = Shape(8000, GIB, GIB, "", 0, False)
+HOST = Resources(cpu=4000, memory=8 * GIB, disk=8 * GIB)
+NOW = 1_800_000_000.0
+
+
+def entries(*priorities: int, shape: Shape = SMALL, begin: int = 0) -> list[str]:
+    """Keys in list order."""
+    return sorted(Pending("p", p, NOW + begin + n, f"j-{begin + n}", 1, shape).key() for n, p in enumerate(priorities))
+
+
+def candidates(keys: list[str]) -> Candidates:
+    made = Candidates(preemptible=False)
+    made.listed(keys)
+    return made
+
+
+def tried(known: Candidates, width: int = 1, draw: float = 0.0, free: Resources = HOST, now: float = NOW) -> list[str]:
+    """Everything that is tried, in that order."""
+    order = []
+    while (entry := known.next(free, now, width, draw)) is not None:
+        order.append(entry.key())
+    return order
+
+
+@given(
+    st.lists(st.integers(-2, 2), max_size=12),
+    st.integers(0, 20),
+    st.floats(0, 1, exclude_max=True, allow_nan=False),
+)
+def test_every_entry_is_tried_once_and_the_head_is_among_the_first_slots(
+    priorities: list[int], width: int, draw: float
+) -> None:
+    listed = entries(*priorities)
+    order = tried(candidates(listed), width, draw)
+    assert Counter(order) == Counter(listed)
+    levels = [entry.priority for key in order if (entry := Pending.parse(key))]
+    assert levels == sorted(levels, reverse=True)
+    if order:
+        assert order[0] in listed[: max(width, 1)]
+
+
+def test_claimers_spread_over_the_slots_of_the_head_and_no_further() -> None:
+    listed = entries(5, 5, 5, 0, 0)
+    firsts = {tried(candidates(listed), 10, draw / 30)[0] for draw in range(30)}
+    assert firsts == set(listed[:3])
+    assert {tried(candidates(listed), 1, draw / 30)[0] for draw in range(30)} == {listed[0]}
+
+
+def test_what_does_not_fit_hides_nothing_and_comes_first_once_it_fits() -> None:
+    large, small = entries(0, 0, shape=LARGE), entries(0, 0, begin=2)
+    known = candidates(large + small)
+    assert tried(known) == small
+    known.listed(large + small)
+    assert tried(known, free=Resources(cpu=9000, memory=8 * GIB, disk=8 * GIB)) == large + small
+
+
+def test_what_comes_before_a_stale_entry_is_tried_last() -> None:
+    listed = entries(0, 0, 0, 0, 0)
+    known = candidates(listed)
+    stale = known.next(HOST, NOW, 5, 0.5)
+    assert stale is not None
+    assert stale.key() == listed[2]
+    known.put_off(stale, STALE)
+    assert tried(known) == [*listed[3:], *listed[:2]]
+
+
+def test_a_stale_entry_stays_out_of_the_next_listing_until_everything_is_tried_again() -> None:
+    listed = entries(0, 0)
+    known = candidates(listed)
+    first = known.next(HOST, NOW, 1, 0.0)
+    assert first is not None
+    known.put_off(first, STALE)
+    known.listed(listed)
+    assert tried(known) == listed[1:]
+    known.try_everything_again()
+    known.listed(listed)
+    assert tried(known) == listed
+
+
+def test_an_entry_that_is_too_early_comes_when_its_time_has_come_and_only_once() -> None:
+    listed = entries(0, 0)
+    known = candidates(listed)
+    first = known.next(HOST, NOW, 1, 0.0)
+    assert first is not None
+    known.put_off(first, NOW + 10.0)
+    assert tried(known, now=NOW + 9.0) == listed[1:]
+    known.listed(listed[:1])
+    assert tried(known, now=NOW + 9.0) == []
+    assert tried(known, now=NOW + 11.0) == listed[:1]
+    assert tried(known, now=NOW + 12.0) == []
+
+
+def test_what_is_no_entry_is_passed_by() -> None:
+    listed = entries(0)
+    assert tried(candidates(["pending/p/what is this", "pending/p/000~1~c1m1d1", *listed])) == listed
+
+
+def test_a_try_reads_one_name_however_long_the_index_is() -> None:
+    listed = entries(*[0] * 5000)
+    with mock.patch.object(Pending, "parse", side_effect=Pending.parse) as parse:
+        known = candidates(listed)
+        for _ in range(10):
+            assert known.next(HOST, NOW, 5000, 0.5) is not None
+    assert parse.call_count == 11  # one for the shape
+
+
+def test_claimers_of_a_large_pool_begin_all_over_its_slots() -> None:
+    listed = entries(*[0] * 1000)
+    assert where_to_list(listed[0], listed[-1], 1000, 10_000, 0.05) is None, "the head shows these"
+    behind = where_to_list(listed[0], listed[-1], 1000, 10_000, 0.5)
+    assert behind is not None
+    all_there_are = entries(*[0] * 10_000)
+    assert abs(sum(key <= behind for key in all_there_are) - 5000) < 50
+
+
+def test_a_pool_with_few_slots_or_two_priorities_at_its_head_lists_the_head() -> None:
+    listed = entries(*[0] * 1000)
+    assert where_to_list(listed[0], listed[-1], 1000, 1000, 0.99) is None
+    mixed = entries(1, *[0] * 999)
+    assert where_to_list(mixed[0], mixed[-1], 1000, 10_000, 0.99) is None

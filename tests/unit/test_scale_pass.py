@@ -1,0 +1,150 @@
+"""The pass of a large cluster: agents are watched while a long repair goes on, and agents ask more rarely."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core, each
+from fray_coordinator.protocol.heartbeat import paced
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.repair import Repair
+from fray_layouts.names import Coordinator
+from fray_layouts.records import PassRecord, PoolView, Resources
+
+from tests.support.participants import agent_now, join, launch, passes
+from tests.support.virtual import Cluster, run
+
+
+async def pass_now(core: Core) -> PassRecord:
+    """The lease's record, which must exist."""
+    found = await core.records.read(Coordinator.lease, PassRecord)
+    assert found is not None
+    return found.record
+
+
+HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
+
+
+def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await user.store.delete(entry_of(job).key())
+        gate = asyncio.Event()
+        coordinator = Pass(await cluster.core(), "p")
+        cluster.ways[-1].before["list", "jobs/"] = gate.wait
+        await passes(coordinator, 400.0)
+        assert (await agent_now(user, agent.id)).state == "dead"
+        assert (await pass_now(user)).repaired_at == 0.0
+        gate.set()
+        await passes(coordinator, 10.0)
+        assert (await pass_now(user)).repaired_at > 0.0
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+
+    run(main)
+
+
+def test_who_loses_the_lease_leaves_the_repair_to_its_successor() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        gate = asyncio.Event()
+        cluster.ways[-1].before["list", "jobs/"] = gate.wait
+        await coordinator.turn()
+        await user.records.update(Coordinator.lease, PassRecord, lambda now: PassRecord(holder="q"))
+        await coordinator.turn()
+        gate.set()
+        await cluster.clock.sleep(1.0)
+        assert ("list", "children/") not in cluster.ways[-1].asked
+
+    run(main)
+
+
+def test_a_repair_of_very_many_jobs_comes_more_rarely() -> None:
+    async def main(cluster: Cluster) -> int:
+        coordinator = Pass(await cluster.core(), "p")
+        lists = cluster.ways[-1].asked
+        with mock.patch.object(Repair, "size", 1_000_000):
+            await passes(coordinator, 490.0)
+            early = lists.count(("list", "jobs/"))
+            await passes(coordinator, 20.0)
+        assert lists.count(("list", "jobs/")) == early + 1
+        return early
+
+    assert run(main) == 1
+
+
+def test_the_lease_names_only_those_who_owe_a_beat() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
+        coordinator = Pass(await cluster.core(), "p")
+        interval = (await agent_now(user, silent.id)).interval
+        await coordinator.turn()
+        for _ in range(3):
+            await cluster.clock.sleep(0.6 * interval)
+            await beating.beat()
+            await coordinator.turn()
+        assert list((await pass_now(user)).suspects) == [silent.id]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("live", "seconds"), [(1, 5.0), (2500, 5.0), (10_000, 20.0)])
+def test_the_larger_the_fleet_the_more_rarely_each_looks(live: int, seconds: float) -> None:
+    assert paced(5.0, live, 500.0) == seconds
+
+
+def test_every_agent_of_a_large_fleet_asks_more_rarely(tmp_path: Path) -> None:
+    """It is told the size of the fleet by the pass of another."""
+
+    async def main(cluster: Cluster) -> dict[str, float]:
+        core = await cluster.core(local=False)
+        way = cluster.ways[-1]
+        held = PassRecord(holder="another", pools={"default": PoolView(agents=10_000, slots=10_000)})
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
+        running = asyncio.create_task(agent.run())
+        for _ in range(200):  # the other's pass goes on
+            await core.records.update(Coordinator.lease, PassRecord, lambda now: held)
+            await cluster.clock.sleep(5.0)
+        way.asked.clear()
+        for _ in range(720):
+            await core.records.update(Coordinator.lease, PassRecord, lambda now: held)
+            await cluster.clock.sleep(5.0)
+        counts = {
+            "bells": way.asked.count(("get_if_changed", "pools/default/doorbell")),
+            "lists": way.asked.count(("list", "pending/default/")),
+            "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in way.asked),
+            "turns": way.asked.count(("get_if_changed", Coordinator.lease)),
+        }
+        agent.terminate()
+        await running
+        return counts
+
+    counts = run(main)
+    assert counts["bells"] == pytest.approx(180, rel=0.1)  # each 20 s
+    assert counts["lists"] == pytest.approx(18, abs=3)  # each 200 s
+    assert counts["beats"] == pytest.approx(15, abs=2)  # each 240 s
+    assert counts["turns"] < 100  # each 60 s, but for a rare shift as a watcher
+
+
+def test_very_many_items_are_worked_off_a_few_at_a_time_in_order() -> None:
+    async def main(cluster: Cluster) -> None:
+        busy: list[int] = []
+        tasks: list[int] = []
+
+        async def act(item: int) -> int:
+            busy.append(item)
+            tasks.append(len(asyncio.all_tasks()))
+            await asyncio.sleep(1.0 / (item + 1))
+            busy.remove(item)
+            return 2 * item
+
+        assert await each(range(100), act, at_once=4) == [2 * n for n in range(100)]
+        assert max(tasks) <= 4 + 2
+
+    run(main)
