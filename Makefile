@@ -64,7 +64,7 @@ simulate: $(VENV)/.dev
 
 # Which invariant catches which deliberately broken variant of the code, and after how many seeds.
 simulate-variants: $(VENV)/.dev
-	$(BIN)/python -m tests.simulation.variants
+	$(BIN)/python -m tests.simulation.strength
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas

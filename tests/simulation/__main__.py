@@ -63,11 +63,12 @@ def _many(given: argparse.Namespace) -> int:
     return 1 if total.failures else 0
 
 
+def in_fixed_order(module: str) -> None:
+    """Start `module` anew unless sets of strings have the same order as in every other run."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+
+
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings have one order in every run
-        os.execve(
-            sys.executable,
-            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
-            os.environ | {"PYTHONHASHSEED": "0"},
-        )
+    in_fixed_order("tests.simulation")
     sys.exit(main())

@@ -91,7 +91,7 @@ class Host:
         process = self.process
         if process is not None and process.mode == "up":
             self.world.note(process.name, "freezes", f"for {seconds:.1f} s")
-            process.mode = "frozen"
+            self.world.loop.freeze(process)
             self._in(seconds, self._wake, process)
 
     def _wake(self, process: Participant) -> None:

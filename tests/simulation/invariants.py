@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 import msgspec
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TABLE, TERMINAL, Status
-from fray_layouts.names import Agents, Child, Jobs, Work
-from fray_layouts.records import AgentRecord, JobRecord
+from fray_coordinator.store.api import Object
+from fray_layouts.names import Agents, Child, Inbox, Jobs, Work
+from fray_layouts.records import AgentRecord, JobRecord, Settings
 
 from tests.simulation.effects import Run
+from tests.simulation.loop import Participant
 
 if TYPE_CHECKING:
     from tests.simulation.watching import Change, Watching
 
 DRIFT = 0.97
 """Clocks that are 1 % fast or slow shorten a time-out by so much at most, seen from outside."""
+
+_LONGEST_DEADLINE = (2 * Settings().beat_interval + 1.5) / DRIFT
+"""Seconds for which a task may outlive its frozen agent's trust at most."""
 
 _ALLOWED = {(str(before), str(after)) for (before, _), after in TABLE.items()}
 _PREEMPTIONS = ("preempted", "stopped", "lost")
@@ -170,6 +175,31 @@ def a_record_outlives_what_belongs_to_it(w: Watching, c: Change) -> None:
             raise Broken(name, f"{c.name} was deleted before its child {child.id}", c.name, child.id)
 
 
+def a_drop_becomes_one_job(w: Watching, c: Change) -> None:
+    job = c.after
+    if job is None or job.inbox is None or c.before is None or c.before.status != Status.UNADMITTED:
+        return
+    if job.status != Status.PENDING:
+        return
+    drop = (job.inbox.key, job.inbox.version, job.submitted_at)
+    first = w.admitted.setdefault(drop, job.id)
+    if first != job.id:
+        raise Broken("a drop becomes one job", f"{first} and {job.id} were both made of {drop}", first, job.id)
+
+
+def an_overwritten_drop_does_not_run(w: Watching, c: Change) -> None:
+    """A version is admitted only if the inbox held it after its record was there."""
+    job = c.after
+    if job is None or job.inbox is None or c.before is None or c.before.status != Status.UNADMITTED:
+        return
+    lies = w.world.storage.contents.objects.get(job.inbox.key)
+    if job.status != Status.PENDING or (lies is not None and lies.version == job.inbox.version):
+        return
+    if w.drop_left.get((job.inbox.key, job.inbox.version), 0.0) < w.born[job.id]:
+        message = f"{job.id} is admitted, but {job.inbox} had left the inbox before the job's record was there"
+        raise Broken("an overwritten drop does not run", message, job.id, job.inbox.key)
+
+
 def unknown_fields_survive(w: Watching, c: Change) -> None:
     ours = c.raw_before.get("since_v2")
     if ours is not None and c.after is not None and c.raw_after.get("since_v2") != ours:
@@ -274,13 +304,29 @@ def repair_found_all(w: Watching, began: float) -> None:
             raise Broken("the repair finds every job", message, job_id)
 
 
+def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sender: Participant) -> None:
+    """Only people take a file away that became nothing."""
+    if sender.name.startswith("user"):
+        return
+    decided = any(
+        w.jobs[job].status != Status.UNADMITTED for job in w.made_of.get((key, drop.version), ()) if job in w.jobs
+    )
+    if not decided and Inbox.rejected(key, drop.version) not in w.world.storage.contents.objects:
+        raise Broken("a drop is dealt with before it goes", f"{sender} removed {key}, and nothing came of it", key)
+
+
 def one_copy_at_a_time(w: Watching, run: Run, others: list[Run]) -> None:
-    """A task may run beside a later attempt's only while its agent lives, cut off, past its trust (outage grace)."""
+    """A task may run beside a later attempt's only while its agent is awake, cut off, past its trust (outage grace)."""
     for other in others:
         landed, interval = w.landed[other.agent]
         trust = landed + TRUST_INTERVALS * interval * DRIFT
         record = w.agents.get(other.agent)
-        if w.world.is_gone(other.agent, for_at_least=0.25) or w.world.loop.now < trust:
+        asleep = w.world.asleep_since(other.agent) + _LONGEST_DEADLINE
+        if (
+            w.world.is_gone(other.agent, for_at_least=0.25)
+            or w.world.loop.now < trust
+            or w.world.loop.now > max(trust, asleep)
+        ):
             state = told_agent(record)
             message = (
                 f"{run.job}: attempt {run.attempt} starts while {other.attempt} runs under {other.agent} ({state})"
@@ -356,6 +402,8 @@ OF_JOBS = [
     a_claim_is_listed_by_its_holder,
     a_child_is_indexed_before_it_exists,
     a_record_outlives_what_belongs_to_it,
+    a_drop_becomes_one_job,
+    an_overwritten_drop_does_not_run,
     unknown_fields_survive,
     a_changed_job_is_reachable,
     every_body_succeeds_the_one_before,

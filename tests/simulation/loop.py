@@ -20,11 +20,12 @@ OWNER: ContextVar[Participant] = ContextVar("owner")
 
 
 class Participant:
-    """One process. `mode` is "up", "frozen" or "gone"; `signals` are its handlers; `kin` hears of its crash."""
+    """One process. `mode` is "up", "frozen" or "gone"; `signals` are its handlers; `on_crash` hears of its end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.mode = "up"
+        self.asleep_since = float("inf")
         self.held: list[Step] = []
         self.signals: dict[int, Callable[[], object]] = {}
         self.on_crash: list[Callable[[], object]] = []
@@ -134,10 +135,15 @@ class SimLoop(asyncio.AbstractEventLoop):
             while timers and timers[0][0] <= self.now:
                 ready.append(heapq.heappop(timers)[2])
 
+    def freeze(self, owner: Participant) -> None:
+        """The participant does nothing until it is woken; it may be holding anything."""
+        if owner.mode == "up":
+            owner.mode, owner.asleep_since = "frozen", self.now
+
     def wake(self, owner: Participant) -> None:
         """A frozen participant goes on: everything that came due meanwhile is due now."""
         if owner.mode == "frozen":
-            owner.mode = "up"
+            owner.mode, owner.asleep_since = "up", float("inf")
             self._ready.extend(owner.held)
             owner.held = []
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fray_coordinator.store.api import Object
-from fray_layouts.names import Agents, Coordinator, Jobs, Pending
+from fray_layouts.names import Agents, Coordinator, Inbox, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord, PassRecord
 
 from tests.simulation import invariants
-from tests.simulation.invariants import Broken
 from tests.simulation.loop import Participant
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ class Watching:
         landed: when each agent's beats landed last, with the interval they promise.
         gone: when a name was deleted.
         lost: since when a pending job has been findable by nobody but the repair.
+        born: when a job's record was created.
+        made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
 
     def __init__(self, world: World) -> None:
@@ -51,6 +52,10 @@ class Watching:
         self.gone: dict[str, float] = {}
         self.results: dict[str, int] = {}
         self.lost: dict[str, float] = {}
+        self.born: dict[str, float] = {}
+        self.made_of: dict[tuple[str, str], list[str]] = {}
+        self.admitted: dict[tuple[str, str, float], str] = {}
+        self.drop_left: dict[tuple[str, str], float] = {}
         self.pass_written: dict[str, float] = {}
         self.repaired_at = 0.0
         self._raw: dict[str, dict[str, Any]] = {}
@@ -70,6 +75,13 @@ class Watching:
             self._pass(msgspec.json.decode(after.data, type=PassRecord), sender)
         else:
             self.world.note(sender.name, "deletes" if after is None else "writes", key)
+            if before is not None and Inbox.is_drop(key):
+                self._drop_left(key, before, after, sender)
+
+    def _drop_left(self, key: str, before: Object, after: Object | None, sender: Participant) -> None:
+        self.drop_left[key, before.version] = self.world.loop.now
+        if after is None:
+            invariants.a_drop_is_dealt_with_before_it_goes(self, key, before, sender)
 
     def _job(self, job: str, key: str, after: Object | None, sender: Participant) -> None:
         record = msgspec.json.decode(after.data, type=JobRecord) if after else None
@@ -79,8 +91,15 @@ class Watching:
             del self.jobs[job]
         else:
             self.jobs[job] = record
+            if change.before is None:
+                self._born(record)
         for check in invariants.OF_JOBS:
             check(self, change)
+
+    def _born(self, job: JobRecord) -> None:
+        self.born[job.id] = self.world.loop.now
+        if job.inbox is not None:
+            self.made_of.setdefault((job.inbox.key, job.inbox.version), []).append(job.id)
 
     def _agent(self, agent: str, key: str, after: Object | None, sender: Participant) -> None:
         record = msgspec.json.decode(after.data, type=AgentRecord) if after else None
@@ -123,6 +142,3 @@ class Watching:
         if after:
             self._raw[key] = raw_after
         return Change(name, before, record, raw_before, raw_after, sender)
-
-
-__all__ = ["Broken", "Change", "Watching"]

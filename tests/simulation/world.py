@@ -250,7 +250,7 @@ class World:
         else:
             how_long = self._how_long()
             self.note(owner.name, "freezes", f"for {how_long:.1f} s")
-            owner.mode = "frozen"
+            self.loop.freeze(owner)
             self._in(how_long, self.loop.wake, owner)
 
     # --- what participants and observers ask
@@ -293,6 +293,10 @@ class World:
     def is_gone(self, agent_id: str, for_at_least: float = 0.0) -> bool:
         process = self._process_of[agent_id][0]
         return process.mode == "gone" and self.loop.now - self._gone_at[process] >= for_at_least
+
+    def asleep_since(self, agent_id: str) -> float:
+        """When the agent's process froze; infinity if it is awake."""
+        return self._process_of[agent_id][0].asleep_since
 
     def same_host(self, sender: Participant, agent_id: str) -> bool:
         return sender.name.startswith(f"{self._process_of[agent_id][1].name}.")
