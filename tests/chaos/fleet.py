@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,7 +80,9 @@ class Fleet:
         return agent
 
     def new_host(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="host", dir=self.folder))
+        host = self.folder / f"host{sum(1 for _ in self.folder.glob('host*'))}"
+        host.mkdir()
+        return host
 
     def living(self) -> list[AgentProcess]:
         """Those that have joined and run."""

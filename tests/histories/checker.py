@@ -35,6 +35,10 @@ class Step:
         """Whether it can do nothing but find `state`."""
         return self.before == {self.after} == {state}
 
+    def is_worth_trying(self, state: State) -> bool:
+        """Whether it is possible in `state`; what perhaps never happened only if it makes a difference."""
+        return state in self.before and (self.certain or state != self.after)
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -80,7 +84,7 @@ class _Search:
             paths += [
                 (done | 1 << place, self._steps[place].after, [*order, place])
                 for place in sorted(self._next(done), key=lambda place: self._steps[place].certain)
-                if state in self._steps[place].before
+                if self._steps[place].is_worth_trying(state)
             ]  # the last is tried first: what certainly happened before what perhaps did
         return Verdict(False, self._named(self._best), self._named(self._next(sum(1 << p for p in self._best))))
 

@@ -68,8 +68,11 @@ class FaultProxy:
     async def _forward(self, request: web.Request, body: bytes) -> web.Response:
         url = URL(self._upstream + request.raw_path, encoded=True)
         headers = _kept(request.headers)
-        async with self._session.request(request.method, url, headers=headers, data=body or None) as answer:
-            return web.Response(status=answer.status, headers=_kept(answer.headers), body=await answer.read())
+        try:
+            async with self._session.request(request.method, url, headers=headers, data=body or None) as answer:
+                return web.Response(status=answer.status, headers=_kept(answer.headers), body=await answer.read())
+        except aiohttp.ClientError as error:  # the server was ended
+            return web.Response(status=502, text=str(error))
 
     async def _open(self, app: web.Application) -> None:
         self._session = aiohttp.ClientSession(auto_decompress=False)

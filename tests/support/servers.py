@@ -82,7 +82,11 @@ class Seaweed:
         self.server = Server("s3://bucket", self.url, "AWS_ENDPOINT_URL", tuple(AWS.items()))
 
     def start(self) -> None:
-        self._running = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+        # Keys in its environment would make it ask for them; the first start must not differ from the second.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        self._running = subprocess.Popen(
+            self._command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
         _until(self._running, self._put)
 
     def _put(self) -> None:
