@@ -49,6 +49,7 @@ class Pass:
     _looked_at: float | None = None
     _odd_drops: dict[str, str] = field(default_factory=dict)
     _repairing: asyncio.Task[None] | None = None
+    _orphans: bool = False
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.core)
@@ -145,16 +146,22 @@ class Pass:
 
     async def _run(self, suspects: dict[str, Suspect]) -> None:
         await self.watch.look(suspects)
+        self._orphans |= self.watch.someone_died
         await self._admit()
         assert self.lease is not None, "a pass runs under the lease"
         await self._renew(self.watch.silent(), await self._repaired_at(self.lease.record.repaired_at))
 
     async def _repaired_at(self, last: float) -> float:
-        """Go on with the repair, or begin one that is due, but not for long; when the last one ended."""
-        interval = paced(self.core.settings.repair_interval, self.repair.size, LISTED_A_SECOND)
-        if self._repairing is None and self.core.now() - last < interval:
+        """Go on with the repair, or begin one that is due, but not for long; when the last one ended.
+
+        A death makes it due at once: what the dead agent claimed after its last beat no burial can see.
+        """
+        interval = 0.0 if self._orphans else self.core.settings.repair_interval
+        if self._repairing is None and self.core.now() - last < paced(interval, self.repair.size, LISTED_A_SECOND):
             return last
-        self._repairing = self._repairing or asyncio.create_task(self.repair.run(self.watch.live()))
+        if self._repairing is None:
+            self._orphans = False
+            self._repairing = asyncio.create_task(self.repair.run(self.watch.live()))
         done, _ = await asyncio.wait([self._repairing], timeout=self.core.settings.poll_interval)
         if not done:
             return last

@@ -23,11 +23,13 @@ class Watch:
 
     Attributes:
         problems: what went wrong in the last look, by key.
+        someone_died: an agent that lived at the look before the last is dead.
     """
 
     core: Core
     agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    someone_died: bool = False
     _known: dict[str, Suspect] = field(default_factory=dict)
     _read_at: float | None = None
 
@@ -44,6 +46,7 @@ class Watch:
         clock = self.core.clock
         self.problems = {}
         gap = None if self._read_at is None else clock.boottime() - self._read_at
+        lived = self.live().keys()
         await self._read_all()
         self._read_at = clock.boottime()
         seen = {
@@ -51,6 +54,7 @@ class Watch:
             for name, agent in self.live().items()
         }
         seen |= await self._judge(seen)
+        self.someone_died = any(self.agents[name].record.state == "dead" for name in lived & self.agents.keys())
         dead = [agent for agent in self.agents.values() if needs_burial(agent.record)]
         await each_sound(dead, lambda agent: burial.bury(self.core, agent), self.problems, lambda agent: agent.key)
         await self._forget_old()

@@ -460,3 +460,20 @@ def test_two_passes_at_once_do_no_harm() -> None:
         return True
 
     run(main)
+
+
+def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_dies() -> None:
+    """No beat lists it, so no burial sees it; the repair that would is far away."""
+
+    async def main(cluster: Cluster) -> None:
+        coordinator = Pass(await cluster.core(), "pass")
+        dead = await join(cluster, "dead")
+        await coordinator.turn()
+        job = await launch(dead.core)
+        await dead.claim(listed=False)
+        await passes(coordinator, 60.0, every=7.5)
+        assert (await agent_now(dead.core, "dead")).state == "dead"
+        now = await job_now(dead.core, job.id)
+        assert (now.status, now.attempt) == ("pending", 2)
+
+    run(main, Settings(repair_interval=1e6))
