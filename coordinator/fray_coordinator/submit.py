@@ -98,8 +98,8 @@ async def _submit_one(core: Core, spec: JobSpec, parent_attempt: int | None) -> 
     await enter_child(core, job)
     await index.enter(core, job)
     written = await core.records.write(names.Jobs.key(job.id), JobRecord, job, None)
-    if not written.wrote and written.stored is not None:
-        return Submitted(await _adopt(core, written.stored, job), True)
+    if not written.wrote and written.stored is not None:  # under a fresh id it is ours, and somebody went on from it
+        return Submitted(await _adopt(core, written.stored, job), bool(spec.id))
     if born_too_late(job, core.now(), core.settings):
         await index.enter(core, job, again=True)
     return Submitted(job, False)

@@ -12,6 +12,7 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.errors import JobNotFound, ParentNotRunning
 from fray_coordinator.protocol.claim import AVOID_SECONDS
 from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.store.api import Applied, Expectation, Unknown
 from fray_coordinator.submit import submit
 from fray_layouts.names import Child, Jobs, Pools
 from fray_layouts.records import Holding, JobRecord, Result
@@ -36,6 +37,26 @@ def test_a_job_is_submitted_claimed_and_committed() -> None:
         assert done.result is not None
         assert (done.status, done.result.value) == ("succeeded", 7)
         assert cluster.keys("pending/") == []
+
+    run(main)
+
+
+def test_a_job_is_new_to_its_submitter_even_if_the_reply_was_lost_and_it_was_claimed_meanwhile() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        way, put = cluster.ways[0], cluster.ways[0].put
+
+        async def lossy(key: str, data: bytes, expect: Expectation) -> Applied:
+            answer = await put(key, data, expect)
+            if key.startswith("jobs/"):
+                way.put = put  # type: ignore[method-assign]
+                await agent.claim()
+                raise Unknown("the reply was lost")
+            return answer
+
+        way.put = lossy  # type: ignore[method-assign]
+        (done,) = await submit(user, [parse_spec(SPEC)])
+        assert (done.found, done.job.status) == (False, "running")
 
     run(main)
 
