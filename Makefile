@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-drain bench-startup simulate simulate-variants
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-drain bench-startup simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -32,6 +32,10 @@ histories: $(VENV)/.dev
 # Three minutes of havoc on each kind of storage, with real processes; see docs/chaos.md.
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow -s tests/chaos
+
+# A fleet of 200 in virtual time against the limits of GCS: 3 minutes. docs/scale.md has the sizes of the real thing.
+scale: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.scale
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -22,6 +22,9 @@ TRUST_INTERVALS = 3
 DEATH_INTERVALS = 5
 """An observer waits this many: more than the holder's trust, so that tasks are gone before jobs are put back."""
 
+BEATS_A_SECOND = 250.0
+"""What all agents together write at most: a quarter of what a bucket takes at first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
@@ -68,12 +71,12 @@ def ask_to_drain(record: AgentRecord) -> AgentRecord | None:
 
 
 def interval_for(holds_leases: bool, live_agents: int, busy: float, idle: float) -> float:
-    """Seconds between beats to promise: short with leases; longer in fleets above 100 and 1,000 agents.
+    """Seconds between beats to promise: short with leases; longer in fleets above 100, 1,000 and 5,000 agents.
 
-    The intervals grow so that the pass, which reads every beat, stays within the store's rates.
+    The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates.
     """
     stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else 4
-    return (busy if holds_leases else idle) * stretch
+    return paced((busy if holds_leases else idle) * stretch, live_agents, BEATS_A_SECOND)
 
 
 def paced(interval: float, count: int, a_second: float) -> float:

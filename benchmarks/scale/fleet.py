@@ -1,0 +1,133 @@
+"""Participants on one simulated bucket: real agents with tasks that only take time, and submitters."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from fray_agents import hostlock
+from fray_agents.agent import Agent, AgentOptions
+from fray_agents.taskhandle import StartTask, TaskHandle
+from fray_agents.tasks import TaskSpec
+from fray_coordinator.clock import Chance
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.store.api import Object
+from fray_coordinator.store.memory import digest
+from fray_coordinator.store.store import Store
+from fray_layouts import codec, names
+from fray_layouts.records import JobRecord, PendingEntry, Resources, Settings
+from fray_layouts.spec import JobSpec, parse_spec
+
+from benchmarks.scale.storage import Storage, Way
+from tests.support.faketask import FakeTask
+from tests.support.virtual import VirtualClock
+
+ROOM = 2**40
+"""Memory and disk of a host: never what keeps a job from it."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One agent of the fleet and its way to the bucket."""
+
+    agent: Agent
+    way: Way
+    running: asyncio.Task[object]
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Agents on one bucket. `tasks`: seconds that a task takes, at least and at most."""
+
+    storage: Storage
+    folder: Path
+    seed: int
+    tasks: tuple[float, float] = (20.0, 40.0)
+    slots: int = 1
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    members: list[Member] = field(default_factory=list)
+    _cores: int = 0
+
+    async def core(self) -> tuple[Core, Way]:
+        """One more participant."""
+        way, chance = Way(self.storage), Chance(f"{self.seed} {self._cores}")
+        self._cores += 1
+        return await core_on(Store(way, self.clock, chance), Settings(), self.clock, chance), way
+
+    async def join(self, count: int, over: float) -> None:
+        """Start agents, spread over so many seconds."""
+        for _ in range(count):
+            core, way = await self.core()
+            options = AgentOptions(
+                capacity=Resources(cpu=1000 * self.slots, memory=ROOM, disk=ROOM),
+                work_dir=self.folder,
+                start_task=self._starter(core.chance),
+            )
+            agent = Agent(core, options)
+            self.members.append(Member(agent, way, asyncio.create_task(agent.run())))
+            await asyncio.sleep(over / count * core.chance.uniform(0.5, 1.0))
+
+    def enqueue(self, count: int, over: float) -> None:
+        """Put pending jobs into the bucket as if submitted evenly over the `over` seconds before now."""
+        now = self.clock.wall()
+        chance = Chance(f"{self.seed} queued")
+        for number in range(count):
+            submitted_at = round(now - over + over * number / count, 3)
+            self._put_job(job_spec(), submitted_at, chance)
+
+    def claims(self) -> tuple[int, int]:
+        """Claims won and rejected so far, by all agents."""
+        tallies = [member.agent.tally for member in self.members]
+        return sum(tally.won for tally in tallies), sum(tally.rejected for tally in tallies)
+
+    async def leave(self) -> None:
+        """End everything without ceremony."""
+        for member in self.members:
+            member.running.cancel()
+        await asyncio.gather(*(member.running for member in self.members), return_exceptions=True)
+
+    def _put_job(self, spec: JobSpec, submitted_at: float, chance: Chance) -> None:
+        op, token = chance.token(16), chance.token()
+        job_id = names.JobId.fresh(spec.name, submitted_at, token)
+        job = JobRecord(id=job_id, spec=spec, status="pending", submitted_at=submitted_at, op=op, created_op=op)
+        entry = PendingEntry(op=op, created_op=op, job=job_id, attempt=1)
+        for key, record in ((names.Jobs.key(job_id), job), (entry_of(job).key(), entry)):
+            data = codec.encode(record)
+            self.storage.contents.set(key, Object(data, digest(data), submitted_at))
+
+    def _starter(self, chance: random.Random) -> StartTask:
+        async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+            return FakeTask(spec, self.folder, chance.uniform(*self.tasks), b"", None)
+
+        return start
+
+
+def job_spec() -> JobSpec:
+    """A small command job."""
+    return parse_spec({"name": "job", "namespace": "scale", "entrypoint": {"command": ["true"]}})
+
+
+@contextmanager
+def hosts_apart() -> Iterator[None]:
+    """Thousands of agents of one process do not look for each other's locks: each is on a host of its own."""
+
+    class NoLock:
+        fd = None
+
+        def release(self) -> None:
+            """There is none."""
+
+    async def nobody(core: Core, lock: object) -> list[str]:
+        return []
+
+    with (
+        mock.patch.object(hostlock, "take", return_value=NoLock()),
+        mock.patch.object(hostlock, "bury_predecessors", nobody),
+    ):
+        yield

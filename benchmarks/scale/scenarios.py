@@ -1,0 +1,162 @@
+"""What happens to the fleet, and the figures that come out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.submit import submit
+from fray_layouts.names import Agents
+
+from benchmarks.scale import traffic
+from benchmarks.scale.fleet import Fleet, job_spec
+
+MONTH = 30 * 86400.0
+JOINING = 60.0
+"""Seconds over which the agents of a fleet come up."""
+
+CALM = 300.0
+"""Seconds after which every agent knows the fleet, and polls and beats as rarely as it ever will."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large the run is. `seconds`: how long an idle fleet is looked at."""
+
+    agents: int
+    jobs: int
+    seconds: float
+    submitters: int
+
+
+async def drain(fleet: Fleet, size: Size) -> dict[str, Any]:
+    """Queued jobs are drained by a fleet that has just come up."""
+    fleet.enqueue(size.jobs, over=600.0)
+    begun = fleet.clock.boottime()
+    mean = sum(fleet.tasks) / 2
+    ideal = size.jobs * mean / (size.agents * fleet.slots)
+    await fleet.join(size.agents, JOINING)
+    finished = await _all_ended(fleet, size.jobs, 20 * ideal + 3600.0)
+    took = fleet.clock.boottime() - begun
+    won, rejected = fleet.claims()
+    return {
+        "jobs": size.jobs,
+        "finished": finished,
+        "seconds": round(took, 1),
+        "ideal_seconds": round(ideal, 1),
+        "times_ideal": round(took / ideal, 2),
+        "claims_won": won,
+        "rejected_per_won": round(rejected / max(won, 1), 3),
+        "dollars_per_million_jobs": traffic.dollars(fleet.storage, 1e6 / max(finished, 1)),
+        "requests_per_job": traffic.totals(fleet.storage, max(finished, 1)),
+        **traffic.figures(fleet.storage, begun, fleet.clock.boottime()),
+    }
+
+
+async def burst(fleet: Fleet, size: Size) -> dict[str, Any]:
+    """Several submitters submit everything within a minute, as far as they get, to a fleet that was idle.
+
+    It ends when the last submission has returned; how long the jobs then take is what `drain` tells.
+    """
+    await fleet.join(size.agents, JOINING)
+    await asyncio.sleep(CALM)
+    fleet.storage.forget()
+    begun = fleet.clock.boottime()
+    share = size.jobs // size.submitters
+    cores = [(await fleet.core())[0] for _ in range(size.submitters)]
+    failed = await asyncio.gather(*(_submit_within_a_minute(core, share) for core in cores))
+    took = fleet.clock.boottime() - begun
+    finished = len(fleet.storage.commits)
+    return {
+        "jobs": size.submitters * share,
+        "finished_meanwhile": finished,
+        "submitters": size.submitters,
+        "submitted_seconds": round(took, 1),
+        "failed_submissions": sum(failed),
+        "first_end_after": round(fleet.storage.commits[0] - begun, 1) if fleet.storage.commits else None,
+        "requests_per_job": traffic.totals(fleet.storage, size.submitters * share),
+        **traffic.figures(fleet.storage, begun, fleet.clock.boottime()),
+    }
+
+
+async def idle(fleet: Fleet, size: Size) -> dict[str, Any]:
+    """A fleet without work."""
+    await fleet.join(size.agents, JOINING)
+    await asyncio.sleep(CALM)
+    fleet.storage.forget()
+    begun = fleet.clock.boottime()
+    await asyncio.sleep(size.seconds)
+    months = size.agents * size.seconds / MONTH
+    return {
+        "seconds": size.seconds,
+        "dollars_per_idle_agent_month": traffic.dollars(fleet.storage, 1 / months),
+        **traffic.figures(fleet.storage, begun, fleet.clock.boottime()),
+    }
+
+
+async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
+    """One in a hundred of a busy fleet's agents die within a minute."""
+    fleet.tasks = (1e9, 1e9)
+    fleet.enqueue(size.agents * fleet.slots, over=600.0)
+    await fleet.join(size.agents, JOINING)
+    await asyncio.sleep(CALM)
+    fleet.storage.forget()
+    begun = fleet.clock.boottime()
+    chance = random.Random(fleet.seed)
+    died: dict[str, float] = {}
+    doomed = chance.sample(fleet.members, max(3, size.agents // 100))
+    for member in doomed:
+        await asyncio.sleep(60.0 / len(doomed))
+        member.way.silent = True
+        died[Agents.key(member.agent.id)] = fleet.clock.boottime()
+    patience = begun + 3600.0
+    while not died.keys() <= fleet.storage.deaths.keys() and fleet.clock.boottime() < patience:
+        await fleet.clock.sleep(1.0)
+    waits = [fleet.storage.deaths[key] - at for key, at in died.items() if key in fleet.storage.deaths]
+    return {
+        "died": len(died),
+        "detected": len(waits),
+        "detection_seconds": _spread(waits),
+        **traffic.figures(fleet.storage, begun, fleet.clock.boottime()),
+    }
+
+
+SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths}
+
+
+async def _all_ended(fleet: Fleet, jobs: int, patience: float) -> int:
+    deadline = fleet.clock.boottime() + patience
+    while len(fleet.storage.commits) < jobs and fleet.clock.boottime() < deadline:
+        await fleet.clock.sleep(1.0)
+    return len(fleet.storage.commits)
+
+
+async def _submit_within_a_minute(core: Core, jobs: int) -> int:
+    """Submit in batches, one a second if the storage keeps up; how many were refused in the end."""
+    failed, begun, batch = 0, core.clock.boottime(), -(-jobs // 60)
+    for second, first in enumerate(range(0, jobs, batch)):
+        count = min(batch, jobs - first)
+        try:
+            await submit(core, [job_spec()] * count)
+        except StoreUnavailable:
+            failed += count
+        await core.clock.sleep(max(0.0, begun + second + 1 - core.clock.boottime()))
+    return failed
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    if not ordered:
+        return {}
+    return {
+        "min": round(ordered[0], 1),
+        "median": round(statistics.median(ordered), 1),
+        "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 1),
+        "max": round(ordered[-1], 1),
+    }

@@ -1,0 +1,206 @@
+"""One bucket as a service keeps it: it takes time, refuses what comes too fast, and counts everything by the second."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import Applied, Expectation, Listed, NotApplied, NotModified, Object, Version
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.metering import ROWS_PER_REQUEST, NameLimit
+from sortedcontainers import SortedSet
+
+from benchmarks.scale.services import Service
+
+
+class ManyContents(Contents):
+    """Contents whose cost a change does not grow with the number of objects."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Object] = {}
+        self._sorted = SortedSet()
+
+    def set(self, key: str, value: Object) -> None:
+        if key not in self.objects:
+            self._sorted.add(key)
+        self.objects[key] = value
+
+    def remove(self, key: str) -> None:
+        if self.objects.pop(key, None):
+            self._sorted.remove(key)
+
+    def keys(self, prefix: str, after: str | None) -> Iterator[str]:
+        behind = after is not None and after >= prefix
+        found = self._sorted.irange(after if behind else prefix, inclusive=(not behind, True))
+        return takewhile(lambda key: key.startswith(prefix), found)
+
+
+class Rate:
+    """Requests a second that are served; doubles over `doubling` seconds in which at least half of it was asked for."""
+
+    def __init__(self, rate: float, doubling: float) -> None:
+        self.rate = rate
+        self._growth = 2.0 ** (1.0 / doubling)
+        self._left = rate
+        self._asked = 0
+        self._second = 0
+        self._since = 0.0
+
+    def take(self, now: float, count: int = 1) -> bool:
+        """Whether `count` more requests are served now."""
+        if self._second < int(now):
+            if 2 * self._asked >= self.rate:
+                self.rate *= self._growth
+            self._asked, self._second = 0, int(now)
+        self._left = min(self.rate, self._left + (now - self._since) * self.rate)
+        self._since = now
+        self._asked += count
+        if self._left < 1:
+            return False
+        self._left -= count
+        return True
+
+
+CLASS_OF = {"get": "reads", "put": "writes", "delete": "deletes", "list": "lists"}
+
+
+class Storage:
+    """The bucket.
+
+    Attributes:
+        asked: by (prefix, class), requests in each second; refused ones too, they were sent and not billed.
+        throttled: refused requests by (prefix, class).
+        commits: times at which a job's record first said "succeeded".
+        deaths: when each agent was declared dead, by key.
+    """
+
+    def __init__(self, service: Service, clock: Clock, seed: int, share: float = 1.0) -> None:
+        self.service = service
+        self.contents = ManyContents()
+        self.asked: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+        self.throttled: Counter[tuple[str, str]] = Counter()
+        self.commits: list[float] = []
+        self.deaths: dict[str, float] = {}
+        self._share = share
+        self._clock = clock
+        self._chance = random.Random(seed)
+        self._rates: dict[tuple[str, bool], Rate] = {}
+        limit = NameLimit(clock) if service.one_name else None
+        self.memory = MemoryBackend("memory://scale", self.contents, clock, limit)
+
+    def time_for(self, verb: str) -> float:
+        """Seconds that a request takes."""
+        return self.service.latencies[verb].draw(self._chance)
+
+    def admit(self, verb: str, key: str, count: int = 1) -> None:
+        """Count requests and refuse what comes too fast."""
+        now = self._clock.boottime()
+        kind, prefix = CLASS_OF[verb], key.partition("/")[0]
+        self.asked[prefix, kind][int(now)] += count
+        if not self._rate(prefix, kind in ("writes", "deletes")).take(now, count):
+            self.throttled[prefix, kind] += count
+            raise NotApplied(f"429: too many requests for {prefix}")
+
+    def notice(self, key: str, data: bytes) -> None:
+        """Look at what was written for what the scenarios wait for."""
+        if key.startswith("jobs/") and b'"status":"succeeded"' in data:
+            self.commits.append(self._clock.boottime())
+        elif key.startswith("agents/") and b'"state":"dead"' in data:
+            self.deaths.setdefault(key, self._clock.boottime())
+
+    def refused(self, key: str) -> None:
+        """A write that the limit of one name refused."""
+        self.throttled[f"{key.partition('/')[0]} (one name)", "writes"] += 1
+
+    def rates(self) -> dict[str, float]:
+        """What the bucket serves by now, requests a second."""
+        return {
+            f"{group or 'bucket'} {'writes' if writes else 'reads'}": rate.rate
+            for (group, writes), rate in self._rates.items()
+        }
+
+    def first_rates(self) -> dict[str, float]:
+        """What one group of names was served at first."""
+        return {"writes": self.service.writes * self._share, "reads": self.service.reads * self._share}
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        for counted in (self.asked, self.throttled, self.commits, self.deaths):
+            counted.clear()
+
+    def _rate(self, prefix: str, writes: bool) -> Rate:
+        service = self.service
+        group = (prefix if service.by_prefix else "", writes)
+        if group not in self._rates:
+            rate = service.writes if writes else service.reads
+            self._rates[group] = Rate(rate * self._share, service.doubling)
+        return self._rates[group]
+
+
+class Way:
+    """One participant's backend. `silent`: the participant is dead: none of its requests arrives or is answered."""
+
+    scheme = "scale"
+    local = False
+
+    def __init__(self, storage: Storage) -> None:
+        self.root = storage.memory.root
+        self.silent = False
+        self._storage = storage
+
+    async def get(self, key: str) -> Object | None:
+        await self._send("get", key)
+        return await self._storage.memory.get(key)
+
+    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+        known = self._storage.contents.objects.get(key)
+        await self._send("get", key, "unchanged" if known is not None and known.version == version else "get")
+        return await self._storage.memory.get_if_changed(key, version)
+
+    async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
+        await self._send("put", key)
+        try:
+            written = await self._storage.memory.put(key, data, expect)
+        except NotApplied:
+            self._storage.refused(key)
+            raise
+        self._storage.notice(key, data)
+        return written
+
+    async def delete(self, key: str, expect: Expectation) -> None:
+        await self._send("delete", key)
+        await self._storage.memory.delete(key, expect)
+
+    async def withdraw(self, key: str, expect: Version, aside: str) -> None:
+        await self.delete(key, expect)
+
+    async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        """A page after the other, as long as there are more; the rows are those of the last moment."""
+        await self._send("list", prefix)
+        more = -(-self._rows(prefix, after, limit) // ROWS_PER_REQUEST) - 1
+        for _ in range(more):
+            await self._send("list", prefix)
+        return await self._storage.memory.list(prefix, after, limit, versions)
+
+    def server_offset(self) -> float | None:
+        return 0.0
+
+    async def close(self) -> None:
+        """The contents stay."""
+
+    def _rows(self, prefix: str, after: str | None, limit: int | None) -> int:
+        if limit is not None and limit <= ROWS_PER_REQUEST:
+            return 1
+        return sum(1 for _ in islice(self._storage.contents.keys(prefix, after), limit))
+
+    async def _send(self, verb: str, key: str, timed_as: str = "") -> None:
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(self._storage.time_for(timed_as or verb))
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
+        self._storage.admit(verb, key)

@@ -1,0 +1,45 @@
+"""Figures about requests: by class and by prefix, mean and peak, against what the service takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from fray_coordinator.store.metering import Usage
+
+from benchmarks.scale.services import SERVICES
+from benchmarks.scale.storage import Storage
+
+
+def figures(storage: Storage, begin: float, end: float) -> dict[str, Any]:
+    """Requests a second between two times; a peak is the busiest second."""
+    seconds = max(end - begin, 1.0)
+    groups: dict[str, Counter[int]] = {"all writes": Counter(), "all reads": Counter()}
+    for (prefix, kind), counts in storage.asked.items():
+        groups[f"{prefix} {kind}"] = counts
+        groups["all writes" if kind in ("writes", "deletes") else "all reads"].update(counts)
+    return {
+        "requests_per_second": {
+            name: {"mean": round(sum(counts.values()) / seconds, 1), "peak": max(counts.values(), default=0)}
+            for name, counts in sorted(groups.items())
+        },
+        "served_at_first": storage.first_rates(),
+        "served_at_last": {name: round(rate) for name, rate in storage.rates().items()},
+        "throttled": {f"{prefix} {kind}": count for (prefix, kind), count in sorted(storage.throttled.items())},
+        "declared_dead": len(storage.deaths),
+    }
+
+
+def totals(storage: Storage, share: float) -> dict[str, float]:
+    """Requests that were served, by class, divided by `share`."""
+    served: Counter[str] = Counter()
+    for (prefix, kind), counts in storage.asked.items():
+        served[kind] += sum(counts.values()) - storage.throttled[prefix, kind]
+    return {kind: round(count / share, 2) for kind, count in sorted(served.items())}
+
+
+def dollars(storage: Storage, times: float) -> dict[str, float]:
+    """What the requests that were served cost at each service, multiplied by `times`."""
+    served = totals(storage, 1.0)
+    usage = Usage(**{kind: int(served.get(kind, 0)) for kind in ("writes", "lists", "reads", "deletes")})
+    return {name: round(usage.cost(service.prices) * times, 4) for name, service in SERVICES.items()}

@@ -1,0 +1,78 @@
+"""The simulated services of the scale run keep their documented limits, and each scenario prints its figures."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from fray_coordinator.store.api import Object
+from fray_coordinator.store.memory import Contents
+
+from benchmarks.scale.services import GCS, Latency
+from benchmarks.scale.storage import ManyContents, Rate
+
+
+def served(rate: Rate, begin: float, seconds: int, asked: int) -> float:
+    """Requests a second that are served of `asked` a second."""
+    times = (begin + second + n / asked for second in range(seconds) for n in range(asked))
+    return sum(rate.take(now) for now in times) / seconds
+
+
+def test_a_bucket_serves_its_rate_and_refuses_the_rest() -> None:
+    assert served(Rate(100.0, float("inf")), 0.0, 10, 1000) == pytest.approx(110, abs=2)  # a second's worth at once
+    assert served(Rate(100.0, float("inf")), 0.0, 10, 90) == 90
+
+
+def test_what_is_served_doubles_over_twenty_minutes_of_load_and_not_without() -> None:
+    loaded, calm = Rate(100.0, 1200.0), Rate(100.0, 1200.0)
+    served(loaded, 0.0, 1200, 100)
+    served(calm, 0.0, 1200, 40)
+    assert loaded.rate == pytest.approx(200, rel=0.01)
+    assert calm.rate == 100.0
+
+
+def test_latencies_have_the_median_and_the_99th_percentile_they_are_given() -> None:
+    chance = random.Random(1)
+    drawn = sorted(Latency(0.02, 0.08).draw(chance) for _ in range(20_000))
+    assert statistics.median(drawn) == pytest.approx(0.02, rel=0.05)
+    assert drawn[int(0.99 * len(drawn))] == pytest.approx(0.08, rel=0.1)
+
+
+def test_many_contents_are_contents() -> None:
+    chance = random.Random(1)
+    few, many = Contents(), ManyContents()
+    for number in range(500):
+        key = chance.choice("abc") + f"/{chance.randrange(200)}"
+        for contents in (few, many):
+            if number % 3 == 0:
+                contents.remove(key)
+            else:
+                contents.set(key, Object(b"", str(number), 0.0))
+    for prefix, after in (("", None), ("b/", None), ("b/", "b/5"), ("b/", "a/1"), ("b/1", "b/10"), ("x", None)):
+        assert list(many.keys(prefix, after)) == list(few.keys(prefix, after))
+
+
+def scale(*options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.scale", *options]
+    figures: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return figures
+
+
+def test_a_small_fleet_drains_its_jobs_in_time_within_the_limits() -> None:
+    figures = scale("drain", "--agents", "10", "--jobs", "50", "--task", "30")
+    assert figures["finished"] == figures["claims_won"] == 50
+    assert figures["times_ideal"] < 2.0
+    assert figures["rejected_per_won"] < 0.5
+    assert figures["throttled"] == {}
+    assert figures["requests_per_job"]["deletes"] == 1.0
+    assert 0 < figures["requests_per_second"]["all writes"]["peak"] < GCS.writes
+
+
+def test_deaths_are_told_after_five_promised_intervals() -> None:
+    spread = scale("deaths", "--agents", "12")["detection_seconds"]
+    assert 25.0 <= spread["min"] <= spread["max"] < 45.0
