@@ -159,7 +159,7 @@ class Host:
             while True:
                 try:
                     (done,) = await submit(core, [parse_spec(raw)], run.attempt)
-                    self.world.submitted(done.job)
+                    self.world.submitted(done.job, done.found)
                     break
                 except StoreUnavailable:
                     if not raw.get("id"):

@@ -11,7 +11,7 @@ import msgspec
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TABLE, TERMINAL, Status
 from fray_coordinator.store.api import Object
-from fray_layouts.names import Agents, Child, Inbox, Jobs, Work
+from fray_layouts.names import Agents, Child, Inbox, JobId, Jobs, Work
 from fray_layouts.records import AgentRecord, JobRecord, Settings
 
 from tests.simulation.effects import Run
@@ -123,10 +123,22 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
         raise Broken("failure spends the failure budget", message, c.name)
 
 
+def a_job_that_kills_its_hosts_fails(w: Watching, c: Change) -> None:
+    before, after = c.before, c.after
+    if before is None or after is None or before.status != Status.RUNNING or after.attempt == before.attempt:
+        return
+    lost = bool(after.history) and after.history[-1].exit.kind == "lost" and after.failures == before.failures
+    w.deaths[c.name] = w.deaths.get(c.name, 0) + 1 if lost else 0
+    if w.deaths[c.name] >= Settings().host_killer_limit:
+        message = f"{c.name}: {w.deaths[c.name]} agents in a row died under it, and its failures stay {after.failures}"
+        raise Broken("a job that kills its hosts fails", message, c.name)
+
+
 def a_stopped_job_starts_no_more(w: Watching, c: Change) -> None:
     if c.before is None or c.after is None or c.before.stop is None:
         return
-    if c.after.stop is None or c.after.attempt > c.before.attempt:
+    started = c.before.status == Status.PENDING and c.after.status == Status.RUNNING
+    if c.after.stop is None or c.after.attempt > c.before.attempt or started:
         raise Broken("a stopped job starts no more", f"{c.name}: {told(c.before)} became {told(c.after)}", c.name)
 
 
@@ -311,6 +323,7 @@ def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sen
     decided = any(
         w.jobs[job].status != Status.UNADMITTED for job in w.made_of.get((key, drop.version), ()) if job in w.jobs
     )
+    decided = decided or _stands_for(w, drop)
     if not decided and Inbox.rejected(key, drop.version) not in w.world.storage.contents.objects:
         raise Broken("a drop is dealt with before it goes", f"{sender} removed {key}, and nothing came of it", key)
 
@@ -336,6 +349,16 @@ def one_copy_at_a_time(w: Watching, run: Run, others: list[Run]) -> None:
 
 def an_attempt_runs_once(run: Run) -> None:
     raise Broken("an attempt runs once", f"{run.job}: attempt {run.attempt} was started twice", run.job, run.agent)
+
+
+def _stands_for(w: Watching, drop: Object) -> bool:
+    """Whether a job exists that was submitted before under the id that the drop names."""
+    try:
+        spec = msgspec.json.decode(drop.data)
+    except msgspec.DecodeError:
+        return False
+    job = JobId.given(spec["name"], spec["id"]) if "id" in spec else ""
+    return job in w.jobs or Jobs.key(job) in w.gone
 
 
 def _is_findable(w: Watching, job: JobRecord) -> bool:
@@ -394,6 +417,7 @@ OF_JOBS = [
     nothing_leaves_a_terminal_state,
     only_transitions_of_the_table,
     attempts_only_grow,
+    a_job_that_kills_its_hosts_fails,
     a_stopped_job_starts_no_more,
     one_result_and_it_is_the_attempts_own,
     outputs_come_before_the_commit,

@@ -166,8 +166,8 @@ class Way:
             self._unreachable(key, act, answer, writes)
         else:
             fault = self._fault()
-            if writes and self.rates:
-                self._meet_fate(out, back)
+            if self.rates and (writes or self._draw.random() < 0.2):
+                self._meet_fate(self.rates, out, back)
             if fault is None:
                 storage.later(out, self._land, key, act, answer, back)
             else:
@@ -184,10 +184,9 @@ class Way:
                 return name
         return None
 
-    def _meet_fate(self, out: float, back: float) -> None:
-        """Crash or freeze the sender: before its write lands, before it hears of it, or just after it heard."""
-        rates, drawn = self.rates, self._draw.random()
-        assert rates is not None
+    def _meet_fate(self, rates: Rates, out: float, back: float) -> None:
+        """Crash or freeze the sender: before its request lands, before it hears of it, or just after it heard."""
+        drawn = self._draw.random()
         if drawn < rates.crash + rates.freeze:
             moment = self._draw.choice([out * 0.5, out + back * 0.5, out + back + 1e-6, out + back + 0.02])
             self._storage.later(moment, self.fate, "crash" if drawn < rates.crash else "freeze")

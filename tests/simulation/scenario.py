@@ -14,6 +14,7 @@ class Scenario:
 
     Attributes:
         storm: how long faults and users are active.
+        patience: how long one call to the store goes on trying.
         rests: whether the run goes on after the calm until retention has removed everything.
     """
 
@@ -21,6 +22,7 @@ class Scenario:
     users: int
     pause: float
     storm: float
+    patience: float
     rests: bool
     crash_every: float
     freeze_every: float
@@ -42,6 +44,7 @@ class Scenario:
             users=draw.choice([1, 2, 3]),
             pause=draw.uniform(3, 20),
             storm=draw.uniform(300, 900),
+            patience=draw.choice([60.0, 8.0]),
             rests=draw.random() < 0.25,
             crash_every=every(60),
             freeze_every=every(60),

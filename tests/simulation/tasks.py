@@ -74,7 +74,9 @@ class HostTask:
     # --- what the agent asks
 
     def set_deadline(self, boottime: float) -> None:
-        self._deadline = boottime
+        sooner, self._deadline = boottime < self._deadline, boottime
+        if sooner:
+            self._watch_deadline()
 
     def stop(self, grace: float, why: str) -> None:
         if self.run.end is not None:

@@ -65,7 +65,7 @@ class User:
     async def submit_many(self) -> None:
         specs = [parse_spec(drawn_spec(self.draw)) for _ in range(self.draw.randint(3, 12))]
         for done in await submit(self.core, specs):
-            self.world.submitted(done.job)
+            self.world.submitted(done.job, done.found)
 
     async def submit_by_id(self) -> None:
         """With an id of one's own: repeated until it is acknowledged, and now and then again."""
@@ -93,7 +93,10 @@ class User:
         self._serial += 1
         key = Inbox.key(f"{self.name}-{self._serial}")
         self._dropped.append(key)
-        await self._copy(key, drawn_spec(self.draw))
+        spec = drawn_spec(self.draw)
+        if self.draw.random() < 0.1:
+            spec["id"] = f"{self.world.seed_number}.{self.draw.randrange(30)}"
+        await self._copy(key, spec)
 
     async def drop_rubbish(self) -> None:
         self._serial += 1
@@ -123,7 +126,7 @@ class User:
 
     async def _submit(self, raw: dict[str, Any]) -> JobRecord:
         (done,) = await submit(self.core, [parse_spec(raw)])
-        self.world.submitted(done.job)
+        self.world.submitted(done.job, done.found)
         return done.job
 
     async def _copy(self, key: str, spec: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ class Watching:
         landed: when each agent's beats landed last, with the interval they promise.
         gone: when a name was deleted.
         lost: since when a pending job has been findable by nobody but the repair.
+        deaths: attempts in a row that ended with their agent's death, by job.
         born: when a job's record was created.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
@@ -52,6 +53,7 @@ class Watching:
         self.gone: dict[str, float] = {}
         self.results: dict[str, int] = {}
         self.lost: dict[str, float] = {}
+        self.deaths: dict[str, int] = {}
         self.born: dict[str, float] = {}
         self.made_of: dict[tuple[str, str], list[str]] = {}
         self.admitted: dict[tuple[str, str, float], str] = {}

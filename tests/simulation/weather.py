@@ -17,7 +17,8 @@ STORM_RATES = {
     "crash": (0.0002, 0.01),
     "freeze": (0.0002, 0.01),
 }
-"""Lowest and highest share of requests that suffer; `crash` and `freeze` befall who sends a write, around it."""
+"""Lowest and highest share of requests that suffer. `crash` and `freeze` befall who sends a write,
+or, a fifth as often, a read: around it."""
 
 
 @dataclass(slots=True)

@@ -19,9 +19,11 @@ KINDS = {
     "big": 1,
     "stubborn": 2,
     "parent": 3,
-    "killer": 0.3,
+    "killer": 0.5,
 }
 """How often users submit each kind."""
+
+OF_CHILDREN = ["quick", "quick", "long", "flaky", "endless"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def script(seed: str, name: str, job: str, attempt: int) -> Script:
         else draw.choice([draw.uniform(0.05, 1), draw.uniform(1, 20)])
     )
     return Script(
-        seconds=seconds,
+        seconds=1e9 if kind == "endless" else seconds,
         fails=kind == "failing" or (kind == "flaky" and draw.random() < 0.5),
         chunks=draw.randint(1, 3) if kind == "chatty" else 0,
         result_size=70_000 if kind == "big" else 0,
@@ -90,11 +92,11 @@ def drawn_children(seed: str, job: str, attempt: int, how_many: int) -> list[dic
     specs = []
     for number in range(how_many):
         draw = random.Random(f"child {seed} {job} {number}")
-        spec = drawn_spec(draw, draw.choice(["quick", "quick", "long", "flaky"]))
+        spec = drawn_spec(draw, draw.choice(OF_CHILDREN))
         spec |= {"parent": job, "resources": {"cpu": 0.5}}
         if draw.random() < 0.5:
             spec["id"] = f"{job[-9:]}.{number}"
-        if draw.random() < 0.2:
+        if draw.random() < 0.2 and spec["name"] != "endless":
             spec["detached"] = True
         specs.append(spec)
     return specs

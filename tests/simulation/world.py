@@ -14,13 +14,13 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_coordinator.store.store import Store
 from fray_layouts.records import JobRecord, Settings
 
 from tests.simulation import calm, invariants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects, Run
 from tests.simulation.history import History
+from tests.simulation.honest import HonestStore
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant, SimLoop
@@ -163,7 +163,9 @@ class World:
         self.ways[owner] = way
         self._serial += 1
         chance = Chance(f"chance {self.seed} {self._serial}")
-        return await core_on(Store(way, clock, chance), Settings(retention=RETENTION), clock, chance)
+        store = HonestStore(way, clock, chance, self.scenario.patience)
+        store.broken = self.is_broken
+        return await core_on(store, Settings(retention=RETENTION), clock, chance)
 
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")
@@ -214,7 +216,7 @@ class World:
         return self.draw.choice(self.hosts)
 
     def _how_long(self) -> float:
-        return self.draw.choice([self.draw.uniform(0.1, 5), self.draw.uniform(5, 40), self.draw.uniform(40, 200)])
+        return self.draw.choice([self.draw.uniform(0.1, 5), self.draw.uniform(20, 36), self.draw.uniform(36, 200)])
 
     def _sigterm_most(self) -> None:
         for host in self.hosts:
@@ -255,6 +257,10 @@ class World:
 
     # --- what participants and observers ask
 
+    def is_broken(self, broken: Broken) -> None:
+        """Ends the run at once; what broke first counts."""
+        self.loop.broken = self.loop.broken or broken
+
     def note(self, who: str, what: str, more: str = "") -> None:
         self.history.note(self.loop.now, who, what, more)
 
@@ -278,8 +284,8 @@ class World:
             invariants.reachable(self.watching, job, f"{agent.id} crashed")
 
     def agent_failed(self, host: Host, error: BaseException) -> None:
-        self.loop.broken = self.loop.broken or Broken(
-            "no outage kills an agent", f"the agent process on {host.name} ended with {error!r}", host.name
+        self.is_broken(
+            Broken("no outage kills an agent", f"the agent process on {host.name} ended with {error!r}", host.name)
         )
 
     def is_process_of(self, sender: Participant, agent_id: str) -> bool:
@@ -337,29 +343,31 @@ class World:
                 invariants.an_attempt_runs_once(run)
             invariants.one_copy_at_a_time(self.watching, run, others)
         except Broken as broken:
-            self.loop.broken = broken
+            self.is_broken(broken)
 
     def task_ended(self, run: Run, how: str, complete: bool) -> None:
         self.effects.end(run, self.loop.now, how, complete)
         self.note(run.host, f"task {run.job}~{run.attempt}", f"ends: {how}")
 
-    def submitted(self, job: JobRecord) -> None:
-        """A submission was acknowledged."""
+    def submitted(self, job: JobRecord, found: bool) -> None:
+        """A submission was acknowledged; `found`: as one that had been made before."""
+        if found and not job.spec.id:
+            self.is_broken(Broken("a new job is not an old one", f"{job.id} was found by its submitter", job.id))
         if job.id not in self.watching.jobs and f"jobs/{job.id}.json" not in self.watching.gone:
-            self.loop.broken = Broken("what was acknowledged is stored", f"{job.id} has no record", job.id)
+            self.is_broken(Broken("what was acknowledged is stored", f"{job.id} has no record", job.id))
         if job.id not in self.known_jobs:
             self.known_jobs.append(job.id)
 
     def stop_acknowledged(self, job_id: str) -> None:
         job = self.watching.jobs.get(job_id)
         if job is not None and job.stop is None and job.status not in TERMINAL:
-            self.loop.broken = Broken("a stop that returned is recorded", f"{job_id}: {invariants.told(job)}", job_id)
+            self.is_broken(Broken("a stop that returned is recorded", f"{job_id}: {invariants.told(job)}", job_id))
 
     def outcome_seen(self, seen: JobRecord) -> None:
         now = self.watching.jobs.get(seen.id)
         if now is not None and (now.status, now.attempt) != (seen.status, seen.attempt):
             message = f"{seen.id}: a waiter saw {invariants.told(seen)}, it is {invariants.told(now)}"
-            self.loop.broken = Broken("an outcome that was seen stands", message, seen.id)
+            self.is_broken(Broken("an outcome that was seen stands", message, seen.id))
 
     # --- inside
 
@@ -372,23 +380,23 @@ class World:
 
     def _over(self, owner: Participant, task: asyncio.Task[Any]) -> None:
         if (error := task.exception()) is not None:
-            self.loop.broken = Broken("nobody ends by an unexpected error", f"{owner}: {error!r}", owner.name)
-            self.loop.broken.__cause__ = error
+            self._unexpected(owner, error)
         self.loop.crash(owner)
 
     def _on_write(self, key: str, before: Any, after: Any, sender: Participant) -> None:
         try:
             self.watching.on_write(key, before, after, sender)
         except Broken as broken:
-            self.loop.broken = self.loop.broken or broken
+            self.is_broken(broken)
 
     def _loop_error(self, context: dict[str, Any]) -> None:
         if context["message"] == "an agent's task ended with an error":
-            error = context["exception"]
-            self.loop.broken = Broken(
-                "nobody ends by an unexpected error", f"{OWNER.get()}: {error!r}", OWNER.get().name
-            )
-            self.loop.broken.__cause__ = error
+            self._unexpected(OWNER.get(), context["exception"])
+
+    def _unexpected(self, owner: Participant, error: BaseException) -> None:
+        broken = Broken("nobody ends by an unexpected error", f"{owner}: {error!r}", owner.name)
+        broken.__cause__ = error
+        self.is_broken(broken)
 
     def _in(self, delay: float, act: Callable[..., object], *args: Any) -> None:
         self.loop.call_later(delay, act, *args, context=self.owner.context())
