@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,11 +106,14 @@ class Fleet:
         return list(await asyncio.gather(*(agent.gone(60) for agent in running)))
 
     def kill(self) -> None:
-        """Whatever still runs."""
+        """Whatever still runs, be it left over against all promises."""
         for agent in self.agents:
             if agent.runs:
                 agent.process.kill()
                 agent.process.wait()
+        for pid in marked(self.mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def troubles(self) -> list[str]:
         """Tracebacks and complaints in the agents' logs."""

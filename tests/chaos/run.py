@@ -78,7 +78,7 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
     core = await open_core(root.url, root.settings)
     sightings = Sightings(core)
     havoc = Havoc(core, root, fleet, sightings, options.agents, chance)
-    planned = plan(options.jobs, 0.8 * options.seconds, chance)
+    planned = plan(options.jobs, 0.8 * options.seconds, options.beat, chance)
     report = Report()
     try:
         await havoc.restore()
@@ -199,9 +199,10 @@ def _outcomes(records: Sequence[JobRecord]) -> str:
 def _describe(report: Report, havoc: Havoc, sightings: Sightings, effects: Effects) -> None:
     records = effects.attempts
     report.faults += [f"run twice: {name}" for name in effects.doubles] + sightings.undetected
-    excused = 0
+    excused, ended = 0, {end.agent for end in sightings.ends}
     for earlier, later in effects.overlaps():
-        if in_trouble(earlier, later, havoc.windows):
+        # Who is killed or frozen moves no deadline on, outage or not.
+        if earlier.agent not in ended and in_trouble(earlier, later, havoc.windows):
             excused += 1
         else:
             seconds = earlier.last_seen - later.begun

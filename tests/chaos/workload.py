@@ -29,6 +29,7 @@ class Kind:
         stopped: somebody stops it some time after its submission.
         endless: it does not end by itself.
         dropped: it is a file in the inbox, not a submission.
+        long: it runs on while its agent is found dead, so that a copy that was not ended shows.
     """
 
     program: str
@@ -39,11 +40,13 @@ class Kind:
     stopped: bool = False
     endless: bool = False
     dropped: bool = False
+    long: bool = False
 
 
 SUCCEEDED, FAILED, STOPPED = (frozenset({status}) for status in ("succeeded", "failed", "stopped"))
 KINDS = {
     "work": Kind("work", 40, SUCCEEDED, {}),
+    "long": Kind("work", 25, SUCCEEDED, {}, long=True),
     "drop": Kind("work", 8, SUCCEEDED, {}, dropped=True),
     "litter": Kind("litter", 8, SUCCEEDED, {}),
     "parent": Kind("parent", 12, SUCCEEDED, {"resources": {"cpu": 0.1}}),
@@ -82,15 +85,21 @@ class Planned:
         return {} if self.kind.dropped else {"id": "x"}
 
 
-def plan(jobs: int, seconds: float, chance: random.Random) -> list[Planned]:
-    """`jobs` jobs, spread over `seconds`, at least one of each kind, in order of submission."""
+def plan(jobs: int, seconds: float, beat: float, chance: random.Random) -> list[Planned]:
+    """`jobs` jobs, spread over `seconds`, at least one of each kind, in order of submission.
+
+    Args:
+        beat: seconds between heartbeats.
+    """
     kinds = [*KINDS, *chance.choices(list(KINDS), [kind.weight for kind in KINDS.values()], k=jobs)][:jobs]
     times = sorted(chance.uniform(0, seconds) for _ in kinds)
     chance.shuffle(kinds)
-    return [
-        Planned(f"{name}{number}", KINDS[name], at, chance.uniform(0.1, 3.0), chance.uniform(0.0, 4.0))
-        for number, (name, at) in enumerate(zip(kinds, times, strict=True))
-    ]
+
+    def planned(number: int, name: str, at: float) -> Planned:
+        runs = chance.uniform(8, 12) * beat if KINDS[name].long else chance.uniform(0.1, 3.0)
+        return Planned(f"{name}{number}", KINDS[name], at, runs, chance.uniform(0.0, 4.0))
+
+    return [planned(number, name, at) for number, (name, at) in enumerate(zip(kinds, times, strict=True))]
 
 
 def wrong_outcomes(planned: Sequence[Planned], records: Sequence[JobRecord]) -> list[str]:
