@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fray_coordinator.store.metering import GCS, Usage
 from harness import agents, arguments, report, say, scratch
 
 from fray import Entrypoint, JobRequest, JobStatus, StorageCluster
+from fray_coordinator.store.metering import GCS, Usage
 
 AGENTS = 8
 

@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from fray_layouts.errors import InvalidInput
-from fray_layouts.spec import JobSpec, parse_spec
-
 from fray.types import (
     BinaryEntrypoint,
     CallableEntrypoint,
@@ -22,6 +19,8 @@ from fray.types import (
     TpuConfig,
     is_plain_call,
 )
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import JobSpec, parse_spec
 
 _LATER = {
     "regions": "agents do not know their region yet; use a pool for each region",

@@ -13,15 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fray_coordinator import index
-from fray_coordinator.coordinate import Pass
-from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreUnavailable
-from fray_coordinator.protocol.claim import holds
-from fray_coordinator.records import record_of
-from fray_layouts.names import Agents
-from fray_layouts.records import AgentRecord, Holding, Resources
-
 from fray_agents import hostlock
 from fray_agents.capacity import discover
 from fray_agents.carrier import Carrier
@@ -31,6 +22,14 @@ from fray_agents.ledger import Held, Ledger
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
+from fray_coordinator import index
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.protocol.claim import holds
+from fray_coordinator.records import record_of
+from fray_layouts.names import Agents
+from fray_layouts.records import AgentRecord, Holding, Resources
 
 log = logging.getLogger("fray")
 

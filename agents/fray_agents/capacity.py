@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fray_layouts.records import Resources
-
 from fray_agents.runner.memory import UNIFIED, cgroup_directories
+from fray_layouts.records import Resources
 
 log = logging.getLogger(__name__)
 

@@ -8,19 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fray_coordinator import families
-from fray_coordinator.core import Core
-from fray_coordinator.endings import end_attempt
-from fray_coordinator.protocol.finish import Ending
-from fray_coordinator.records import Stored
-from fray_layouts.records import Exit, JobRecord
-
 from fray_agents import health
 from fray_agents.environment import CHILDREN_MARK, task_environment
 from fray_agents.ledger import Held
 from fray_agents.shipping import persist, ship_logs, ship_result
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import StartFailed, TaskExit, TaskSpec
+from fray_coordinator import families
+from fray_coordinator.core import Core
+from fray_coordinator.endings import end_attempt
+from fray_coordinator.protocol.finish import Ending
+from fray_coordinator.records import Stored
+from fray_layouts.records import Exit, JobRecord
 
 
 class BlobMissing(Exception):

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from fray_agents.candidates import STALE, Candidates
+from fray_agents.ledger import Held, Ledger
 from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
@@ -17,9 +19,6 @@ from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import where_to_list
 from fray_coordinator.store.api import NotModified
 from fray_layouts.names import Pending, Pools
-
-from fray_agents.candidates import STALE, Candidates
-from fray_agents.ledger import Held, Ledger
 
 LIST_LIMIT = 1000
 PAGES = 4

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from fray_agents.ledger import Ledger
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import heartbeat
@@ -17,8 +18,6 @@ from fray_coordinator.protocol.heartbeat import Pulse
 from fray_coordinator.records import Stored, record_of
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Holding
-
-from fray_agents.ledger import Ledger
 
 LETTERBOXES_A_SECOND = 1000.0
 """What a fleet with work asks of the store at most to hear of its mail, all agents together."""

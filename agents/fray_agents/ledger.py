@@ -6,12 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fray_agents.taskhandle import TaskHandle
 from fray_coordinator.protocol.schedule import take
 from fray_coordinator.records import Stored
 from fray_layouts.names import Pending
 from fray_layouts.records import Holding, JobRecord, Resources
-
-from fray_agents.taskhandle import TaskHandle
 
 
 @dataclass(slots=True, eq=False)

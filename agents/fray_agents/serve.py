@@ -6,9 +6,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from fray_coordinator.core import open_core
-
 from fray_agents.agent import Agent, AgentOptions, Departure
+from fray_coordinator.core import open_core
 
 
 async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:

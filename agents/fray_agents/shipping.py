@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
+
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import ResultFile
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.api import ABSENT
 from fray_layouts.names import Work
 from fray_layouts.records import JobRecord, Result
 from fray_layouts.spec import INLINE_LIMIT
-
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import ResultFile
 
 T = TypeVar("T")
 

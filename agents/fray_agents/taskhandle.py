@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from fray_layouts.records import Usage
-
 from fray_agents.tasks import TaskExit, TaskSpec
+from fray_layouts.records import Usage
 
 
 class TaskHandle(Protocol):

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from fray_layouts.errors import Temporary
-from fray_layouts.records import Exit, Usage
 
 from fray_agents import runner
 from fray_agents.runner.log import PART, chunk_name
+from fray_layouts.errors import Temporary
+from fray_layouts.records import Exit, Usage
 
 RESULT_LIMIT = 256 * 1024**2
 SPOOL_LIMIT = 1024**3

@@ -17,11 +17,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
-from fray_layouts.records import Exit, Usage
-
 from fray_agents.task import describe, encode
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec
+from fray_layouts.records import Exit, Usage
 
 _environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.scale.storage import Storage, Way
 from fray_agents import hostlock
 from fray_agents.agent import Agent, AgentOptions
 from fray_agents.taskhandle import StartTask, TaskHandle
@@ -23,8 +24,6 @@ from fray_coordinator.store.store import Store
 from fray_layouts import codec, names
 from fray_layouts.records import JobRecord, PendingEntry, Resources, Settings
 from fray_layouts.spec import JobSpec, parse_spec
-
-from benchmarks.scale.storage import Storage, Way
 from tests.support.faketask import FakeTask
 from tests.support.virtual import VirtualClock
 

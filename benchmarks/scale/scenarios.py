@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.scale import traffic
+from benchmarks.scale.fleet import Fleet, job_spec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.submit import submit
 from fray_layouts.names import Agents
-
-from benchmarks.scale import traffic
-from benchmarks.scale.fleet import Fleet, job_spec
 
 MONTH = 30 * 86400.0
 JOINING = 60.0

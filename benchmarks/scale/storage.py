@@ -8,13 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
+from sortedcontainers import SortedSet
+
+from benchmarks.scale.services import Service
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.api import Applied, Expectation, Listed, NotApplied, NotModified, Object, Version
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.metering import ROWS_PER_REQUEST, NameLimit
-from sortedcontainers import SortedSet
-
-from benchmarks.scale.services import Service
 
 
 class ManyContents(Contents):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fray_coordinator.store.metering import Usage
-
 from benchmarks.scale.services import SERVICES
 from benchmarks.scale.storage import Storage
+from fray_coordinator.store.metering import Usage
 
 
 def figures(storage: Storage, begin: float, end: float) -> dict[str, Any]:

@@ -9,11 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
-from fray_layouts import names
-from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Inbox
-from fray_layouts.records import JobRecord, Parent, Rejection
-from fray_layouts.spec import JobSpec, parse_spec
 
 from fray_coordinator import doorbell, index
 from fray_coordinator.core import Core
@@ -23,6 +18,11 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, Object
 from fray_coordinator.submit import enter_child, in_namespace, running_parent
+from fray_layouts import names
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Inbox
+from fray_layouts.records import JobRecord, Parent, Rejection
+from fray_layouts.spec import JobSpec, parse_spec
 
 _KEPT_CONTENT = 64 * 1024
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fray_layouts import names
-from fray_layouts.records import AgentRecord, JobRecord
 from msgspec.structs import replace
 
 from fray_coordinator import index
@@ -11,6 +9,8 @@ from fray_coordinator.core import Core, each
 from fray_coordinator.protocol.death import declare_dead, needs_burial
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
+from fray_layouts import names
+from fray_layouts.records import AgentRecord, JobRecord
 
 
 async def kill(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord] | None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fray_layouts import names
-from fray_layouts.names import Pending
-from fray_layouts.records import JobRecord, Lease
-
 from fray_coordinator import index
 from fray_coordinator.core import Core
 from fray_coordinator.families import family_verdict
 from fray_coordinator.protocol.claim import Skip, claim, holds
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.records import Stored
+from fray_layouts import names
+from fray_layouts.names import Pending
+from fray_layouts.records import JobRecord, Lease
 
 RECORD_PATIENCE = 10.0
 """Seconds after its submission that an entry's record may still be on its way; what is older was left behind."""

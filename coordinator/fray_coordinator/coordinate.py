@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fray_layouts.names import Agents, Coordinator, Inbox
-from fray_layouts.records import AgentRecord, PassRecord, Suspect
 from msgspec.structs import replace
 
 from fray_coordinator.admission import Admission
@@ -24,6 +22,8 @@ from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
+from fray_layouts.names import Agents, Coordinator, Inbox
+from fray_layouts.records import AgentRecord, PassRecord, Suspect
 
 LISTED_A_SECOND = 2000.0
 """So many jobs' names the repairs list on average at most: a million kept jobs are a thousand paid requests."""

@@ -7,9 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fray_layouts import names
-from fray_layouts.errors import FrayError
-from fray_layouts.records import LAYOUT_VERSION, Settings
 from msgspec.structs import replace
 
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
@@ -17,6 +14,9 @@ from fray_coordinator.errors import BadRecord, RootMismatch, StoreUnavailable
 from fray_coordinator.records import Records
 from fray_coordinator.store.open import open_store
 from fray_coordinator.store.store import Store
+from fray_layouts import names
+from fray_layouts.errors import FrayError
+from fray_layouts.records import LAYOUT_VERSION, Settings
 
 T = TypeVar("T")
 V = TypeVar("V")

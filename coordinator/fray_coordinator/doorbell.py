@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fray_layouts import codec, names
-from fray_layouts.records import Doorbell
-
 from fray_coordinator.core import Core
 from fray_coordinator.store.api import ANY
+from fray_layouts import codec, names
+from fray_layouts.records import Doorbell
 
 
 async def ring(core: Core, pool: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fray_layouts.records import JobRecord
-
 from fray_coordinator import index
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.finish import Ending, Settled, finish
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
+from fray_layouts.records import JobRecord
 
 
 async def end_attempt(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from fray_layouts import names
-from fray_layouts.names import Child
-from fray_layouts.records import JobRecord
-
 from fray_coordinator import stopping
 from fray_coordinator.core import Core, each
 from fray_coordinator.protocol.cascade import Verdict, verdict
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.records import Stored, record_of
+from fray_layouts import names
+from fray_layouts.names import Child
+from fray_layouts.records import JobRecord
 
 
 async def family_verdict(core: Core, child: Stored[JobRecord]) -> Verdict:

@@ -12,9 +12,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
-from fray_layouts.names import JobId, Jobs, Shape, Work
-from fray_layouts.records import JobRecord
-
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
 from fray_coordinator.lookup import live_in, obstacle, read_agents
@@ -22,6 +19,8 @@ from fray_coordinator.protocol.schedule import shape_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from fray_layouts.names import JobId, Jobs, Shape, Work
+from fray_layouts.records import JobRecord
 
 LIST_COSTS_READS = 12
 """Providers price one page of a listing like twelve reads."""

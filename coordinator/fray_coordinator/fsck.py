@@ -11,9 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fray_layouts.names import Agents, Blobs, Child, Jobs, Pending
-from fray_layouts.records import AgentRecord, JobRecord
-
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.protocol.cascade import Verdict, verdict
@@ -23,6 +20,8 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
+from fray_layouts.names import Agents, Blobs, Child, Jobs, Pending
+from fray_layouts.records import AgentRecord, JobRecord
 
 BY_REPAIR = "`fray fsck --repair` puts it right, and so does any live agent soon"
 BY_SWEEP = "`fray fsck --repair` removes it"

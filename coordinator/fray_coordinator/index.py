@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from fray_layouts import codec, names
-from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
-
 from fray_coordinator import doorbell
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.finish import put_back
@@ -13,6 +10,8 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, ANY
+from fray_layouts import codec, names
+from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
 
 
 async def enter(core: Core, job: JobRecord, again: bool = False) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Agents, JobId, Jobs, Pending
-from fray_layouts.records import AgentRecord, JobRecord
-
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
 from fray_coordinator.protocol.schedule import shape_of, shortage
 from fray_coordinator.records import Stored
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Agents, JobId, Jobs, Pending
+from fray_layouts.records import AgentRecord, JobRecord
 
 _SHOWN = 5
 

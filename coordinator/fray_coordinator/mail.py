@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fray_layouts import names
-from fray_layouts.records import AgentRecord
-
 from fray_coordinator.core import Core
 from fray_coordinator.errors import AgentNotFound
 from fray_coordinator.protocol.heartbeat import ask_to_drain, post
+from fray_layouts import names
+from fray_layouts.records import AgentRecord
 
 
 async def notify(core: Core, agent_id: str) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from fray_layouts import codec
-from fray_layouts.records import Record
 
 from fray_coordinator.clock import Chance, Clock
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.store.api import ABSENT, Applied, NotModified, Object
 from fray_coordinator.store.store import Store
+from fray_layouts import codec
+from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
 

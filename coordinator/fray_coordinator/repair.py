@@ -10,9 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fray_layouts.names import Child, Jobs, Pending
-from fray_layouts.records import JobRecord
-
 from fray_coordinator import doorbell, families, index, stopping, sweep
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
@@ -23,6 +20,8 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed
+from fray_layouts.names import Child, Jobs, Pending
+from fray_layouts.records import JobRecord
 
 T = TypeVar("T")
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fray_layouts import names
-from fray_layouts.records import JobRecord
-
 from fray_coordinator import index, mail
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored
+from fray_layouts import names
+from fray_layouts.records import JobRecord
 
 
 async def stop(core: Core, job_id: str, reason: str, by: str = "user") -> JobRecord:

@@ -12,9 +12,6 @@ from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fray_layouts import names
-from fray_layouts.records import ChildEntry, JobRecord, Parent
-from fray_layouts.spec import INLINE_LIMIT, Callable, JobSpec
 from msgspec.structs import replace
 
 from fray_coordinator import doorbell, index
@@ -25,6 +22,9 @@ from fray_coordinator.protocol.index import born_too_late
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import ABSENT
+from fray_layouts import names
+from fray_layouts.records import ChildEntry, JobRecord, Parent
+from fray_layouts.spec import INLINE_LIMIT, Callable, JobSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fray_layouts.names import Work
-from fray_layouts.records import JobRecord
-
 from fray_coordinator.core import Core, each
 from fray_coordinator.protocol.retention import is_due, mark
 from fray_coordinator.records import Stored
+from fray_layouts.names import Work
+from fray_layouts.records import JobRecord
 
 
 async def remove_job(core: Core, job: Stored[JobRecord]) -> None:

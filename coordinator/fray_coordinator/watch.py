@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fray_layouts.names import Agents
-from fray_layouts.records import AgentRecord, PoolView, Suspect
-
 from fray_coordinator import burial
 from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
@@ -15,6 +12,8 @@ from fray_coordinator.protocol.retention import agent_is_due
 from fray_coordinator.protocol.schedule import slots
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed
+from fray_layouts.names import Agents
+from fray_layouts.records import AgentRecord, PoolView, Suspect
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fray_coordinator.store.metering import Usage
 from measure import DoesNotParse, Module, Source, measure, sources
 from plot import draw
 from ranking import Ranking, rank
 
 from fray import Entrypoint, JobId, JobRequest, ResourceConfig, current_cluster
+from fray_coordinator.store.metering import Usage
 
 CONTROLLER = ResourceConfig.with_cpu(0.1)
 SHARD = ResourceConfig.with_cpu(0.9)

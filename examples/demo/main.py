@@ -14,10 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from follow import Death, follow
-from fray_coordinator import sync
-from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
-from fray_coordinator.lookup import read_agents
-from fray_coordinator.store.metering import GCS, Usage
 from jobs import CONTROLLER, Reduced, Survey, survey
 from machines import Machine, machines
 from msgspec.structs import replace
@@ -25,6 +21,10 @@ from ranking import Ranking
 from screen import Screen
 
 from fray import Entrypoint, JobRequest, StorageCluster
+from fray_coordinator import sync
+from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
+from fray_coordinator.lookup import read_agents
+from fray_coordinator.store.metering import GCS, Usage
 
 SETTINGS = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=3.0)
 """Beats every second, so that a death is noticed within seconds; five seconds are the usual interval."""

@@ -6,9 +6,9 @@ import importlib
 from typing import Any, NoReturn
 
 import click
-from fray_layouts.errors import FrayError
 
 from fray.cli.app import DEBUG
+from fray_layouts.errors import FrayError
 
 _COMMANDS = {
     "run": "Submit a command and follow it to its end.",

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+
+from fray.cli.output import ago
 from fray_layouts.records import Exit, Holding, JobRecord, Record, Resources, Usage
 from fray_layouts.spec import JobSpec
 from fray_layouts.units import format_bytes
-
-from fray.cli.output import ago
 
 HIDDEN = "***"
 _OURS = {field.name for field in msgspec.structs.fields(Record)}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, overload
 
-from fray_coordinator.follow import LogLine
-
 from fray.types import JobId, JobInfo, JobRequest, Namespace
+from fray_coordinator.follow import LogLine
 
 
 class Cluster(Protocol):

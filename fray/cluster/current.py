@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from fray_agents.threads import task_environ
-
 from fray.cluster.local import LocalCluster
 from fray.cluster.storage import StorageCluster
+from fray_agents.threads import task_environ
 
 _lock = threading.Lock()
 _open: dict[str, StorageCluster] = {}

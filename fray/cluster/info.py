@@ -7,13 +7,13 @@ import pickle
 from typing import Any
 
 import msgspec
+
+from fray.errors import NoResult
+from fray.types import JobId, JobInfo, JobStatus, Namespace
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.names import Work
 from fray_layouts.records import Exit, JobRecord, Result
-
-from fray.errors import NoResult
-from fray.types import JobId, JobInfo, JobStatus, Namespace
 
 _STATUSES = {status.value: JobStatus(status.value) for status in Status if status is not Status.UNADMITTED}
 _STATUSES[Status.UNADMITTED.value] = JobStatus.PENDING

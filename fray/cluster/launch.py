@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from fray.cluster.here import Here, here
 from fray_agents.environment import CHILDREN_MARK
 from fray_coordinator.core import Core
 from fray_coordinator.submit import Submitted, submit
 from fray_layouts.spec import JobSpec
-from msgspec.structs import replace
-
-from fray.cluster.here import Here, here
 
 
 def launcher(root: str) -> Here | None:

@@ -13,6 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+
+from fray.cluster.storage import StorageCluster
+from fray.types import JobId, JobRequest
 from fray_agents.agent import Agent, AgentOptions, Departure
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import Task, TaskSpec
@@ -20,9 +23,6 @@ from fray_agents.threads import ThreadTask
 from fray_coordinator import sync
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_layouts.records import Resources
-
-from fray.cluster.storage import StorageCluster
-from fray.types import JobId, JobRequest
 
 log = logging.getLogger("fray")
 

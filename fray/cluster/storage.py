@@ -11,6 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
+from fray.cluster.here import Here
+from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
+from fray.cluster.launch import launch, launcher, prepare
+from fray.errors import JobFailed
+from fray.spec import to_spec
+from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_coordinator import stopping, sync
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
@@ -18,13 +24,6 @@ from fray_coordinator.lookup import all_jobs, read_job
 from fray_coordinator.store.metering import Usage
 from fray_layouts.records import JobRecord, Result
 from fray_layouts.spec import JobSpec
-
-from fray.cluster.here import Here
-from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
-from fray.cluster.launch import launch, launcher, prepare
-from fray.errors import JobFailed
-from fray.spec import to_spec
-from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
 
 log = logging.getLogger("fray")
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+
 from fray_coordinator.core import open_core
 from fray_coordinator.protocol.inbox import record_of_drop
 from fray_layouts.names import Jobs
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
-
 from tests.acceptance import contract_client as client
 from tests.support.agents import AgentProcess
 

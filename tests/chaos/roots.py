@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fray_coordinator.core import LOCAL_SETTINGS
-from fray_layouts.records import Settings
 from msgspec.structs import replace
 
+from fray_coordinator.core import LOCAL_SETTINGS
+from fray_layouts.records import Settings
 from tests.chaos.disks import fill, may_mount, small_disk
 from tests.support import servers
 from tests.support.fault_proxy import FaultProxy, fault_proxy

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+
 from fray_coordinator import fsck, stopping
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import JobNotFound, StoreUnavailable
@@ -21,7 +22,6 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
-
 from tests.chaos import roots
 from tests.chaos.effects import Effects, in_trouble, read_effects
 from tests.chaos.fleet import FRAY, Fleet, marked

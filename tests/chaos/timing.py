@@ -13,7 +13,6 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord
-
 from tests.chaos.effects import Effects
 from tests.chaos.fleet import AgentProcess
 

@@ -11,10 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
 from fray_coordinator.clock import Chance, Clock
 from fray_coordinator.store.open import open_backend
 from fray_coordinator.store.store import Store
-
 from tests.support import servers
 from tests.support.fault_proxy import FaultProxy, fault_proxy
 from tests.support.faults import FaultyBackend, Plan, QuickClock

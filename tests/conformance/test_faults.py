@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from fray_coordinator.store.api import ABSENT, Applied, Gone, Object, Rejected, Superseded, Version
 from fray_coordinator.store.store import Store
-
 from tests.conformance.conftest import Target, every
 from tests.support.faults import Fault, Plan, QuickClock
 from tests.support.writers import create_counter, read_count, record, work

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+
 from fray_coordinator.store.api import (
     ABSENT,
     ANY,
@@ -20,7 +21,6 @@ from fray_coordinator.store.api import (
     Version,
 )
 from fray_coordinator.store.store import Store
-
 from tests.conformance.conftest import Target, every
 from tests.support.writers import create_counter, read_count, record
 

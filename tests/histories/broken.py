@@ -9,7 +9,6 @@ from fray_coordinator.clock import Chance, SystemClock
 from fray_coordinator.store.api import ABSENT, ANY, Applied, Expect, Expectation, Object
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.store import Store
-
 from tests.histories.calls import Call
 from tests.histories.client import Client
 from tests.histories.recorder import KEYS

@@ -18,12 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+
 from fray_coordinator.clock import Chance, SystemClock
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.api import ABSENT, Applied, AttemptFailed, Gone, Object, Outcome, Rejected, Superseded
 from fray_coordinator.store.open import open_backend
 from fray_coordinator.store.store import Store
-
 from tests.histories.calls import Call
 from tests.support.faults import FaultyBackend, Plan
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fray_coordinator import stopping
 from fray_coordinator.core import Core
-
 from tests.support.agents import (
     AgentProcess,
     agent_record,

@@ -14,9 +14,9 @@ from typing import Any
 
 import fsspec
 import pytest
+
 from fray_coordinator.core import open_core
 from fray_coordinator.sync import run
-
 from tests.support import servers
 from tests.support.agents import QUICK, agents
 from tests.support.servers import Server

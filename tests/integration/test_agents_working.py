@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
 from fray_agents.agent import Agent, AgentOptions
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import StartFailed, TaskSpec
@@ -21,8 +23,6 @@ from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
 from fray_layouts.names import Work
 from fray_layouts.records import JobRecord, Resources
-from msgspec.structs import replace
-
 from tests.support.agents import (
     QUICK,
     agent_record,

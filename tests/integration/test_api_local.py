@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fray_coordinator import follow
-from fray_coordinator.errors import JobNotFound
 
 from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster, ResourceConfig
 from fray.cluster import current_cluster as current
 from fray.errors import JobFailed, NoResult
+from fray_coordinator import follow
+from fray_coordinator.errors import JobNotFound
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fray_coordinator import follow, sync
-from fray_coordinator.errors import ParentNotRunning
 
 from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, StorageCluster, open_cluster
 from fray.errors import FrayError, InvalidInput
+from fray_coordinator import follow, sync
+from fray_coordinator.errors import ParentNotRunning
 
 
 def a_request(name: str = "job", **fields: Any) -> JobRequest:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fray_agents.tasks import StartFailed, Task, TaskSpec
 
+from fray_agents.tasks import StartFailed, Task, TaskSpec
 from tests.support.tasks import end_of, run, sh, spec, until, with_task
 
 

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 import pytest
+
 from fray_agents.health import watch
 from fray_coordinator.clock import SystemClock
 from fray_layouts.spec import HealthCheck

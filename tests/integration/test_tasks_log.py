@@ -10,7 +10,6 @@ from pathlib import Path
 
 from fray_agents.runner.log import CHUNK_BYTES
 from fray_agents.tasks import Task, TaskSpec
-
 from tests.support.tasks import FAR, boottime, run, sh, spec, until
 
 LINE = re.compile(rb"[^ \n]{27} (stdout|stderr) ([FP]) ([^\n]*)\n")

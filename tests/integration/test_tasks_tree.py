@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from fray_agents.tasks import Task
-
 from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.retention import is_due
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import JobRecord, Settings
 from fray_layouts.spec import parse_spec
-from msgspec.structs import replace
-
 from tests.model.explorer import Step
 
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})

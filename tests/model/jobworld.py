@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import Skip, claim, holds
 from fray_coordinator.protocol.death import declare_dead, needs_burial
@@ -26,8 +28,6 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import Exit, Holding, Lease, Resources, Settings
-from msgspec.structs import replace
-
 from tests.model.essence import NOW, Beat, Job, agent_essence, agent_record, essence, record
 from tests.model.explorer import Step
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from fray_coordinator.protocol.death import declare_dead
 from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced, post
 from fray_layouts.records import Resources
-
 from tests.model.essence import Beat, agent_essence, agent_record
 from tests.model.explorer import Step
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.index import Care, born_too_late, care_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_layouts.records import JobRecord, Settings
-from msgspec.structs import replace
-
 from tests.model.essence import Job, record
 from tests.model.explorer import Step
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.names import Inbox
-
 from tests.simulation.invariants import Broken, told
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+
 from fray_coordinator.store.api import Expectation, Outcome, Rejected
 from fray_coordinator.store.store import Store
-
 from tests.simulation.invariants import Broken
 
 

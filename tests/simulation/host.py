@@ -16,7 +16,6 @@ from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
 from fray_coordinator.submit import submit
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
-
 from tests.simulation.clocks import HostClock
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant

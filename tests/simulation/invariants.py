@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TABLE, TERMINAL, Status
 from fray_coordinator.store.api import Object
 from fray_layouts.names import Agents, Child, Inbox, JobId, Jobs, Work
 from fray_layouts.records import AgentRecord, JobRecord, Settings
-
 from tests.simulation.effects import Run
 from tests.simulation.loop import Participant
 

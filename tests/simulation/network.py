@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
+
 from fray_coordinator.store.api import (
     Applied,
     AttemptFailed,
@@ -29,7 +30,6 @@ from fray_coordinator.store.api import (
 from fray_coordinator.store.bucket import ServerClock
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.metering import NameLimit
-
 from tests.simulation.clocks import HostClock
 from tests.simulation.loop import Participant, SimLoop
 from tests.simulation.weather import Rates

@@ -15,7 +15,6 @@ from fray_agents import hostlock
 from fray_agents import serve as serve_module
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.core import Core
-
 from tests.simulation.loop import OWNER
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from fray_agents.environment import CHILDREN_MARK
 from fray_agents.tasks import ResultFile, TaskExit, TaskSpec
 from fray_layouts.records import Exit, Usage
-
 from tests.simulation.disk import DiskPath
 from tests.simulation.effects import Run
 from tests.simulation.work import script

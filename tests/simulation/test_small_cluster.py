@@ -13,6 +13,7 @@ import random
 from typing import Any
 
 import pytest
+
 from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.errors import StoreUnavailable
@@ -20,7 +21,6 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_layouts.names import Pending
 from fray_layouts.records import Holding, JobRecord
-
 from tests.support.participants import Hand, job_now, join, launch
 from tests.support.virtual import Cluster, run
 

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from fray_coordinator.core import Core
 from fray_coordinator.errors import AgentNotFound, JobGone, JobNotFound, ParentNotRunning, StoreUnavailable
 from fray_coordinator.follow import wait_for
@@ -16,7 +17,6 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
-
 from tests.simulation.work import drawn_spec
 
 if TYPE_CHECKING:

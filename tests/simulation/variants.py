@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from msgspec.structs import replace
+
 from fray_agents import shipping
 from fray_agents.agent import Agent
 from fray_agents.heart import Heart
@@ -32,7 +34,6 @@ from fray_coordinator.store.api import ANY, Applied, Rejected, Superseded
 from fray_layouts import codec, names
 from fray_layouts.names import JobId
 from fray_layouts.records import AgentRecord, JobRecord
-from msgspec.structs import replace
 
 Swap = tuple[Any, str, Any]
 Variant = Callable[[], list[Swap]]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from fray_coordinator.store.api import Object
 from fray_layouts.names import Agents, Coordinator, Inbox, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord, PassRecord
-
 from tests.simulation import invariants
 from tests.simulation.loop import Participant
 

@@ -15,7 +15,6 @@ from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.records import JobRecord, Settings
-
 from tests.simulation import calm, invariants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects, Run

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.submit import submit
 from fray_layouts.names import Agents, Jobs
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import parse_spec
-from msgspec.structs import replace
 
 T = TypeVar("T")
 

@@ -16,7 +16,6 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import Agents, Jobs, Pending
 from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Resources
 from fray_layouts.spec import parse_spec
-
 from tests.support.virtual import Cluster
 
 CAPACITY = Resources(cpu=8000, memory=2**36, disk=2**36)

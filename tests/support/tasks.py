@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+
 from fray_agents.tasks import Task, TaskExit, TaskSpec
 
 FAR = 600.0

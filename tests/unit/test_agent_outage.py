@@ -1,4 +1,4 @@
-"""An agent that is told to leave while the store does not answer: it leaves once the store is back, without an error."""
+"""An agent told to leave while the store does not answer: it leaves once the store is back, without an error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from fray_agents.agent import Agent, AgentOptions, Departure
 from fray_coordinator.coordinate import Pass
 from fray_layouts.records import Resources
-
 from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

@@ -9,7 +9,6 @@ from fray_agents.claimer import Claimer
 from fray_agents.ledger import Held, Ledger
 from fray_layouts.names import Pending
 from fray_layouts.records import Resources
-
 from tests.support.participants import join, launch
 from tests.support.virtual import Cluster, run
 

@@ -13,7 +13,6 @@ from fray_coordinator.stopping import stop
 from fray_coordinator.submit import submit
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import parse_spec
-
 from tests.support.agents import eventually
 
 CAPACITY = Resources(cpu=1000, memory=2**33, disk=2**33)

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
 from fray_coordinator import fsck
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.protocol.schedule import entry_of
@@ -19,7 +21,6 @@ from fray_layouts import codec
 from fray_layouts.names import Agents, Child, Jobs, Pending, Shape, Work
 from fray_layouts.records import AgentRecord, Holding, InboxOrigin, JobRecord, Lease, Parent, Settings
 from fray_layouts.spec import parse_spec
-from msgspec.structs import replace
 
 OLD = 1_000_000.0
 

@@ -8,8 +8,6 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from fray_agents.claimer import PAID_PACE
-from fray_layouts.records import AgentRecord, Settings
 
 from fray.cli import cli
 from fray.cli.commands.agent import capacity_of
@@ -18,6 +16,8 @@ from fray.cli.commands.submit import read_specs
 from fray.cli.estimate import estimates, spent
 from fray.cli.output import ago, print_table
 from fray.errors import InvalidInput
+from fray_agents.claimer import PAID_PACE
+from fray_layouts.records import AgentRecord, Settings
 
 NOTHING_GIVEN = dict.fromkeys(
     ("name", "cpu", "memory", "gpus", "pool", "namespace", "priority", "retries", "timeout")

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
+
 from fray_coordinator import follow
 from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.core import Core, open_core

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+
 from fray_layouts import codec
 from fray_layouts.records import RECENT_OPS, AgentRecord, Doorbell, Holding, JobRecord, Lease
-from msgspec.structs import replace
 
 FUTURE_JOB: dict[str, Any] = {
     "op": "1",

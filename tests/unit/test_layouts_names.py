@@ -5,10 +5,11 @@ from __future__ import annotations
 import string
 
 import pytest
-from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Agents, Child, Inbox, JobId, Jobs, Pending, Shape, decode_time, encode_time
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Agents, Child, Inbox, JobId, Jobs, Pending, Shape, decode_time, encode_time
 
 MIB = 1024 * 1024
 times = st.floats(min_value=0, max_value=30_000_000_000, allow_nan=False)

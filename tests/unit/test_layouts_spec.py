@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
 from fray_coordinator.protocol.schedule import shape_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import JobId, Jobs, Pending
 from fray_layouts.spec import JobSpec, parse_spec
 from fray_layouts.units import format_bytes, parse_bytes
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 MINIMAL: dict[str, Any] = {"name": "hello", "entrypoint": {"command": ["echo", "hi"]}}
 

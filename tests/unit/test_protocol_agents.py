@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.death import (
     declare_dead,
     doomed,
@@ -38,9 +42,6 @@ from fray_layouts.records import (
     Suspect,
 )
 from fray_layouts.spec import parse_spec
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 SETTINGS = Settings()
 suspects = st.dictionaries(

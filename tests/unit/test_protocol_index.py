@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.index import Care, born_too_late, care_for
 from fray_coordinator.protocol.schedule import entry_of, shape_of, shortage, slots, take
@@ -12,7 +14,6 @@ from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.names import JobId, Shape
 from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease, Resources, Settings
 from fray_layouts.spec import parse_spec
-from msgspec.structs import replace
 
 NOW = 10_000.0
 SETTINGS = Settings()

@@ -6,6 +6,10 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
 from fray_coordinator.protocol.cascade import Verdict, adopted, verdict
 from fray_coordinator.protocol.claim import AVOID_SECONDS, Skip, claim, holds, overdue
 from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
@@ -22,9 +26,6 @@ from fray_coordinator.protocol.transitions import (
 )
 from fray_layouts.records import HISTORY, Exit, JobRecord, Lease, Parent, Result, Settings, Stop
 from fray_layouts.spec import parse_spec
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 NOW = 5000.0
 SETTINGS = Settings(requeue_backoff=2.0, requeue_backoff_max=10.0, host_killer_limit=3)

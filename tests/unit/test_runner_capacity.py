@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fray_agents.capacity import discover
 
 GIB = 1024**3

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from fray_agents.runner.log import CHUNK_BYTES, LINE_BYTES, Chunks, Stream
 
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (stdout|stderr) ([FP]) ([^\n]*)\n")

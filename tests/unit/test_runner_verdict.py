@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fray_agents.runner.memory import cgroup_directories, oom_counter, oom_kills
 from fray_agents.runner.verdict import Facts, verdict
 

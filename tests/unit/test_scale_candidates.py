@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from unittest import mock
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fray_agents.candidates import STALE, Candidates
 from fray_coordinator.protocol.schedule import where_to_list
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import Resources
-from hypothesis import given
-from hypothesis import strategies as st
 
 GIB = 2**30
 SMALL = Shape(1000, GIB, GIB, "", 0, False)

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, each
@@ -15,7 +16,6 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.repair import Repair
 from fray_layouts.names import Coordinator
 from fray_layouts.records import PassRecord, PoolView, Resources
-
 from tests.support.participants import agent_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 

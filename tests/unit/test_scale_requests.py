@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.follow import wait_for
 from fray_coordinator.submit import submit
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
-
 from tests.support.faketask import fake
 from tests.support.virtual import Cluster, run
 

@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 import pytest
-from fray_coordinator.store.api import Object
-from fray_coordinator.store.memory import Contents
 
 from benchmarks.scale.services import GCS, Latency
 from benchmarks.scale.storage import ManyContents, Rate
+from fray_coordinator.store.api import Object
+from fray_coordinator.store.memory import Contents
 
 
 def served(rate: Rate, begin: float, seconds: int, asked: int) -> float:

@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import fray_layouts
 import jsonschema
 import pytest
+
+import fray_layouts
 from fray_agents.heart import Heart
 from fray_agents.ledger import Ledger
 from fray_coordinator.claims import Claimed, try_claim

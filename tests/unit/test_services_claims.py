@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.api import Applied, Expectation, PreconditionFailed, Unknown
 from fray_layouts.names import Pending
-
 from tests.support.participants import join, launch
 from tests.support.virtual import Cluster, Way, run
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from fray_coordinator import burial
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
@@ -15,7 +16,6 @@ from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
 from fray_layouts.names import Agents, Coordinator
 from fray_layouts.records import AgentRecord, Holding, PassRecord, Settings, Suspect
-
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from fray_coordinator import stopping
 from fray_coordinator.admission import Admission
 from fray_coordinator.coordinate import Pass
@@ -14,7 +15,6 @@ from fray_coordinator.core import Core
 from fray_coordinator.store.api import ANY
 from fray_layouts.names import Inbox, Jobs
 from fray_layouts.records import JobRecord, Rejection
-
 from tests.support.participants import job_now, join, launch
 from tests.support.virtual import Cluster, run
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from fray_coordinator import doorbell, families, index, stopping
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.coordinate import Pass
@@ -17,7 +18,6 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import Child, Jobs, Pools
 from fray_layouts.records import Holding, JobRecord, Result
 from fray_layouts.spec import parse_spec
-
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 

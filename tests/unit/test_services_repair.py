@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
 from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
@@ -14,8 +16,6 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ABSENT, ANY
 from fray_layouts.names import Child, Inbox, Jobs, Pending, Work
 from fray_layouts.records import JobRecord, Settings
-from msgspec.structs import replace
-
 from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 

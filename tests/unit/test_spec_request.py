@@ -8,7 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from fray_layouts.spec import Device, JobSpec
 
 from fray.errors import InvalidInput
 from fray.spec import to_spec
@@ -22,6 +21,7 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
+from fray_layouts.spec import Device, JobSpec
 
 LOCK = threading.Lock()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fray_coordinator.clock import SystemClock, system_chance
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store import files, local

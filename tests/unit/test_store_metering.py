@@ -6,6 +6,7 @@ import asyncio
 from email.utils import formatdate
 
 import pytest
+
 from fray_coordinator.clock import Chance
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.api import ABSENT, ANY, NotApplied, PreconditionFailed, Refused, Unknown
@@ -13,7 +14,6 @@ from fray_coordinator.store.bucket import ServerClock, failure
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.metering import GCS, S3, NameLimit, Usage
 from fray_coordinator.store.store import Store
-
 from tests.unit.test_store_outcomes import FakeClock
 
 

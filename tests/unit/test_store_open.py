@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import ABSENT, Applied, Object
 from fray_coordinator.store.metering import Usage
 from fray_coordinator.store.open import open_store
 from fray_layouts.errors import InvalidInput
-
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import AWS, gcs_emulator, moto
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+
 from fray_coordinator.clock import Chance
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import (

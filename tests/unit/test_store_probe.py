@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fray_coordinator.store.mounts import INSIST, network_file_system
 from fray_coordinator.store.probe import Finding, probe
-
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server, fake_gcs, gcs_emulator, moto
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from fray_layouts.records import Exit
 
 from fray.errors import InvalidInput, JobFailed
 from fray.types import (
@@ -22,6 +21,7 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
+from fray_layouts.records import Exit
 
 
 def test_ram_and_memory_are_the_same_thing() -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from fray_layouts.records import JobRecord
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.records import JobRecord
 
 
 class Verdict(Enum):

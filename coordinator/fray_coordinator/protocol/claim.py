@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fray_layouts.records import JobRecord, Lease
-
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
+from fray_layouts.records import JobRecord, Lease
 
 AVOID_SECONDS = 60.0
 """How long a host that failed to start a job leaves it to others."""

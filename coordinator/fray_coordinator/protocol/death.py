@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fray_layouts.records import AgentRecord, Suspect
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+from fray_layouts.records import AgentRecord, Suspect
 
 MAX_GAP_INTERVALS = 2
 MASS_DEATH_SHARE = 3

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fray_layouts.records import HISTORY, Attempt, Exit, JobRecord, Result, Settings
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.claim import holds, names_holder
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
+from fray_layouts.records import HISTORY, Attempt, Exit, JobRecord, Result, Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fray_layouts.records import AgentRecord, Holding, Resources
 from msgspec.structs import replace
+
+from fray_layouts.records import AgentRecord, Holding, Resources
 
 TRUST_INTERVALS = 3
 """A holder trusts its leases for this many promised intervals after the first send of an applied beat."""

@@ -13,12 +13,11 @@ from __future__ import annotations
 import base64
 import hashlib
 
+from fray_coordinator.protocol.stop import stopped
+from fray_coordinator.protocol.transitions import Event, Status, move
 from fray_layouts.names import JobId
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
-
-from fray_coordinator.protocol.stop import stopped
-from fray_coordinator.protocol.transitions import Event, Status, move
 
 
 def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> JobRecord:

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.names import Pending
 from fray_layouts.records import AgentRecord, JobRecord, Settings
-
-from fray_coordinator.protocol.transitions import Status, is_terminal
 
 
 class Care(Enum):

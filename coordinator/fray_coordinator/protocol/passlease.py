@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fray_layouts.records import AgentRecord, PassRecord, PoolView, Settings, Suspect
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, merge_suspects
+from fray_layouts.records import AgentRecord, PassRecord, PoolView, Settings, Suspect
 
 LEASE_INTERVALS = 3
 

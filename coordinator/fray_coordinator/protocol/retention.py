@@ -10,10 +10,10 @@ time after which a submitter gives up.
 
 from __future__ import annotations
 
-from fray_layouts.records import AgentRecord, JobRecord, Settings
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import is_terminal
+from fray_layouts.records import AgentRecord, JobRecord, Settings
 
 SUBMITTER_GIVES_UP = 3600.0
 """Seconds after which no submitter is still trying to create a record."""

@@ -8,10 +8,10 @@ job with the flag, by anyone, ends it STOPPED. A pending job is stopped by one w
 
 from __future__ import annotations
 
-from fray_layouts.records import Exit, JobRecord, Stop
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import Event, Status, move
+from fray_layouts.records import Exit, JobRecord, Stop
 
 
 def request_stop(job: JobRecord, now: float, reason: str, by: str = "user") -> JobRecord | None:

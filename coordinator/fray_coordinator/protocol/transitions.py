@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+
 from fray_layouts.records import JobRecord
 
 

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from fray_layouts.errors import InvalidInput
-
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.store.api import Backend
@@ -16,6 +14,7 @@ from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.mounts import refuse_network
 from fray_coordinator.store.store import Store
+from fray_layouts.errors import InvalidInput
 
 FORMS = "use gs://bucket/prefix, s3://bucket/prefix, file:///path, a plain path, or memory://name"
 

@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from fray_layouts.errors import FrayError
-
 from fray_coordinator.clock import Clock, SystemClock, system_chance
 from fray_coordinator.store.api import (
     ABSENT,
@@ -26,6 +24,7 @@ from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.locks import holders
 from fray_coordinator.store.mounts import network_file_system
 from fray_coordinator.store.open import open_backend
+from fray_layouts.errors import FrayError
 
 CLOCK_TOLERANCE = 30.0
 LOCK_SECONDS = 1.0

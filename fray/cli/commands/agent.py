@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
-from fray_layouts.errors import InvalidInput
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_layouts.records import Resources
@@ -43,9 +43,10 @@ def command(app: App, pool: str, preemptible: bool, **offered: Any) -> None:
 
 def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Resources:
     """What this host has, with what was said instead of it."""
+    from msgspec.structs import replace
+
     from fray_agents.capacity import discover
     from fray_layouts.units import parse_bytes
-    from msgspec.structs import replace
 
     found = discover()
     if cpu is not None:

@@ -8,9 +8,8 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 
 if TYPE_CHECKING:
-    from fray_coordinator.core import Core
-
     from fray.cli.estimate import Line
+    from fray_coordinator.core import Core
 
 
 @as_command
@@ -28,10 +27,9 @@ def command(app: App) -> None:
 
 
 async def _estimate(core: Core) -> list[Line]:
+    from fray.cli.estimate import estimates, spent
     from fray_coordinator.lookup import read_agents
     from fray_layouts.records import Settings
-
-    from fray.cli.estimate import estimates, spent
 
     agents = [agent.record for agent in await read_agents(core, problems={})]
     return [*estimates(Settings() if core.store.local else core.settings), *spent(agents)]

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 import msgspec
-from fray_layouts.errors import InvalidInput
-from fray_layouts.records import Record, Settings
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import Record, Settings
 
 _NOT_CHOSEN = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
 _CHOICES = {f.name: type(f.default) for f in msgspec.structs.fields(Settings) if f.name not in _NOT_CHOSEN}

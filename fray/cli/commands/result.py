@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import click
-from fray_layouts.errors import Permanent
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.errors import Permanent
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -45,10 +45,9 @@ def _as_json(value: Any) -> Any:
 
 
 async def _fetch(core: Core, text: str) -> tuple[Result, bytes]:
-    from fray_coordinator.lookup import find_job
-
     from fray.cli.show import reason
     from fray.cluster.info import fetch_result
+    from fray_coordinator.lookup import find_job
 
     job = (await find_job(core, text)).record
     if job.ended_at is None:

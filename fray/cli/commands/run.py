@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
-from fray_layouts.errors import InvalidInput
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -106,10 +106,9 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     """Print the job's output until it has ended; the exit code that stands for its end."""
     from contextlib import aclosing
 
+    from fray.cli.show import job_json
     from fray_coordinator.follow import follow_chunks
     from fray_coordinator.lookup import read_job
-
-    from fray.cli.show import job_json
 
     attempt = 1
     async with aclosing(follow_chunks(core, job_id, on_waiting=_tell_waiting)) as chunks:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from fray_layouts.errors import InvalidInput
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
