@@ -65,6 +65,8 @@ class Carrier:
             return _not_started(held.stop[1])
         try:
             spec = await self._task_spec(held, job.record)
+            if not self.trusts():  # frozen since the claim, perhaps: the job may be someone else's
+                return _not_started("preempted")
             held.task = await self.start_task(spec, self.deadline(), self.lock_fd)
         except (StartFailed, OSError) as error:
             self.started(False)

@@ -97,6 +97,16 @@ def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
     assert with_task(sh(tmp_path, "sleep 600"), act).exit.kind == "preempted"
 
 
+def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -> None:
+    async def run() -> str:
+        task = await Task.start(sh(tmp_path, "touch started"), boottime() - 1, None)
+        await task.gone()
+        return (await task.exit).exit.kind
+
+    assert asyncio.run(run()) == "preempted"
+    assert not list(tmp_path.rglob("started"))
+
+
 def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
     pids: list[int] = []
 

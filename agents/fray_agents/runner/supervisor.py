@@ -40,6 +40,8 @@ def main() -> None:
 
 
 def _run(order: Order, agent: AgentPipe) -> dict[str, Any]:
+    if _boottime() >= order.deadline:
+        return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(order.path("log"))
         os.mkdir(order.path("work"))
