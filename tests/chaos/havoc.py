@@ -14,7 +14,6 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.names import Coordinator
 from fray_layouts.records import PassRecord
-
 from tests.chaos.disks import without_rights
 from tests.chaos.effects import Window
 from tests.chaos.filelocks import freeze_in_lock
@@ -103,7 +102,7 @@ class Havoc:
     def _shuffled_deck(self) -> list[Blow]:
         """Every blow comes in its turn, however short the run."""
         deck = [self._kill] * 3 + [self._freeze] * 2 + [self._freeze_briefly, self._terminate, self._terminate_and_kill]
-        deck += [self._break_host, *([self._freeze_in_lock] if self.root.locks else [])]
+        deck += [self._freeze_past_trust, self._break_host, *([self._freeze_in_lock] if self.root.locks else [])]
         self.chance.shuffle(deck)
         return deck
 
@@ -134,6 +133,10 @@ class Havoc:
     async def _freeze_briefly(self, victim: AgentProcess) -> None:
         """For so short that nobody need notice."""
         await self._frozen(victim, self.chance.uniform(0.1, 1.5) * self.core.settings.beat_interval)
+
+    async def _freeze_past_trust(self, victim: AgentProcess) -> None:
+        """Its tasks are ended, but it wakes before anybody finds it dead: not the jobs' fault."""
+        await self._frozen(victim, self.chance.uniform(3.2, 4.8) * self.core.settings.beat_interval)
 
     async def _freeze_in_lock(self, victim: AgentProcess) -> None:
         """While it holds a lock file that others want, for about as long as they wait for one."""

@@ -5,12 +5,14 @@ return: in one of the states `before` it makes the state `after`. A step that is
 happened, and never returned: what a lost write did may show at any later time.
 
 The search is that of Wing and Gong with the memory of Lowe: a step may be next if no other one that is still to come
-had returned before it was invoked; a set of steps done with the state they led to is not looked at twice.
+had returned before it was invoked; a set of steps done with the state they led to is not looked at twice, nor one that
+only differs in that more of what perhaps happened is used up.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,10 +67,11 @@ class _Search:
         self._steps = steps
         self._certain = sum(1 << place for place, step in enumerate(steps) if step.certain)
         self._best: list[int] = []
+        self._seen: dict[tuple[int, State], list[int]] = defaultdict(list)
+        self._looks = 0
 
     def run(self, initial: State) -> Verdict:
         """Depth first."""
-        seen: set[tuple[int, State]] = set()
         paths: list[tuple[int, State, list[int]]] = [(0, initial, [])]
         while paths:
             done, state, order = self._look(*paths.pop())
@@ -76,17 +79,26 @@ class _Search:
                 self._best = order
             if not self._certain & ~done:
                 return Verdict(True, self._named(order), [])
-            if (done, state) in seen:
+            if not self._is_new(done, state):
                 continue
-            seen.add((done, state))
-            if len(seen) > LIMIT:
-                raise RuntimeError(f"undecided after {LIMIT} combinations; record shorter histories")
             paths += [
                 (done | 1 << place, self._steps[place].after, [*order, place])
                 for place in sorted(self._next(done), key=lambda place: self._steps[place].certain)
                 if self._steps[place].is_worth_trying(state)
             ]  # the last is tried first: what certainly happened before what perhaps did
         return Verdict(False, self._named(self._best), self._named(self._next(sum(1 << p for p in self._best))))
+
+    def _is_new(self, done: int, state: State) -> bool:
+        """Whether no look at the same certain steps in the same state had as much of what perhaps happened left."""
+        spent = done & ~self._certain
+        known = self._seen[done & self._certain, state]
+        if any(not other & ~spent for other in known):
+            return False
+        known.append(spent)
+        self._looks += 1
+        if self._looks > LIMIT:
+            raise RuntimeError(f"undecided after {LIMIT} combinations; record shorter histories")
+        return True
 
     def _look(self, done: int, state: State, order: list[int]) -> tuple[int, State, list[int]]:
         """Do what changes nothing and is possible now: later it could at best be as good."""
