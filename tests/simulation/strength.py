@@ -35,6 +35,7 @@ def catch(variant: str) -> Catch:
     for seed in range(LIMIT):
         outcome = run_seed(seed, variant)
         seconds += outcome.cpu
+        assert "TypeError" not in outcome.story, outcome.story  # the code has moved on, and the variant has not
         if outcome.broken:
             return Catch(variant, outcome.broken, seed + 1, seconds)
     return Catch(variant, "", None, seconds)

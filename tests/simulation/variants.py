@@ -187,10 +187,10 @@ def commit_discarded_on_any_rejection() -> list[Swap]:
     """A rejected commit means that the lease was lost."""
     real = endings.end_attempt
 
-    async def end_attempt(core: Any, held: Any, agent: str, ending: Any) -> Any:
+    async def end_attempt(core: Any, held: Any, agent: str, ending: Any, *more: Any) -> Any:
         wanted = finish.finish(held.record, held.record.attempt, agent, ending, core.now(), core.settings)
         written = await core.records.write(held.key, JobRecord, wanted, held)
-        return await real(core, held, agent, ending) if written.wrote else None
+        return await real(core, held, agent, ending, *more) if written.wrote else None
 
     return everywhere(real, end_attempt)
 
@@ -461,4 +461,8 @@ def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
 def parents_go_before_their_children() -> list[Swap]:
     """Retention does not ask for children."""
     real = retention.is_due
-    return everywhere(real, lambda job, now, settings, has_children, version: real(job, now, settings, False, version))
+
+    def is_due(job: Any, now: float, settings: Any, has_children: bool, version_in_inbox: str | None) -> bool:
+        return bool(real(job, now, settings, False, version_in_inbox))
+
+    return everywhere(real, is_due)

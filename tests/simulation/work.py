@@ -95,7 +95,7 @@ def drawn_children(seed: str, job: str, attempt: int, how_many: int) -> list[dic
         spec = drawn_spec(draw, draw.choice(OF_CHILDREN))
         spec |= {"parent": job, "resources": {"cpu": 0.5}}
         if draw.random() < 0.5:
-            spec["id"] = f"{job[-9:]}.{number}"
+            spec["id"] = f"of.{job[-9:]}.{number}"
         if draw.random() < 0.2 and spec["name"] != "endless":
             spec["detached"] = True
         specs.append(spec)
