@@ -61,7 +61,7 @@ def test_a_file_dropped_into_the_bucket_with_other_tools_runs(root: str, tmp_pat
     spec = {"name": "dropped", "entrypoint": {"command": [sys.executable, "-c", "print('hello')"]}}
 
     def jobs() -> list[dict[str, Any]]:
-        return [json.loads(files.cat_file(key)) for key in files.find(f"{path}/jobs")]
+        return [json.loads(files.cat_file(key)) for key in files.find(f"{path}/jobs") if key.endswith(".json")]
 
     with agents(root, tmp_path):
         files.pipe_file(f"{path}/inbox/job.json", json.dumps(spec).encode())
