@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 
 from fray_agents.agent import Agent, AgentOptions
-from fray_coordinator import doorbell
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, each
 from fray_coordinator.protocol.heartbeat import paced
@@ -17,7 +16,7 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.repair import Repair
 from fray_layouts.names import Coordinator
 from fray_layouts.records import PassRecord, PoolView, Resources
-from tests.support.participants import agent_now, job_now, join, launch, passes
+from tests.support.participants import agent_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 
 
@@ -46,42 +45,6 @@ def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends() -> None:
         await passes(coordinator, 10.0)
         assert (await pass_now(user)).repaired_at > 0.0
         assert cluster.keys("pending/") == [entry_of(job).key()]
-
-    run(main)
-
-
-def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        coordinator = Pass(await cluster.core(), "p")
-
-        async def claimed() -> None:
-            held = await agent.claim()
-            await user.store.delete(entry_of(held.record).key())
-
-        cluster.ways[-1].before["list", "pending/"] = claimed
-        before = await user.store.get("pools/default/doorbell")
-        await coordinator.turn()
-        assert cluster.keys("pending/") == []
-        assert await user.store.get("pools/default/doorbell") == before
-        assert (await job_now(user, job.id)).status == "running"
-
-    run(main)
-
-
-def test_who_rings_just_after_another_waits_for_the_bell_and_one_ring_serves_both() -> None:
-    async def main(cluster: Cluster) -> None:
-        cores = [await cluster.core(local=False) for _ in range(20)]
-        await doorbell.ring(cores[0], "default")
-        for way in cluster.ways:
-            way.asked.clear()
-        begun = cluster.clock.wall()
-        await asyncio.gather(*(doorbell.ring(core, "default") for core in cores))
-        bell = await cores[0].store.get("pools/default/doorbell")
-        assert bell is not None
-        assert bell.updated > begun
-        assert sum(verb == "put" for way in cluster.ways for verb, _ in way.asked) == 1
 
     run(main)
 
