@@ -67,7 +67,9 @@ def _writes(asked: list[tuple[str, str]], job: str) -> int:
 
 
 def _reads(asked: list[tuple[str, str]], job: str) -> int:
-    of_the_job = sum(verb in ("get", "get_if_changed") and job in key for verb, key in asked)
+    of_the_job = sum(verb in ("get", "get_if_changed") and job in key for verb, key in asked) + asked.count(
+        ("get", BELL)
+    )
     bells_heard = asked.count(("get_if_changed", BELL)) - asked.count(("unchanged", BELL))
     return of_the_job + bells_heard
 
