@@ -87,6 +87,18 @@ async def runs_under_a_dead_agent(core: Core) -> str:
     return Jobs.key(job.id)
 
 
+async def entry_of_a_job_that_runs(core: Core) -> str:
+    job = await running_under(core, "live")
+    await an_agent(core, "live", holdings={job.id: Holding(attempt=1, phase="running")})
+    return entry_of(job).key()
+
+
+async def runs_under_an_agent_that_left(core: Core) -> str:
+    job = await running_under(core, "left")
+    await an_agent(core, "left", state="left")
+    return Jobs.key(job.id)
+
+
 async def runs_under_nobody(core: Core) -> str:
     return Jobs.key((await running_under(core, "nobody")).id)
 
@@ -95,6 +107,21 @@ async def a_child_of_an_ended_parent(core: Core) -> str:
     parent, child = await a_job(core), await a_job(core)
     await rewrite(core, parent, status="succeeded", ended_at=core.now())
     await core.store.delete(entry_of(parent).key())
+    await rewrite(core, child, parent=Parent(job=parent.id, attempt=1))
+    return Jobs.key(child.id)
+
+
+async def a_child_of_nobody(core: Core) -> str:
+    child = await a_job(core)
+    await rewrite(core, child, parent=Parent(job="parent-nobody", attempt=1))
+    return Jobs.key(child.id)
+
+
+async def a_child_of_an_earlier_attempt(core: Core) -> str:
+    parent, child = await running_under(core, "live"), await a_job(core)
+    await core.store.delete(entry_of(parent).key())
+    await rewrite(core, parent, attempt=2)
+    await an_agent(core, "live", holdings={parent.id: Holding(attempt=2, phase="running")})
     await rewrite(core, child, parent=Parent(job=parent.id, attempt=1))
     return Jobs.key(child.id)
 
@@ -137,8 +164,12 @@ async def a_blob_of_nobody(core: Core) -> str:
         (entry_of_nobody, "nobody needs any more"),
         (entry_of_an_earlier_attempt, "earlier attempt"),
         (runs_under_a_dead_agent, "under agent dead, which is dead"),
+        (entry_of_a_job_that_runs, "nobody needs any more"),
+        (runs_under_an_agent_that_left, "under agent left, which is left"),
         (runs_under_nobody, "under agent nobody, which is unknown"),
         (a_child_of_an_ended_parent, "no longer runs attempt 1"),
+        (a_child_of_nobody, "no longer runs attempt 1"),
+        (a_child_of_an_earlier_attempt, "no longer runs attempt 1"),
         (an_entry_of_nobody_s_child, "neither this parent nor this child"),
         (left_unadmitted, "neither admitted nor withdrawn"),
         (a_dead_agent_that_was_not_buried, "not all been put back"),
@@ -164,7 +195,7 @@ def test_a_trouble_is_found_and_repaired(make: Callable[[Core], Awaitable[str]],
 def test_what_only_a_person_can_judge_is_left_alone() -> None:
     async def test(core: Core) -> None:
         job = await a_job(core)
-        odd = [Jobs.key(job.id), "jobs/readme.txt", "pending/default/nonsense", "children/x"]
+        odd = [Jobs.key(job.id), Agents.key("odd"), "jobs/readme.txt", "pending/default/nonsense", "children/x"]
         old_entry = Pending("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
         its_own = [Work.log(job.id, 1, 0, 1), entry_of(job).key(), old_entry, "blobs/2020-01/perhaps-its-callable"]
         for key in its_own:
