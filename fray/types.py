@@ -245,7 +245,7 @@ class JobRequest:
         pending_timeout: seconds the job may wait to be started before it is stopped.
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
         priority: from -500 to 499; higher goes first.
-        namespace: scope of actor names; by default the launching job's, at the top level one named after the job.
+        namespace: scope of actor names; by default that of the cluster object that launches it.
         parent: job whose end ends this one; by default the job that launches it.
         detached: the job outlives the one that launches it.
         pool: group of agents that may run it.

@@ -18,7 +18,11 @@ class Cluster(Protocol):
 
     @property
     def namespace(self) -> Namespace:
-        """Scope of actor names for what is launched here; empty at the top level, where each job begins its own."""
+        """Scope of names for what is launched here, and of the actors found here.
+
+        What the cluster was opened with, else in one of its jobs that job's namespace, else FRAY_NAMESPACE, else one
+        of this object's own: a driver, its jobs and its actors find one another, and two drivers do not collide.
+        """
         ...
 
     def launch(self, request: JobRequest) -> JobId:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar, overload
 
 from fray.cluster.here import Here
 from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
@@ -17,15 +17,19 @@ from fray.cluster.launch import launch, launcher, prepare
 from fray.errors import JobFailed
 from fray.spec import to_spec
 from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
+from fray_agents.threads import task_environ
 from fray_coordinator import stopping, sync
+from fray_coordinator.clock import system_chance
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import all_jobs, read_job
 from fray_coordinator.store.metering import Usage
 from fray_layouts.records import JobRecord, Result
-from fray_layouts.spec import JobSpec
+from fray_layouts.spec import JobSpec, check_name
 
 log = logging.getLogger("fray")
+
+T = TypeVar("T")
 
 
 class StorageCluster:
@@ -33,18 +37,20 @@ class StorageCluster:
 
     Args:
         root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
-        namespace: scope of actor names for what is launched here.
+        namespace: scope of actor names for what is launched here; see `Cluster.namespace` for the default.
     """
 
     def __init__(self, root: str, namespace: str | None = None) -> None:
         self.root = root if "://" in root else Path(os.path.abspath(os.path.expanduser(root))).as_uri()
         self._namespace = namespace
+        self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_chance().token()}"
+        check_name("namespace", namespace or self._outside)
         self._core = sync.PerProcess(self._open)
 
     @property
     def namespace(self) -> Namespace:
         mine = launcher(self.root)
-        return Namespace(self._namespace or (mine.namespace if mine else ""))
+        return Namespace(self._namespace or (mine.namespace if mine else self._outside))
 
     def launch(self, request: JobRequest) -> JobId:
         return self.launch_many([request])[0]
@@ -101,6 +107,10 @@ class StorageCluster:
         """What this process has asked of the storage through this cluster since it was opened."""
         return sync.run(self._usage())
 
+    def run(self, work: Callable[[Core], Awaitable[T]]) -> T:
+        """A service of `fray_coordinator` on this cluster, run in the background loop; its result."""
+        return sync.run(self._work(work))
+
     def close(self) -> None:
         sync.run(self._close())
 
@@ -110,8 +120,8 @@ class StorageCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[type[StorageCluster], tuple[str, str | None]]:
-        return StorageCluster, (self.root, self._namespace)
+    def __reduce__(self) -> tuple[type[StorageCluster], tuple[str, str | None], dict[str, str]]:
+        return StorageCluster, (self.root, self._namespace), {"_outside": self._outside}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
@@ -120,6 +130,9 @@ class StorageCluster:
 
     async def _open(self) -> Core:
         return await open_core(self.root)
+
+    async def _work(self, work: Callable[[Core], Awaitable[T]]) -> T:
+        return await work(await self._core.get())
 
     async def _submit(self, specs: list[JobSpec], mine: Here | None) -> list[JobId]:
         return [JobId(done.job.id) for done in await launch(await self._core.get(), specs, mine)]

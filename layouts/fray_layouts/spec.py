@@ -175,10 +175,10 @@ def checked(spec: JobSpec) -> JobSpec:
         disk=parse_bytes("resources.disk", spec.resources.disk),
     )
     _check_storable("", msgspec.to_builtins(msgspec.structs.replace(spec, resources=resources)))
-    _check_name("name", spec.name)
+    check_name("name", spec.name)
     for field, longest in {"namespace": MAX_NAME, "pool": MAX_NAME, "parent": MAX_JOB_ID, "id": MAX_NAME}.items():
         if value := getattr(spec, field):
-            _check_name(field, value, longest)
+            check_name(field, value, longest)
     if len(spec.name) + 1 + len(spec.id) > MAX_JOB_ID:
         raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_JOB_ID - 1} characters together")
     _check_entrypoint(spec.entrypoint)
@@ -281,7 +281,8 @@ def _check_storable(field: str, value: object) -> None:
         raise InvalidInput(field, value, "give a smaller number")
 
 
-def _check_name(field: str, value: str, longest: int = MAX_NAME) -> None:
+def check_name(field: str, value: str, longest: int = MAX_NAME) -> None:
+    """Raise InvalidInput naming `field` unless `value` can be part of a key."""
     if len(value) > longest:
         raise InvalidInput(field, value, f"give at most {longest} characters")
     if not NAME.fullmatch(value):
@@ -313,7 +314,7 @@ def _check_resources(resources: ResourceSpec) -> None:
     if device.count < 1:
         raise InvalidInput("resources.device.count", device.count, "give at least 1, or leave the device out")
     if device.variant:
-        _check_name("resources.device.variant", device.variant, MAX_VARIANT)
+        check_name("resources.device.variant", device.variant, MAX_VARIANT)
 
 
 def _check_environment(environment: EnvironmentSpec) -> None:

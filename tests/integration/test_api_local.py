@@ -167,8 +167,7 @@ def test_children_inherit_the_namespace_and_see_their_cluster(cluster: LocalClus
 
     job = cluster.launch(call(parent, name="family"))
     namespace, kid, environ = cluster.result(job)
-    assert cluster.namespace == ""
-    assert namespace == environ["FRAY_NAMESPACE"] == cluster.poll(kid).namespace == "family"
+    assert namespace == environ["FRAY_NAMESPACE"] == cluster.poll(kid).namespace == cluster.namespace
     assert environ["FRAY_JOB_ID"] == kid
     assert environ["FRAY_JOB_NAME"] == "kid"
     assert environ["FRAY_CLUSTER_ADDRESS"] == cluster.root

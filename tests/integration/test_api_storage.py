@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import uuid
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,22 @@ def test_a_namespace_of_the_connection_is_given_to_jobs_that_name_none(cluster: 
     assert scoped.namespace == "team"
     assert scoped.poll(scoped.launch(a_request())).namespace == "team"
     assert scoped.poll(scoped.launch(a_request(namespace="own"))).namespace == "own"
+
+
+def test_every_driver_has_a_namespace_of_its_own_and_keeps_it_when_pickled(cluster: StorageCluster) -> None:
+    mine, other = cluster.namespace, StorageCluster(cluster.root).namespace
+    assert mine.startswith("driver-")
+    assert mine != other
+    assert pickle.loads(pickle.dumps(cluster)).namespace == mine == cluster.poll(cluster.launch(a_request())).namespace
+
+
+def test_the_environment_may_name_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_NAMESPACE", "shared")
+    assert StorageCluster("memory://x").namespace == "shared"
+    assert StorageCluster("memory://x", namespace="own").namespace == "own"
+    monkeypatch.setenv("FRAY_NAMESPACE", "../else")
+    with pytest.raises(InvalidInput, match="namespace"):
+        StorageCluster("memory://x")
 
 
 def test_waiting_without_an_agent_says_so(
