@@ -18,7 +18,7 @@ from fray_coordinator.protocol.claim import expired, overdue
 from fray_coordinator.protocol.retention import is_due
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_coordinator.records import Stored
+from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
 from fray_layouts.names import Child, Jobs, Pending
 from fray_layouts.records import JobRecord
@@ -80,10 +80,16 @@ class Repair:
         elif await self._outlived_its_parent(job):
             await families.stop_orphan(self.core, job)
         elif record.status == Status.PENDING and entry_of(record).key() not in entries:
-            await index.enter(self.core, record)
-            await doorbell.ring(self.core, record.spec.pool)
+            await self._enter_if_missing(job)
         elif record.status == Status.RUNNING and record.lease is not None and record.lease.agent not in alive:
             await index.put_back_if_orphaned(self.core, job)
+
+    async def _enter_if_missing(self, known: Stored[JobRecord]) -> None:
+        """Make the entry of a pending job that has none; one that was claimed since it was read has lost it rightly."""
+        job = record_of(await self.core.records.reread(known))
+        if job is not None and job.status == Status.PENDING and job.attempt == known.record.attempt:
+            await index.enter(self.core, job)
+            await doorbell.ring(self.core, job.spec.pool)
 
     def _parents(self) -> set[str]:
         """The jobs that others name as their parent: none of them goes before those."""

@@ -16,7 +16,7 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.repair import Repair
 from fray_layouts.names import Coordinator
 from fray_layouts.records import PassRecord, PoolView, Resources
-from tests.support.participants import agent_now, join, launch, passes
+from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 
 
@@ -45,6 +45,26 @@ def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends() -> None:
         await passes(coordinator, 10.0)
         assert (await pass_now(user)).repaired_at > 0.0
         assert cluster.keys("pending/") == [entry_of(job).key()]
+
+    run(main)
+
+
+def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        coordinator = Pass(await cluster.core(), "p")
+
+        async def claimed() -> None:
+            held = await agent.claim()
+            await user.store.delete(entry_of(held.record).key())
+
+        cluster.ways[-1].before["list", "pending/"] = claimed
+        before = await user.store.get("pools/default/doorbell")
+        await coordinator.turn()
+        assert cluster.keys("pending/") == []
+        assert await user.store.get("pools/default/doorbell") == before
+        assert (await job_now(user, job.id)).status == "running"
 
     run(main)
 
