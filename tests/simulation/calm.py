@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 BOUND = 1500.0
 """Virtual seconds from the end of the last fault in which every runnable job has ended and the inbox is empty."""
 
+LATE = 250.0
+"""Virtual seconds in which the last writes of the storm have landed and the repair has seen what came of them."""
+
 REST = 4500.0
 """Virtual seconds after which retention has removed what ended."""
 

@@ -118,19 +118,24 @@ class World:
             if host.process is not None:
                 self.loop.wake(host.process)
         begin = self.loop.now
-        while not calm.settled(self):
-            self.loop.advance(self.loop.now + 20)
-            if self.loop.now - begin > calm.BOUND:
-                calm.explain(self)
+        self._settle(begin)
         self.figures.calm_seconds = self.loop.now - begin
-        self._end_tasks_of_users()
+        while True:  # what was sent in the storm may land until then, and is a job then too
+            self.loop.advance(self.loop.now + calm.LATE)
+            if calm.settled(self):
+                break
+            self._settle(begin)
         calm.check(self)
         if self.scenario.rests:
             self.loop.advance(self.loop.now + calm.REST)
             calm.check_rest(self)
 
-    def _end_tasks_of_users(self) -> None:
-        self.loop.advance(self.loop.now + 250)
+    def _settle(self, begin: float) -> None:
+        """Until everything has ended, within the bound."""
+        while not calm.settled(self):
+            self.loop.advance(self.loop.now + 20)
+            if self.loop.now - begin > calm.BOUND:
+                calm.explain(self)
 
     def _sum_up(self) -> None:
         f = self.figures
