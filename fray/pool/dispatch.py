@@ -1,0 +1,209 @@
+"""Which worker gets which task: the one with the least to do, as soon as it has room.
+
+A worker whose tasks are quick is given several ahead, so that it never waits for the next one; never more than a few
+milliseconds' worth, so that no task waits behind a long one while other workers idle.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import InvalidStateError
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fray.errors import Permanent
+from fray.pool.tasks import Task
+
+AHEAD_SECONDS = 0.005
+MOST_AHEAD = 256
+_REMEMBERED = 16
+
+
+class TaskKillsWorkers(Permanent, RuntimeError):
+    """The task was given up: each worker that ran it died. Look at the workers' logs; it may need more memory."""
+
+
+class PoolClosed(Permanent, RuntimeError):
+    """The pool was shut down before the task was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A task came to its end on a worker, after `seconds` of its own: `value`, or what it raised."""
+
+    seconds: float
+    value: object = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The worker died. `started`: the first of its tasks may have run."""
+
+    why: str
+    started: bool = True
+
+
+class Worker(Protocol):
+    """Where tasks are sent; runs them one after the other, in order."""
+
+    def send(self, task: Task, ended: Callable[[Task, Done | Gone], None]) -> None:
+        """Start the task; `ended` is called once, from any thread."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Desk:
+    """One worker, what lies before it, and how long its latest tasks took in seconds."""
+
+    worker: Worker
+    tasks: deque[Task] = field(default_factory=deque)
+    pace: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def room(self) -> int:
+        slowest = max(self.pace, default=AHEAD_SECONDS)
+        return max(1, min(int(AHEAD_SECONDS / max(slowest, 1e-6)), MOST_AHEAD)) - len(self.tasks)
+
+
+class Dispatcher:
+    """All tasks that are not done, and the workers that do them.
+
+    Args:
+        max_deaths: workers that may die of one task before it is given up.
+        on_loss: told the name of each worker that is gone.
+    """
+
+    def __init__(self, max_deaths: int, on_loss: Callable[[str], None]) -> None:
+        self._max_deaths = max_deaths
+        self._on_loss = on_loss
+        self._lock = threading.Lock()
+        self._backlog: deque[Task] = deque()
+        self._desks: dict[str, _Desk] = {}
+        self._outbox: list[tuple[str, _Desk, Task]] = []
+        self._sending = False
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are now."""
+        return len(self._desks)
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks no worker has yet."""
+        return len(self._backlog)
+
+    def idle(self) -> list[str]:
+        """Names of the workers with nothing to do."""
+        with self._lock:
+            return [name for name, desk in self._desks.items() if not desk.tasks]
+
+    def submit(self, tasks: Iterable[Task]) -> None:
+        """Take tasks; they go out in this order."""
+        with self._lock:
+            self._backlog.extend(tasks)
+            self._assign_all()
+        self._send()
+
+    def join(self, name: str, worker: Worker) -> None:
+        """A worker is there; a name that is known already is left as it is."""
+        with self._lock:
+            if name not in self._desks:
+                self._desks[name] = _Desk(worker)
+            self._assign_all()
+        self._send()
+
+    def dismiss(self, name: str) -> bool:
+        """Send a worker nothing more, if it has nothing to do; whether it had nothing."""
+        with self._lock:
+            desk = self._desks.get(name)
+            if desk is None or desk.tasks:
+                return False
+            del self._desks[name]
+            return True
+
+    def close(self) -> None:
+        """Give up what is not done."""
+        with self._lock:
+            left = [*self._backlog, *(task for desk in self._desks.values() for task in desk.tasks)]
+            self._backlog.clear()
+            self._desks.clear()
+        for task in left:
+            _settle(task, Done(0.0, error=PoolClosed()))
+
+    def _assign_all(self) -> None:
+        while self._backlog and (free := self._freest()) is not None:
+            self._assign(*free, max(1, len(self._backlog) // len(self._desks)))
+
+    def _freest(self) -> tuple[str, _Desk] | None:
+        """The worker with the fewest tasks before it, if any has room."""
+        roomy = [(name, desk) for name, desk in self._desks.items() if desk.room() > 0]
+        return min(roomy, key=lambda item: len(item[1].tasks), default=None)
+
+    def _assign(self, name: str, desk: _Desk, most: int) -> None:
+        for _ in range(min(most, desk.room(), len(self._backlog))):
+            task = self._backlog.popleft()
+            if task.future.running() or task.future.set_running_or_notify_cancel():
+                desk.tasks.append(task)
+                self._outbox.append((name, desk, task))
+
+    def _send(self) -> None:
+        """Send what was assigned, outside of the lock.
+
+        A task may end while it is sent, and its end lead back here: whoever sends already goes on with what that adds.
+        """
+        while True:
+            with self._lock:
+                if self._sending or not self._outbox:
+                    return
+                self._sending, batch, self._outbox = True, self._outbox, []
+            for name, desk, task in batch:
+                desk.worker.send(task, functools.partial(self._ended, name, desk))
+            with self._lock:
+                self._sending = False
+
+    def _ended(self, name: str, desk: _Desk, task: Task, end: Done | Gone) -> None:
+        if isinstance(end, Gone):
+            self._lost(name, desk, end)
+            return
+        with self._lock:
+            if task not in desk.tasks:
+                return
+            desk.tasks.remove(task)
+            desk.pace.append(end.seconds)
+            if self._desks.get(name) is desk:
+                self._assign(name, desk, len(self._backlog))
+        self._send()
+        _settle(task, end)
+
+    def _lost(self, name: str, desk: _Desk, end: Gone) -> None:
+        """What the worker had goes to others; the first of it is what the worker may have died of."""
+        condemned = None
+        with self._lock:
+            if self._desks.get(name) is not desk:
+                return
+            del self._desks[name]
+            first = desk.tasks[0] if desk.tasks else None
+            if first is not None and end.started:
+                first.deaths += 1
+                if first.deaths >= self._max_deaths:
+                    condemned = desk.tasks.popleft()
+            self._backlog.extendleft(reversed(desk.tasks))
+            self._assign_all()
+        self._send()
+        if condemned is not None:
+            text = f"it was given up: {condemned.deaths} workers died while they ran it, the last because: {end.why}"
+            _settle(condemned, Done(0.0, error=TaskKillsWorkers(text)))
+        self._on_loss(name)
+
+
+def _settle(task: Task, end: Done) -> None:
+    try:
+        if end.error is not None:
+            task.future.set_exception(end.error)
+        else:
+            task.future.set_result(end.value)
+    except InvalidStateError:
+        return  # the caller has cancelled it, or its pool is closed
