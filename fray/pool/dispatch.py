@@ -57,15 +57,19 @@ class Worker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Desk:
-    """One worker, what lies before it, and how long its latest tasks took in seconds."""
+    """One worker, what lies before it, how long its latest tasks took in seconds, and how many it may have at once."""
 
     worker: Worker
     tasks: deque[Task] = field(default_factory=deque)
     pace: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    limit: int = 1
 
     def room(self) -> int:
-        slowest = max(self.pace, default=AHEAD_SECONDS)
-        return max(1, min(int(AHEAD_SECONDS / max(slowest, 1e-6)), MOST_AHEAD)) - len(self.tasks)
+        return self.limit - len(self.tasks)
+
+    def learn(self, seconds: float) -> None:
+        self.pace.append(max(seconds, AHEAD_SECONDS / MOST_AHEAD))
+        self.limit = max(1, int(AHEAD_SECONDS / max(self.pace)))
 
 
 class Dispatcher:
@@ -172,7 +176,7 @@ class Dispatcher:
             if task not in desk.tasks:
                 return
             desk.tasks.remove(task)
-            desk.pace.append(end.seconds)
+            desk.learn(end.seconds)
             if self._desks.get(name) is desk:
                 self._assign(name, desk, len(self._backlog))
         self._send()
