@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fray.types import (
+    ANY_REGION,
     BinaryEntrypoint,
     CallableEntrypoint,
     CpuConfig,
@@ -99,7 +100,7 @@ def _pickles(value: object) -> bool:
 
 def _resources(resources: ResourceConfig) -> dict[str, Any]:
     for name, remedy in _LATER.items():
-        if value := getattr(resources, name):
+        if (value := getattr(resources, name)) and list(value) != [ANY_REGION]:
             raise InvalidInput(f"resources.{name}", value, remedy)
     return {
         "cpu": resources.cpu,

@@ -7,11 +7,14 @@ only then is it known what the cluster can honour. Sizes are bytes or text such 
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NewType
+from typing import TYPE_CHECKING, Any, Literal, NewType
 
+from fray.topology import TpuTopologyInfo as TpuTopologyInfo
+from fray.topology import get_tpu_topology as get_tpu_topology
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
 JobId = NewType("JobId", str)
 Namespace = NewType("Namespace", str)
 Size = int | str
+DeviceKind = Literal["cpu", "gpu", "tpu"]
+GpuType = str
+TpuType = str
+
+ANY_REGION = "*"
+"""As the only one of `ResourceConfig.regions`: wherever there is room."""
 
 
 class JobStatus(StrEnum):
@@ -40,7 +49,7 @@ class JobStatus(StrEnum):
 class CpuConfig:
     """No accelerator."""
 
-    kind: str = "cpu"
+    kind: DeviceKind = "cpu"
     variant: str = "cpu"
 
 
@@ -48,19 +57,19 @@ class CpuConfig:
 class GpuConfig:
     """GPUs of one host. variant: "h100", "a100-40gb" ..., "auto" for any."""
 
-    variant: str = "auto"
+    variant: GpuType = "auto"
     count: int = 1
-    kind: str = "gpu"
+    kind: DeviceKind = "gpu"
 
 
 @dataclass(frozen=True)
 class TpuConfig:
     """A TPU slice. variant: "v5litepod-16" ...; count: chips of one host."""
 
-    variant: str
+    variant: TpuType
     topology: str | None = None
     count: int = 1
-    kind: str = "tpu"
+    kind: DeviceKind = "tpu"
 
 
 DeviceConfig = CpuConfig | GpuConfig | TpuConfig
@@ -146,9 +155,19 @@ class ResourceConfig:
         return cls(cpu=cpu, device=GpuConfig(gpu_type, count), **_with_memory("16GB", others))
 
     @classmethod
-    def with_tpu(cls, tpu_type: str, slice_count: int = 1, **others: Any) -> ResourceConfig:
-        """`slice_count` slices of a TPU type such as "v5litepod-16"; `others` as for the class."""
-        return cls(device=TpuConfig(tpu_type), replicas=slice_count, **others)
+    def with_tpu(cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Any) -> ResourceConfig:
+        """`slice_count` slices of a TPU type such as "v5litepod-16"; of several types the first is preferred.
+
+        Raises:
+            InvalidInput: there is no such type, or several differ in machines or in chips of a machine.
+        """
+        first, *alternatives = [tpu_type] if isinstance(tpu_type, str) else tpu_type
+        shapes = {(info.vm_count, info.chips_per_vm) for info in map(get_tpu_topology, (first, *alternatives))}
+        if len(shapes) > 1:
+            raise InvalidInput("tpu_type", tpu_type, "all types must have as many machines, with as many chips each")
+        return cls(
+            device=TpuConfig(first), replicas=slice_count, device_alternatives=tuple(alternatives) or None, **others
+        )
 
 
 def _with_memory(default: str, others: dict[str, Any]) -> dict[str, Any]:
@@ -184,6 +203,29 @@ class EnvironmentConfig:
     ) -> EnvironmentConfig:
         """The same with None for what is not wanted."""
         return cls(env_vars or {}, extras or (), pip_packages or (), workspace, docker_image, secret_env_vars or {})
+
+
+_EXPECTED = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}
+_FORWARDED = ("HF_TOKEN", "WANDB_API_KEY")
+
+
+def create_environment(
+    workspace: str | None = None,
+    docker_image: str | None = None,
+    pip_packages: Sequence[str] | None = None,
+    env_vars: Mapping[str, str] | None = None,
+    extras: Sequence[str] | None = None,
+    secret_env_vars: Mapping[str, str] | None = None,
+) -> EnvironmentConfig:
+    """`EnvironmentConfig.create` with what training programs expect to find.
+
+    HF_DATASETS_TRUST_REMOTE_CODE and TOKENIZERS_PARALLELISM are set, HF_TOKEN and WANDB_API_KEY are taken from this
+    process, as secrets; `env_vars` and `secret_env_vars` win over all of them.
+    """
+    shown = {**_EXPECTED, **(env_vars or {})}
+    forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ and name not in shown}
+    secrets = {**forwarded, **(secret_env_vars or {})}
+    return EnvironmentConfig.create(shown, extras, pip_packages, workspace, docker_image, secrets)
 
 
 class Entrypoint:
@@ -250,6 +292,7 @@ class JobRequest:
         detached: the job outlives the one that launches it.
         pool: group of agents that may run it.
         id: makes launching idempotent: the same name and id find the job that was launched first.
+        actor: the job serves calls: two attempts of it never overlap, and a crash restarts it on its host.
     """
 
     name: str
@@ -269,6 +312,44 @@ class JobRequest:
     pool: str = "default"
     id: str | None = None
     health_check: HealthCheck | None = None
+    actor: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When a durable actor's state is written down; at least one of the three.
+
+    Such an actor defines `__checkpoint__()` and `__restore__(state)`, or `__getstate__()` and `__setstate__(state)`;
+    what the first returns is pickled. A restarted actor goes on from its last checkpoint.
+
+    Attributes:
+        calls: after every so many calls.
+        seconds: after so many seconds, if anything was called since.
+        replies: before each reply: a call that was answered is never lost.
+    """
+
+    calls: int | None = None
+    seconds: float | None = None
+    replies: bool = False
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """How an actor is run, and what its callers do when it dies.
+
+    Attributes:
+        max_concurrency: calls that run at once. With 1 the calls of one caller run in the order they were made.
+        max_restarts: restarts after its process crashed or its host went away, each counted by itself; None: without
+            limit. An exception from `__init__` ends the actor whatever this says.
+        max_task_retries: times that a call is made again although it may have begun in a process that then died; -1:
+            without limit. A call that did not begin is always made again.
+        checkpoint: makes the actor durable.
+    """
+
+    max_concurrency: int = 1
+    max_restarts: int | None = None
+    max_task_retries: int | None = None
+    checkpoint: CheckpointConfig | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from fray.cluster.local import LocalCluster
+from fray.cluster.local import LocalCluster, living
 from fray.cluster.storage import StorageCluster
 from fray_agents.threads import task_environ
 
@@ -23,6 +23,8 @@ def current_cluster() -> StorageCluster:
 
 def open_cluster(root: str) -> StorageCluster:
     """The cluster under a root (`gs://`, `s3://`, `file://`, a path, `memory://`), or "local"."""
+    if (private := living(root)) is not None:
+        return private
     with _lock:
         if root not in _open:
             _open[root] = LocalCluster() if root == "local" else StorageCluster(root)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -34,6 +35,14 @@ _PLENTY = 2**60
 _PATIENCE = 10.0
 """Seconds for killed tasks to be gone and their ends to be written."""
 
+_living: WeakValueDictionary[str, LocalCluster] = WeakValueDictionary()
+
+
+def living(root: str) -> LocalCluster | None:
+    """The cluster that this process made under `root`, while it is open: what runs in its threads launches there."""
+    found = _living.get(root)
+    return found if found is not None and found.here else None
+
 
 class LocalCluster(StorageCluster):
     """A cluster that lives and dies with this process; see `Cluster` for the methods.
@@ -52,6 +61,7 @@ class LocalCluster(StorageCluster):
         self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
         super().__init__(str(self._directory / "root"))
         self._owner = os.getpid()
+        self.use_processes = use_processes
         self._options = AgentOptions(
             capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
             work_dir=self._directory / "work",
@@ -63,6 +73,11 @@ class LocalCluster(StorageCluster):
         sync.at_exit(self.close)
         sync.run(self._core.get())
 
+    @property
+    def here(self) -> bool:
+        """Whether this process made it, rather than one that was forked."""
+        return os.getpid() == self._owner
+
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         ids = super().launch_many(requests)
         sync.run(self._poke())
@@ -70,7 +85,8 @@ class LocalCluster(StorageCluster):
 
     async def _open(self) -> Core:
         core = await open_core(self.root, _SETTINGS)
-        if os.getpid() == self._owner:
+        if self.here:
+            _living[self.root] = self
             self._agent = Agent(core, self._options)
             self._running = asyncio.create_task(self._agent.run())
             self._running.add_done_callback(_report)
@@ -81,8 +97,9 @@ class LocalCluster(StorageCluster):
             self._agent.poke()
 
     async def _close(self) -> None:
-        if os.getpid() != self._owner:
+        if not self.here:
             return
+        _living.pop(self.root, None)
         agent, running = self._agent, self._running
         self._agent = self._running = None
         if agent is not None and running is not None:

@@ -1,0 +1,13 @@
+"""Jobs and actors through one object: submit, wait, create.
+
+with set_current_client(StorageClient("gs://bucket/fray")) as client:
+    jobs = [client.submit(JobRequest(f"part-{i}", Entrypoint.from_callable(work, args=(i,)))) for i in range(100)]
+    wait_all(jobs)
+"""
+
+from fray.client.api import Client
+from fray.client.jobs import JobHandle, wait_all
+from fray.client.storage import StorageClient
+from fray.errors import JobAlreadyExists, JobFailed
+
+__all__ = ["Client", "JobAlreadyExists", "JobFailed", "JobHandle", "StorageClient", "wait_all"]

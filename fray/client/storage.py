@@ -1,0 +1,125 @@
+"""The client of a cluster in storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.client.jobs import JobHandle
+from fray.cluster.storage import StorageCluster
+from fray.errors import JobAlreadyExists
+from fray.types import ActorConfig, EnvironmentConfig, JobId, JobRequest, ResourceConfig
+from fray_coordinator.jobnames import job_named
+
+if TYPE_CHECKING:
+    from fray.actor import ActorGroup, ActorHandle, HostedActor
+
+T = TypeVar("T")
+
+
+class StorageClient:
+    """See `Client` for the methods. Pickles as the cluster's root and namespace.
+
+    Args:
+        cluster: the cluster, or its root URL. Names are those of the cluster's namespace.
+    """
+
+    def __init__(self, cluster: StorageCluster | str) -> None:
+        self._cluster = StorageCluster(cluster) if isinstance(cluster, str) else cluster
+
+    @property
+    def cluster(self) -> StorageCluster:
+        """The same jobs as a cluster shows them: results, lists, logs that are followed."""
+        return self._cluster
+
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
+        request = replace(request, resources=self._resources(request.resources))
+        namespace = request.namespace or self._cluster.namespace
+        if request.id is not None:
+            return JobHandle(self._cluster, self._cluster.launch(request))
+        job_id, goes_on = self._cluster.run(lambda core: job_named(core, namespace, request.name))
+        if goes_on and not adopt_existing:
+            raise JobAlreadyExists(request.name, JobHandle(self._cluster, JobId(job_id)))
+        own_id = job_id.removeprefix(f"{request.name}-")
+        return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
+
+    def create_actor(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle:
+        from fray.actor.create import create_actor
+
+        return create_actor(
+            self._cluster,
+            actor_class,
+            args,
+            kwargs,
+            name=name,
+            resources=self._resources(resources),
+            actor_config=actor_config,
+            environment=environment,
+        )
+
+    def create_actor_group(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        count: int,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> ActorGroup:
+        from fray.actor.create import create_actor_group
+
+        return create_actor_group(
+            self._cluster,
+            actor_class,
+            args,
+            kwargs,
+            name=name,
+            count=count,
+            resources=self._resources(resources),
+            actor_config=actor_config,
+            environment=environment,
+        )
+
+    def host_actor(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        actor_config: ActorConfig | None = None,
+        **kwargs: Any,
+    ) -> HostedActor:
+        from fray.actor.create import host_actor
+
+        return host_actor(self._cluster, actor_class, args, kwargs, name=name, actor_config=actor_config)
+
+    def shutdown(self, wait: bool = True) -> None:
+        self._cluster.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageClient) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[type[StorageClient], tuple[StorageCluster]]:
+        return StorageClient, (self._cluster,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cluster!r})"
+
+    def _identity(self) -> tuple[str, str]:
+        return self._cluster.root, self._cluster.namespace
+
+    def _resources(self, wanted: ResourceConfig | None) -> ResourceConfig:
+        return wanted or ResourceConfig()

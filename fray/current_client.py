@@ -1,0 +1,57 @@
+"""Which client this code works with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from fray.client.api import Client
+from fray.client.storage import StorageClient
+from fray.cluster.current import open_cluster
+from fray.cluster.local import LocalCluster
+from fray.local_backend import LocalClient
+from fray_agents.threads import task_environ
+
+_chosen: ContextVar[Client | None] = ContextVar("fray_client", default=None)
+_lock = threading.Lock()
+_default: LocalClient | None = None
+
+
+def current_client() -> Client:
+    """The client that was chosen by `set_current_client`, else that of the environment, else a `LocalClient`.
+
+    In a job, in an actor (its serving threads too) and in what they start as subprocesses the environment names the
+    cluster that runs them. Elsewhere FRAY_CLUSTER_SPEC may name one. The `LocalClient` is one for the whole process.
+    """
+    chosen = _chosen.get()
+    if chosen is not None:
+        return chosen
+    spec = task_environ().get("FRAY_CLUSTER_SPEC")
+    return _client_of(spec) if spec else _local()
+
+
+@contextmanager
+def set_current_client(client: Client) -> Iterator[Client]:
+    """Make `client` the current one within the block, for this thread or coroutine."""
+    token = _chosen.set(client)
+    try:
+        yield client
+    finally:
+        _chosen.reset(token)
+
+
+def _client_of(spec: str) -> StorageClient:
+    cluster = open_cluster(spec)
+    if isinstance(cluster, LocalCluster) and not cluster.use_processes:
+        return LocalClient(cluster=cluster)
+    return StorageClient(cluster)
+
+
+def _local() -> LocalClient:
+    global _default
+    with _lock:
+        if _default is None:
+            _default = LocalClient()
+        return _default

@@ -1,0 +1,49 @@
+"""The client for development: everything runs in threads of this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fray.client.jobs import JobHandle
+from fray.client.storage import StorageClient
+from fray.cluster.local import LocalCluster
+from fray.types import EnvironmentConfig, JobId, JobRequest, ResourceConfig
+from fray_coordinator.core import Core
+from fray_coordinator.lookup import all_jobs
+from fray_coordinator.protocol.transitions import is_terminal
+
+MANY = 1000
+
+
+class LocalClient(StorageClient):
+    """A private cluster of threads; see `Client` for the methods.
+
+    Arguments and results are pickled as everywhere; commands are processes. Devices, replicas and environments other
+    than variables are not looked at: what needs a TPU elsewhere is tried out here. Pickled, it is a `StorageClient`.
+
+    Args:
+        max_threads: jobs and actors that run at once; the others wait.
+        cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of its own.
+    """
+
+    def __init__(self, max_threads: int = MANY, *, cluster: LocalCluster | None = None) -> None:
+        super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
+
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
+        variables = EnvironmentConfig(request.environment.env_vars) if request.environment else None
+        return super().submit(replace(request, replicas=1, environment=variables), adopt_existing)
+
+    def shutdown(self, wait: bool = True) -> None:
+        if wait:
+            unfinished = self.cluster.run(_unfinished)
+            self.cluster.wait(unfinished)
+        super().shutdown(wait)
+
+    def _resources(self, wanted: ResourceConfig | None) -> ResourceConfig:
+        return ResourceConfig()
+
+
+async def _unfinished(core: Core) -> list[JobId]:
+    """The jobs that end by themselves; actors do not."""
+    jobs = await all_jobs(core, problems={})
+    return [JobId(job.id) for job in jobs if not is_terminal(job) and not job.spec.actor]

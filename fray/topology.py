@@ -1,0 +1,69 @@
+"""The TPU slices that Google Cloud offers: chips, hosts and virtual machines by the name of the type.
+
+The name of a v4 or v5p type counts cores, two a chip; that of a v5e (`v5litepod`) or v6e type counts chips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fray_layouts.errors import InvalidInput
+
+CHIPS_PER_VM = 4
+"""Of a slice on several hosts; a slice of one host is one machine whatever it holds."""
+
+
+@dataclass(frozen=True)
+class TpuTopologyInfo:
+    """A type of TPU slice.
+
+    Attributes:
+        name: such as "v5litepod-16".
+        chip_count: chips of the whole slice.
+        host_count: physical hosts.
+        vm_count: virtual machines, each with a process of its own.
+        chips_per_vm: chips that one process sees.
+    """
+
+    name: str
+    chip_count: int
+    host_count: int
+    vm_count: int
+    chips_per_vm: int
+
+
+def _slice(name: str, chips: int, chips_per_host: int) -> TpuTopologyInfo:
+    """A slice of several hosts, or of one if `chips` fit on it."""
+    per_vm = chips if chips <= chips_per_host and chips <= 8 else CHIPS_PER_VM
+    return TpuTopologyInfo(name, chips, -(-chips // chips_per_host), chips // per_vm, per_vm)
+
+
+_V4_CORES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_V5P_CORES = (8, 16, 32, 64, *range(128, 9985, 128), *range(10240, 12289, 128))
+_V5E_CHIPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_V6E_CHIPS = (1, 4, 8, 16, 32, 64, 128, 256)
+
+TPU_TOPOLOGIES: dict[str, TpuTopologyInfo] = {
+    info.name: info
+    for info in (
+        *(_slice(f"v4-{cores}", cores // 2, 4) for cores in _V4_CORES),
+        *(_slice(f"v5p-{cores}", cores // 2, 4) for cores in _V5P_CORES),
+        *(_slice(f"v5litepod-{chips}", chips, 8) for chips in _V5E_CHIPS),
+        *(_slice(f"v6e-{chips}", chips, 8 if chips <= 8 else 4) for chips in _V6E_CHIPS),
+    )
+}
+
+
+def get_tpu_topology(tpu_type: str) -> TpuTopologyInfo:
+    """The slice of that type.
+
+    Raises:
+        InvalidInput: (a ValueError) there is no such type.
+    """
+    if tpu_type not in TPU_TOPOLOGIES:
+        family = tpu_type.rpartition("-")[0]
+        known = [name for name in TPU_TOPOLOGIES if name.rpartition("-")[0] == family] or list(TPU_TOPOLOGIES)
+        raise InvalidInput(
+            "tpu_type", tpu_type, f"there are {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}"
+        )
+    return TPU_TOPOLOGIES[tpu_type]

@@ -1,0 +1,62 @@
+"""`fray.client` and its neighbours under the name that programs of the second version import."""
+
+from fray.actor import ActorConfig, ActorFuture, ActorGroup, ActorHandle, ActorMethod, current_actor
+from fray.client import Client, JobAlreadyExists, JobFailed, JobHandle, StorageClient, wait_all
+from fray.current_client import current_client, set_current_client
+from fray.local_backend import LocalClient
+from fray.types import (
+    ANY_REGION,
+    BinaryEntrypoint,
+    CallableEntrypoint,
+    CpuConfig,
+    DeviceConfig,
+    DeviceKind,
+    Entrypoint,
+    EnvironmentConfig,
+    GpuConfig,
+    GpuType,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+    TpuConfig,
+    TpuTopologyInfo,
+    TpuType,
+    create_environment,
+    get_tpu_topology,
+)
+
+__all__ = [
+    "ANY_REGION",
+    "ActorConfig",
+    "ActorFuture",
+    "ActorGroup",
+    "ActorHandle",
+    "ActorMethod",
+    "BinaryEntrypoint",
+    "CallableEntrypoint",
+    "Client",
+    "CpuConfig",
+    "DeviceConfig",
+    "DeviceKind",
+    "Entrypoint",
+    "EnvironmentConfig",
+    "GpuConfig",
+    "GpuType",
+    "JobAlreadyExists",
+    "JobFailed",
+    "JobHandle",
+    "JobRequest",
+    "JobStatus",
+    "LocalClient",
+    "ResourceConfig",
+    "StorageClient",
+    "TpuConfig",
+    "TpuTopologyInfo",
+    "TpuType",
+    "create_environment",
+    "current_actor",
+    "current_client",
+    "get_tpu_topology",
+    "set_current_client",
+    "wait_all",
+]

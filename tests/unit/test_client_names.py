@@ -1,0 +1,196 @@
+"""Jobs by name: who has a name, who may take it, and what is asked of the storage for a thousand of them."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from typing import Any
+
+import pytest
+
+from fray.client import JobAlreadyExists, JobFailed, JobHandle, StorageClient, wait_all
+from fray.cluster import StorageCluster
+from fray.current_client import current_client, set_current_client
+from fray.errors import InvalidInput
+from fray.types import ANY_REGION, Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
+from fray_coordinator.core import Core
+from fray_coordinator.jobnames import job_named
+from fray_coordinator.protocol.jobname import successor
+from fray_coordinator.records import record_of
+from fray_layouts.names import Jobs
+from fray_layouts.records import JobRecord, NameRecord, Settings, Stop
+from fray_layouts.spec import parse_spec
+
+WAIT = 600.0
+
+
+def a_request(name: str = "job", **fields: Any) -> JobRequest:
+    return JobRequest(name, Entrypoint.from_binary("true"), **fields)
+
+
+@pytest.fixture
+def client() -> StorageClient:
+    return StorageClient(StorageCluster(f"memory://{uuid.uuid4()}", namespace="team"))
+
+
+def a_job(status: str, stop: Stop | None = None) -> JobRecord:
+    spec = parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})
+    return JobRecord(id="job-1", spec=spec, status=status, stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("job", "now", "stays"),
+    [
+        (a_job("pending"), 9e9, True),
+        (a_job("running"), 9e9, True),
+        (a_job("running", Stop(at=1.0, reason="enough", by="user")), 0.0, False),
+        (a_job("succeeded"), 0.0, False),
+        (a_job("failed"), 0.0, False),
+        (None, WAIT - 1, True),
+        (None, WAIT + 1, False),
+    ],
+)
+def test_a_name_stays_with_a_job_that_goes_on_or_may_still_come(job: JobRecord | None, now: float, stays: bool) -> None:
+    known = NameRecord(job="job-1", since=0.0, incarnation=4)
+    taken = successor(known, job, "job-2", now, WAIT)
+    assert (taken is None) == stays
+    if taken is not None:
+        assert (taken.job, taken.incarnation, taken.since) == ("job-2", 5, now)
+
+
+def test_a_running_job_is_adopted_or_reported(client: StorageClient) -> None:
+    first = client.submit(a_request())
+    assert client.submit(a_request()) == first
+    with pytest.raises(JobAlreadyExists, match=first.job_id) as caught:
+        client.submit(a_request(), adopt_existing=False)
+    assert caught.value.handle == first
+    assert pickle.loads(pickle.dumps(caught.value)).job_name == "job"
+    assert isinstance(caught.value, RuntimeError)
+    assert len(client.cluster.list_jobs()) == 1
+
+
+def test_a_name_is_free_again_once_its_job_has_ended(client: StorageClient) -> None:
+    first = client.submit(a_request())
+    first.terminate()
+    second = client.submit(a_request(), adopt_existing=False)
+    assert (first.status(), second.status()) == (JobStatus.STOPPED, JobStatus.PENDING)
+    assert first != second
+
+
+def test_names_of_other_namespaces_do_not_matter(client: StorageClient) -> None:
+    other = StorageClient(StorageCluster(client.cluster.root, namespace="others"))
+    assert other.submit(a_request(), adopt_existing=False) != client.submit(a_request(), adopt_existing=False)
+    assert client.submit(a_request(namespace="others")) == other.submit(a_request())
+
+
+def test_who_finds_a_name_whose_submitter_died_submits_that_very_job(client: StorageClient) -> None:
+    promised, goes_on = client.cluster.run(lambda core: job_named(core, "team", "job"))
+    assert not goes_on
+    assert client.submit(a_request(), adopt_existing=False).job_id == promised
+
+
+def test_two_submitters_at_once_end_up_with_one_job(client: StorageClient) -> None:
+    """The second takes the name between the first one's read and its write."""
+
+    async def race(core: Core) -> tuple[tuple[str, bool], tuple[str, bool]]:
+        answers: list[tuple[str, bool]] = []
+        write = core.records.write
+
+        async def late(key: str, kind: Any, wanted: Any, current: Any) -> Any:
+            core.records.write = write  # type: ignore[method-assign]
+            answers.append(await job_named(core, "team", "job"))
+            return await write(key, kind, wanted, current)
+
+        core.records.write = late  # type: ignore[method-assign]
+        return await job_named(core, "team", "job"), answers[0]
+
+    first, second = client.cluster.run(race)
+    assert first == second
+
+
+def test_a_wrong_name_is_refused_before_anything_is_written(client: StorageClient) -> None:
+    with pytest.raises(InvalidInput, match="name"):
+        client.submit(a_request("../elsewhere"))
+    assert client.cluster.requests().writes <= 1, "the root's own settings"
+
+
+def test_an_id_of_the_users_own_is_the_users_own_matter(client: StorageClient) -> None:
+    assert client.submit(a_request(id="v1")) == client.submit(a_request(id="v1"), adopt_existing=False)
+
+
+def test_a_thousand_jobs_are_watched_with_a_handful_of_requests_a_second(client: StorageClient) -> None:
+    """With the settings of a bucket: where requests are free, looks are as frequent as they are quick."""
+    client.cluster.run(as_in_a_bucket)
+    handles = [client.submit(a_request("one"))]
+    handles += [JobHandle(client.cluster, job) for job in client.cluster.launch_many([a_request("many")] * 1000)]
+    before = client.cluster.requests()
+    with pytest.raises(TimeoutError, match="1001 of 1001"):
+        wait_all(handles, timeout=2.5)
+    spent = client.cluster.requests() - before
+    assert spent.writes == 0
+    assert spent.reads == len(handles), "each job is read once"
+    assert 0 < spent.lists <= 3 * 2, "two pages a look"
+
+
+async def as_in_a_bucket(core: Core) -> None:
+    core.store._backend.local = False
+    object.__setattr__(core, "settings", Settings())
+
+
+def test_one_failure_ends_the_wait_for_all(client: StorageClient) -> None:
+    jobs = [client.submit(a_request(f"part-{i}")) for i in range(3)]
+    jobs[1].terminate()
+    with pytest.raises(JobFailed, match=jobs[1].job_id) as caught:
+        wait_all(jobs)
+    assert (caught.value.job_id, caught.value.failed_status) == (jobs[1].job_id, JobStatus.STOPPED)
+    assert isinstance(caught.value, RuntimeError)
+    for job in jobs:
+        job.terminate()
+    assert wait_all(jobs, raise_on_failure=False) == [JobStatus.STOPPED] * 3
+    assert wait_all([]) == []
+
+
+def test_jobs_of_two_clusters_are_not_waited_for_in_one_call(client: StorageClient) -> None:
+    other = StorageClient("memory://other")
+    with pytest.raises(InvalidInput, match="one cluster"):
+        wait_all([client.submit(a_request()), other.submit(a_request())])
+
+
+def test_handles_and_clients_pickle(client: StorageClient) -> None:
+    job = client.submit(a_request())
+    again = pickle.loads(pickle.dumps(job))
+    assert (again, again.status()) == (job, JobStatus.PENDING)
+    assert pickle.loads(pickle.dumps(client)).submit(a_request()) == job
+
+
+def test_the_chosen_client_is_current_within_its_block(client: StorageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_CLUSTER_SPEC", client.cluster.root)
+    monkeypatch.setenv("FRAY_NAMESPACE", "outside")
+    found = current_client()
+    assert isinstance(found, StorageClient)
+    assert (found.cluster.root, found.cluster.namespace) == (client.cluster.root, "outside")
+    with set_current_client(client) as chosen:
+        assert current_client() is chosen is client
+    assert current_client() is not client
+
+
+def stored(client: StorageClient, job_id: str) -> JobRecord:
+    async def read(core: Core) -> JobRecord | None:
+        return record_of(await core.records.read(Jobs.key(job_id), JobRecord))
+
+    found = client.cluster.run(read)
+    assert found is not None
+    return found
+
+
+def test_what_programs_of_the_ecosystem_ask_for_is_accepted(
+    client: StorageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    environment = create_environment(env_vars={"TOKENIZERS_PARALLELISM": "true"})
+    job = client.submit(a_request(resources=ResourceConfig(regions=[ANY_REGION]), environment=environment))
+    spec = stored(client, job.job_id).spec
+    assert spec.environment.env_vars == {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "true"}
+    assert spec.environment.secret_env_vars == {"HF_TOKEN": "hunter2"}
+    with pytest.raises(InvalidInput, match=r"resources\.regions"):
+        client.submit(a_request("elsewhere", resources=ResourceConfig(regions=["us-central1"])))
