@@ -13,8 +13,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-
 from fray_coordinator.clock import Chance, Clock
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import (
@@ -201,29 +199,23 @@ class Store:
     async def _persist(self, verb: str, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it returns, while patience lasts."""
         deadline = self._clock.boottime() + self.patience
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except Refused as error:
+                raise StoreRefused(f"{verb} {self.root}/{key}: {error}") from error
+            except (NotApplied, Unknown) as error:
+                wait = self._wait(failures, error)
+                if self._clock.boottime() + wait > deadline:
+                    raise StoreUnavailable(
+                        f"{verb} {self.root}/{key}: no success within {self.patience:g} s, the last answer was: {error}"
+                    ) from error
+            failures += 1
+            await self._clock.sleep(wait)
 
-        def out_of_time(state: RetryCallState) -> bool:
-            return self._clock.boottime() + state.upcoming_sleep > deadline
-
-        retrying = AsyncRetrying(
-            sleep=self._clock.sleep,
-            wait=self._wait,
-            stop=out_of_time,
-            retry=retry_if_exception_type((NotApplied, Unknown)),
-            reraise=True,
-        )
-        try:
-            return await retrying(attempt)
-        except (NotApplied, Unknown) as error:
-            raise StoreUnavailable(
-                f"{verb} {self.root}/{key}: no success within {self.patience:g} s, the last answer was: {error}"
-            ) from error
-        except Refused as error:
-            raise StoreRefused(f"{verb} {self.root}/{key}: {error}") from error
-
-    def _wait(self, state: RetryCallState) -> float:
-        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
-        error = state.outcome.exception() if state.outcome else None
+    def _wait(self, failures_before: int, error: NotApplied | Unknown) -> float:
+        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0**failures_before)
         asked = error.after if isinstance(error, NotApplied) and error.after else 0.0
         return asked + longest * self._chance.uniform(0.5, 1.0)
 
