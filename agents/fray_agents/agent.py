@@ -297,6 +297,9 @@ class Agent:
                 job = record_of(await self._core.records.reread(held.job))
             except StoreUnavailable:
                 return
+            except BadRecord as error:  # its task goes on; what it was to do is not known
+                log.warning("%s cannot be looked at: %s", held.entry.job, error)
+                continue
             if not holds(job, held.entry.attempt, self.id):
                 held.ask_to_stop(0.0, "lost")
             elif job is not None and job.stop is not None:

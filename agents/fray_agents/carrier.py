@@ -76,7 +76,12 @@ class Carrier:
         self.started(True)
         if held.stop is not None:
             held.task.stop(*held.stop)
-        return await self._see_through(held, job.record)
+        try:
+            return await self._see_through(held, job.record)
+        except OSError as error:
+            held.task.kill()
+            await held.task.gone()
+            return Ending(Exit(kind="host-failed", message=f"the host failed while the task ran: {error}"))
 
     async def _see_through(self, held: Held, job: JobRecord) -> Ending:
         task = held.task

@@ -7,18 +7,21 @@ listed when the bell rang, when what was listed is used up and there is more, an
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_agents.candidates import STALE, Candidates
 from fray_agents.ledger import Held, Ledger
-from fray_coordinator.claims import Claimed, try_claim
+from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import where_to_list
 from fray_coordinator.store.api import NotModified
 from fray_layouts.names import Pending, Pools
+
+log = logging.getLogger("fray")
 
 LIST_LIMIT = 1000
 PAGES = 4
@@ -182,6 +185,10 @@ class Claimer:
             except StoreUnavailable:
                 in_doubt = True
                 await self.core.clock.sleep(self.core.jittered(1.0))
+            except BadRecord as error:  # one odd object must not keep the agent from all the others
+                log.warning("%s is not claimed: %s", entry.job, error)
+                answer = NotClaimed(self.core.now() + self.core.settings.repair_interval, 0)
+                break
             except BaseException:
                 self.ledger.remove(held)
                 raise

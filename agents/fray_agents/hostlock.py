@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import tempfile
 from dataclasses import dataclass
@@ -15,8 +16,11 @@ from pathlib import Path
 
 from fray_coordinator import burial
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord
+
+log = logging.getLogger("fray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,10 @@ async def _bury(core: Core, agent_id: str) -> bool:
         found = killed or await core.records.read(found.key, AgentRecord)
     if found is None:
         return False
-    await burial.bury(core, found)
+    try:
+        await burial.bury(core, found)
+    except BadRecord as error:
+        log.warning("not all jobs of %s were put back yet; the coordinator's pass goes on: %s", agent_id, error)
     return True
 
 

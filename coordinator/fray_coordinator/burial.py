@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fray_coordinator import index
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each_sound
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol.death import declare_dead, needs_burial
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
@@ -24,10 +25,17 @@ async def kill(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord] | 
 
 
 async def bury(core: Core, agent: Stored[AgentRecord]) -> None:
-    """Put back what the dead agent held and mark it buried once job and index agree for all of it."""
+    """Put back what the dead agent held and mark it buried once job and index agree for all of it.
+
+    Raises:
+        BadRecord: some of the jobs cannot be read; the others were put back.
+    """
     if not needs_burial(agent.record):
         return
-    await each(list(agent.record.holdings), lambda job: _settle(core, job, agent.record.id))
+    problems: dict[str, str] = {}
+    await each_sound(agent.record.holdings, lambda job: _settle(core, job, agent.record.id), problems)
+    if problems:
+        raise BadRecord("; ".join(problems.values()))
 
     def mark(now: AgentRecord | None) -> AgentRecord | None:
         return replace(now, buried=True) if now is not None and needs_burial(now) else None

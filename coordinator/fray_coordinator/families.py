@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fray_coordinator import stopping
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol.cascade import Verdict, verdict
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import is_terminal
@@ -26,11 +26,13 @@ async def end_children(core: Core, parent: str) -> int:
     """Stop the children of `parent` that may no longer run and forget those that have ended.
 
     Returns:
-        How many entries are left; a terminal parent's children are listed again until it is 0.
+        How many entries are left, those of children that cannot be read too; a terminal parent's children are listed
+        again until it is 0.
     """
     entries = [Child.parse(row.key) for row in await core.store.list(Child.prefix(parent))]
-    left = await each([e for e in entries if e is not None], lambda entry: _end_child(core, entry))
-    return sum(left)
+    unreadable: dict[str, str] = {}
+    left = await each_sound([e for e in entries if e is not None], lambda entry: _end_child(core, entry), unreadable)
+    return sum(left) + len(unreadable)
 
 
 async def _end_child(core: Core, entry: Child) -> bool:

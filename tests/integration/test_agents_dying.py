@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fray_coordinator import stopping
 from fray_coordinator.core import Core
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Jobs
 from tests.support.agents import (
     AgentProcess,
     agent_record,
@@ -206,5 +208,20 @@ time.sleep(600)
             assert record.exit is not None
             assert (record.exit.kind, record.exit.message) == ("stopped", "enough")
             assert not is_alive(pid)
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_died(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (dead,):
+            odd, sound = await launch(core, worker(tmp_path)), await launch(core, worker(tmp_path))
+            await _begun(tmp_path, 2)
+            dead.kill()
+            await core.store.put(Jobs.key(odd), b"{}", ANY)
+            (tmp_path / "go").touch()
+            with agents(core.root, tmp_path / "work"):
+                assert (await ended(core, sound)).status == "succeeded"
+                assert not (await agent_record(core, dead.id)).buried
 
     on_cluster(tmp_path / "root", act)

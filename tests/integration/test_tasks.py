@@ -87,6 +87,12 @@ def test_what_the_host_lacks_is_not_the_jobs_failure(tmp_path: Path) -> None:
         end_of(sh(tmp_path, "true"))  # the directory is not fresh
 
 
+def test_a_runner_that_cannot_go_on_ends_the_task_and_blames_the_host(tmp_path: Path) -> None:
+    end = end_of(sh(tmp_path, "rm -r ../log; echo something; sleep 60")).exit
+    assert end.kind == "host-failed"
+    assert "No such file" in end.message
+
+
 def test_the_environment_is_exactly_what_was_given(tmp_path: Path) -> None:
     only = TaskSpec(tmp_path, ["/usr/bin/env"], None, {"A": "1"}, None, 1.0)
     _, log = asyncio.run(run(only))

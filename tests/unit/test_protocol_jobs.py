@@ -196,6 +196,13 @@ def test_failing_to_start_spends_no_budget_and_avoids_the_host() -> None:
     assert after.avoid[0] == "h13"
 
 
+def test_a_host_that_fails_under_a_job_spends_no_failure_and_is_avoided() -> None:
+    record = running(spec={"max_retries_failure": 0, "max_retries_preemption": 1})
+    after = ended(replace(record, lease=replace(ME, host="full")), "host-failed")
+    assert (after.status, after.failures, after.preemptions, after.avoid) == ("pending", 0, 1, ["full"])
+    assert ended(again(after), "host-failed").status == "failed"
+
+
 def test_avoided_hosts_are_listed_once_latest_first_and_not_for_ever() -> None:
     hosts = ["a", "b", "a", *"cdefghij"]
     record = job()
@@ -285,7 +292,7 @@ def test_what_is_over_or_unknown_is_not_stopped(status: str) -> None:
     assert request_stop(job(str(status)), NOW, "enough") is None
 
 
-@pytest.mark.parametrize("kind", ["exited", "preempted", "start-failed", "stopped", "unhealthy"])
+@pytest.mark.parametrize("kind", ["exited", "preempted", "start-failed", "host-failed", "stopped", "unhealthy"])
 def test_a_job_with_a_wish_to_stop_never_gets_another_attempt(kind: str) -> None:
     asked = running(stop=Stop(at=NOW, reason="enough"), spec={"max_retries_failure": 5})
     for after in (ended(asked, kind), died(asked)):
@@ -300,7 +307,7 @@ def test_a_success_counts_against_a_stop_if_it_was_first(complete: bool, status:
     assert ended(asked, "success", complete_before_stop=complete).status == status
 
 
-KINDS = st.sampled_from(["success", "exited", "preempted", "start-failed", "lost", "stop"])
+KINDS = st.sampled_from(["success", "exited", "preempted", "start-failed", "host-failed", "lost", "stop"])
 
 
 @given(st.lists(KINDS, max_size=30), st.integers(0, 3), st.integers(0, 5))
@@ -317,7 +324,7 @@ def test_whatever_happens_attempts_grow_and_budgets_hold(kinds: list[str], failu
         assert after.attempt in (record.attempt, record.attempt + 1)
         assert after.failures <= failures + 1
         assert after.preemptions <= preemptions + 1
-        if kind in ("preempted", "start-failed"):
+        if kind in ("preempted", "start-failed", "host-failed"):
             assert after.failures == record.failures
         if record.stop is not None:
             assert after.attempt == record.attempt

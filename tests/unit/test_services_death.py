@@ -14,7 +14,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
-from fray_layouts.names import Agents, Coordinator
+from fray_layouts.names import Agents, Coordinator, Jobs
 from fray_layouts.records import AgentRecord, Holding, PassRecord, Settings, Suspect
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -215,6 +215,33 @@ def test_a_burial_that_was_cut_short_is_finished_by_the_next(step: tuple[str, st
         back = await job_now(user, job.id)
         assert (back.status, back.attempt) == ("pending", 2)
         assert cluster.keys("pending/") == [entry_of(back).key()]
+        assert (await agent_now(user, "a")).buried
+
+    run(main)
+
+
+def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, dead = await cluster.core(), await join(cluster, "a")
+        odd, *sound = [(await launch(user)).id for _ in range(20)]
+        for _ in range(20):
+            held = await dead.claim(listed=False)
+            await user.store.delete(entry_of(held.record).key())
+        dead.holding = {job: Holding(attempt=1, phase="running") for job in (odd, *sound)}
+        await dead.beat()
+        lies = await user.store.get(Jobs.key(odd))
+        assert lies is not None
+        await user.store.put(Jobs.key(odd), b"{}", ANY)
+        await _declare_dead(user, "a")
+        watch = Watch(user)
+        await watch.look({})
+        assert {(await job_now(user, job)).status for job in sound} == {"pending"}
+        assert len(cluster.keys("pending/")) == len(sound)
+        assert odd in watch.problems[Agents.key("a")]
+        assert not (await agent_now(user, "a")).buried
+        await user.store.put(Jobs.key(odd), lies.data, ANY)
+        await watch.look({})
+        assert (await job_now(user, odd)).status == "pending"
         assert (await agent_now(user, "a")).buried
 
     run(main)

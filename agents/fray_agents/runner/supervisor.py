@@ -54,7 +54,7 @@ def _run(order: Order, agent: AgentPipe) -> dict[str, Any]:
         return task.run()
     except Exception as error:
         task.abandon()
-        return _end({"kind": "lost", "message": f"the task's runner failed: {error!r}"}, task.log_chunks)
+        return _end({"kind": "host-failed", "message": f"the task's runner failed: {error!r}"}, task.log_chunks)
 
 
 def _end(exit_fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:

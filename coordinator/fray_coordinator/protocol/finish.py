@@ -26,7 +26,8 @@ class Ending:
     """How an attempt ended, as its holder saw it.
 
     Attributes:
-        exit: its kind "success", "preempted" and "start-failed" decide what follows; any other is the job's failure.
+        exit: its kind "success", "preempted", "start-failed" and "host-failed" decide what follows; any other is the
+            job's failure.
         result: where the return value is, for a success.
         complete_before_stop: the result was complete before SIGTERM was sent for a stop.
     """
@@ -59,6 +60,8 @@ def finish(
             return _preempted(job, ending.exit, now, settings)
         case "start-failed":
             return _not_started(job, ending.exit, now, settings)
+        case "host-failed":
+            return _preempted(_elsewhere(job), ending.exit, now, settings)
     return _failed(job, ending.exit, now, settings)
 
 
@@ -93,9 +96,14 @@ def _preempted(job: JobRecord, end: Exit, now: float, settings: Settings) -> Job
 
 
 def _not_started(job: JobRecord, end: Exit, now: float, settings: Settings) -> JobRecord:
-    host = job.lease.host if job.lease else ""
-    tried = replace(job, start_failures=job.start_failures + 1, avoid=[host, *(h for h in job.avoid if h != host)][:8])
+    tried = replace(_elsewhere(job), start_failures=job.start_failures + 1)
     return _requeue(tried, end, now, _backoff(tried.start_failures, settings))
+
+
+def _elsewhere(job: JobRecord) -> JobRecord:
+    """The job, which avoids its host from now on."""
+    host = job.lease.host if job.lease else ""
+    return replace(job, avoid=[host, *(h for h in job.avoid if h != host)][:8])
 
 
 def _failed(job: JobRecord, end: Exit, now: float, settings: Settings) -> JobRecord:

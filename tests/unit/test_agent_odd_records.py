@@ -1,0 +1,86 @@
+"""One odd object keeps an agent from nothing else: job records that cannot be read, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator.core import Core
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Child, Jobs
+from fray_layouts.records import JobRecord, Resources
+from tests.support.faketask import fake
+from tests.support.participants import job_now, join, launch
+from tests.support.virtual import Cluster, run
+
+HOST = Resources(cpu=8000, memory=2**33, disk=2**33)
+SECONDS = {"quick": 1.0, "slow": 200.0}
+
+
+def with_an_agent(folder: Path, act: Callable[[Cluster, Core, asyncio.Task[object]], Awaitable[None]]) -> None:
+    """Run `act` with an agent that has joined; it must still be there at the end."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        options = AgentOptions(capacity=HOST, work_dir=folder, start_task=fake(folder, SECONDS))
+        agent = asyncio.create_task(Agent(await cluster.core(), options).run())
+        await asyncio.sleep(5)
+        await act(cluster, user, agent)
+        assert not agent.done(), agent
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+
+    run(main)
+
+
+async def spoil(core: Core, job: str) -> None:
+    await core.store.put(Jobs.key(job), b"{}", ANY)
+
+
+async def succeeded(core: Core, job: JobRecord) -> None:
+    async with asyncio.timeout(400):
+        while (await job_now(core, job.id)).status != "succeeded":
+            await asyncio.sleep(1)
+
+
+def test_an_agent_claims_what_it_can_read(tmp_path: Path) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        for way in cluster.ways:
+            way.cut = way is not cluster.ways[0]
+        odd, sound = [await launch(user, name="quick") for _ in range(2)]
+        await spoil(user, odd.id)
+        cluster.cut(False)
+        await succeeded(user, sound)
+        await asyncio.sleep(300)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_record_that_is_spoilt_while_its_job_runs_harms_no_other(tmp_path: Path) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        odd, sound = [await launch(user, name="slow") for _ in range(2)]
+        await asyncio.sleep(20)
+        assert {(await job_now(user, job.id)).status for job in (odd, sound)} == {"running"}
+        await spoil(user, odd.id)
+        await succeeded(user, sound)
+        assert (await job_now(user, sound.id)).attempt == 1
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path: Path) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        cluster.ways[1].cut = True
+        first = await join(cluster, "first")
+        parent = await launch(user, name="quick")
+        held = await first.claim()
+        child = await launch(user, attempt_of_parent=1, name="slow", parent=parent.id)
+        assert Child(parent.id, 1, child.id).key() in cluster.keys("children/")
+        await spoil(user, child.id)
+        await first.end(held, kind="preempted")
+        cluster.ways[1].cut = False
+        await succeeded(user, parent)
+
+    with_an_agent(tmp_path, act)
