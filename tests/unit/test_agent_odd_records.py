@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.core import Core
+from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY
 from fray_layouts.names import Child, Jobs
 from fray_layouts.records import JobRecord, Resources
@@ -40,9 +41,8 @@ async def spoil(core: Core, job: str) -> None:
 
 
 async def succeeded(core: Core, job: JobRecord) -> None:
-    async with asyncio.timeout(400):
-        while (await job_now(core, job.id)).status != "succeeded":
-            await asyncio.sleep(1)
+    ended = await wait_for(core, [job.id], timeout=400)
+    assert ended[job.id].status == "succeeded"
 
 
 def test_an_agent_claims_what_it_can_read(tmp_path: Path) -> None:
