@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources
@@ -91,6 +92,25 @@ class Work:
         return f"work/{job_id}/{attempt}/{replica}/result"
 
 
+class Checkpoints:
+    """`work/<job_id>/checkpoints/<actor>/<number>`: one create-only sequence for all attempts of a durable actor."""
+
+    @staticmethod
+    def prefix(job_id: str, actor: str) -> str:
+        return f"work/{job_id}/checkpoints/{actor}/"
+
+    @staticmethod
+    def key(job_id: str, actor: str, number: int) -> str:
+        """`number` counts from 1."""
+        return f"{Checkpoints.prefix(job_id, actor)}{number:012d}"
+
+    @staticmethod
+    def parse(key: str) -> int | None:
+        """The number of a key of a sequence; None for anything else that lies there."""
+        name = key.rpartition("/")[2]
+        return int(name) if re.fullmatch("[0-9]{12}", name) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What a pending job needs, as far as an agent must know to see from the key alone whether it fits."""
@@ -101,6 +121,7 @@ class Shape:
     device: str
     device_count: int
     on_demand: bool
+    actor: bool = False
 
     def resources(self) -> Resources:
         return Resources(
@@ -109,7 +130,7 @@ class Shape:
 
 
 _ENTRY = re.compile(rf"(\d{{3}})([{_ALPHABET}]{{9}})-([^~]+)~(\d+)~(.*)", re.ASCII)
-_SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(?:g(\d+)([A-Za-z0-9._-]+))?", re.ASCII)
+_SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g(\d+)([A-Za-z0-9._-]+))?", re.ASCII)
 _MIB = 1024 * 1024
 
 
@@ -130,7 +151,8 @@ class Pending:
 
     def key(self) -> str:
         s = self.shape
-        shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}" + ("o" if s.on_demand else "")
+        shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
+        shape += "o" * s.on_demand + "a" * s.actor
         if s.device:
             shape += f"g{s.device_count}{s.device}"
         return f"{Pending.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
@@ -164,14 +186,22 @@ class Pending:
         if entry is None or shape is None or not folder.startswith("pending/"):
             return None
         order, time, job, attempt, _ = entry.groups()
-        cpu, memory, disk, on_demand, count, device = shape.groups()
+        cpu, memory, disk, on_demand, actor, count, device = shape.groups()
         return Pending(
             pool=folder.removeprefix("pending/"),
             priority=499 - int(order),
             time=decode_time(time),
             job=job,
             attempt=int(attempt),
-            shape=Shape(int(cpu), int(memory) * _MIB, int(disk) * _MIB, device or "", int(count or 0), bool(on_demand)),
+            shape=Shape(
+                cpu=int(cpu),
+                memory=int(memory) * _MIB,
+                disk=int(disk) * _MIB,
+                device=device or "",
+                device_count=int(count or 0),
+                on_demand=bool(on_demand),
+                actor=bool(actor),
+            ),
         )
 
 
@@ -264,6 +294,48 @@ def _safe(version: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]", "", version)[:64]
 
 
+class Secrets:
+    """`secrets/`: who may read it may call actors. On local files only the owner may (`store.files`)."""
+
+    prefix = "secrets/"
+    rpc = "secrets/rpc.json"
+
+
+class Names:
+    """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor" and "queue"."""
+
+    @staticmethod
+    def key(namespace: str, kind: str, name: str) -> str:
+        return f"names/{namespace}/{kind}/{name}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`actors/<namespace>/<name>/<actor_id>.json`: where an actor can be called."""
+
+    namespace: str
+    name: str
+    actor_id: str
+
+    prefix: ClassVar[str] = "actors/"
+
+    def key(self) -> str:
+        return f"{Endpoint.folder(self.namespace, self.name)}{self.actor_id}.json"
+
+    @staticmethod
+    def folder(namespace: str, name: str) -> str:
+        """What the keys of all actors of this name begin with."""
+        return f"actors/{namespace}/{name}/"
+
+    @staticmethod
+    def parse(key: str) -> Endpoint | None:
+        """The endpoint a key names; None for anything else that lies under `actors/`."""
+        parts = key.removesuffix(".json").split("/")
+        if len(parts) != 4 or parts[0] != "actors" or not key.endswith(".json"):
+            return None
+        return Endpoint(*parts[1:])
+
+
 class Coordinator:
     """What the coordinator's pass keeps."""
 
@@ -287,3 +359,123 @@ class Blobs:
     def key(month: str, digest: str) -> str:
         """`month` as YYYY-MM of the storage's clock, so that old ones can be swept a folder at a time."""
         return f"blobs/{month}/{digest}"
+
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SEGMENT = re.compile(rf"([{_ALPHABET}]{{9}})([{_ALPHABET}]{{3}})([{_ALPHABET}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII)
+_LEASE = "~lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`<time><order><token>-<items>`: the name of a segment; text order is the order of the queue.
+
+    Attributes:
+        time: when it was named, storage's clock, to the millisecond.
+        order: tells apart what one producer named in one millisecond.
+        token: six base-32 digits that tell producers apart.
+        items: how many it holds.
+    """
+
+    time: float
+    order: int
+    token: str
+    items: int
+
+    def __str__(self) -> str:
+        order = encode_time(self.order / 1000)[-3:]
+        return f"{encode_time(self.time)}{order}{self.token}-{self.items}"
+
+    @staticmethod
+    def parse(text: str) -> Segment | None:
+        """None for what is no segment's name."""
+        found = _SEGMENT.fullmatch(text)
+        if found is None:
+            return None
+        time, order, token, items = found.groups()
+        return Segment(decode_time(time), round(decode_time(order) * 1000), token, int(items))
+
+    @staticmethod
+    def items_of(text: str) -> int:
+        """How many items the segment of this name holds."""
+        return int(text.rpartition("-")[2])
+
+    @staticmethod
+    def time_of(text: str) -> float:
+        """The time in a segment's name."""
+        return decode_time(text[:9])
+
+
+MOST_ORDERS = 32**3
+"""Names that one producer can make in one millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What belongs to one queue: everything under `prefix`.
+
+    That is `queues/<namespace>/<name>~<incarnation>/` in a cluster, and nothing where a root holds just one queue. A
+    segment lies in a folder of its second in a folder of its quarter of an hour, so that no local folder grows large.
+    """
+
+    prefix: str = ""
+
+    @staticmethod
+    def of(namespace: str, name: str, incarnation: int) -> Queues:
+        return Queues(f"{Queues.folder(namespace)}{name}~{incarnation}/")
+
+    @staticmethod
+    def folder(namespace: str) -> str:
+        return f"queues/{namespace}/"
+
+    @staticmethod
+    def checked(name: str) -> str:
+        """`name`, if a queue can be called so; else InvalidInput."""
+        if not QUEUE_NAME.fullmatch(name):
+            raise InvalidInput(
+                "queue name", name, "use at most 64 letters, digits, '-' and '_', no slashes and no dots"
+            )
+        return name
+
+    @property
+    def settings(self) -> str:
+        return f"{self.prefix}queue.json"
+
+    @property
+    def bell(self) -> str:
+        return f"{self.prefix}bell.json"
+
+    @property
+    def segments(self) -> str:
+        return f"{self.prefix}segments/"
+
+    @property
+    def all_large(self) -> str:
+        return f"{self.prefix}large/"
+
+    @property
+    def dead(self) -> Queues:
+        """The dead letters: a queue like any other."""
+        return Queues(f"{self.prefix}dead/")
+
+    def segment(self, segment: str) -> str:
+        return f"{self.segments}{segment[:5]}/{segment[5:7]}/{segment}"
+
+    def lease(self, segment: str) -> str:
+        """Sorts right behind its segment."""
+        return f"{self.segment(segment)}{_LEASE}"
+
+    def large(self, segment: str, item: int) -> str:
+        """An item that is an object of its own."""
+        return f"{self.all_large}{segment[:5]}/{segment}~{item}"
+
+    def parse(self, key: str) -> tuple[str, bool] | None:
+        """(segment, whether this is its lease) of a key under `segments`; None for anything else that lies there."""
+        name = key.rpartition("/")[2]
+        segment = name.removesuffix(_LEASE)
+        return (segment, name != segment) if _SEGMENT.fullmatch(segment) else None
+
+    def parse_large(self, key: str) -> tuple[str, int] | None:
+        """(segment, item) of a key under `all_large`."""
+        segment, _, item = key.rpartition("/")[2].partition("~")
+        return (segment, int(item)) if _SEGMENT.fullmatch(segment) and item.isdecimal() else None
