@@ -8,7 +8,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fray_agents.carrier import Carrier
 from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
+from fray_agents.reach import Reach, reach_of
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
@@ -27,6 +28,7 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol.claim import holds
+from fray_coordinator.protocol.schedule import HostKind
 from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Holding, Resources
@@ -59,6 +61,7 @@ class AgentOptions:
         preemption_grace: seconds between the SIGTERM to this agent and the end of its host.
         start_task: starts a task's processes.
         cwd: where tasks start; None: a fresh directory each.
+        reach: where servers on this host listen and are reached; None: as `reach_of` finds.
     """
 
     pool: str = "default"
@@ -68,6 +71,7 @@ class AgentOptions:
     preemption_grace: float = 25.0
     start_task: StartTask = Task.start
     cwd: str | None = None
+    reach: Reach | None = None
 
 
 class Agent:
@@ -82,6 +86,7 @@ class Agent:
         self._ledger = Ledger(options.capacity or discover(work_dir))
         self._lock = hostlock.take(core.root, self.id)
         self._host = socket.gethostname()
+        reach = options.reach or reach_of(core.store.local)
         record = AgentRecord(
             id=self.id,
             host=self._host,
@@ -91,6 +96,7 @@ class Agent:
             free=self._ledger.capacity,
             started_at=core.now(),
             preemptible=options.preemptible,
+            **asdict(reach),
         )
         self._heart = Heart(core, self._ledger, record, self._listed, self._mail)
         self._pass = Pass(core, self.id, lambda: self._heart.beat)
@@ -100,7 +106,7 @@ class Agent:
             self.id,
             self._host,
             options.pool,
-            options.preemptible,
+            HostKind(options.preemptible, reach.inbound),
             self._may_claim,
             self._take_over,
             lambda: self._pass.pool_slots(options.pool),
@@ -115,6 +121,7 @@ class Agent:
             self._deadline,
             self._start_worked,
             self._heart.trusts,
+            reach,
             options.cwd,
         )
         self._shift_ends = 0.0

@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fray_coordinator.protocol.schedule import shortage
+from fray_coordinator.protocol.schedule import HostKind, shortage
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import Resources
 
@@ -48,9 +48,9 @@ class Lane:
 
 @dataclass(slots=True)
 class Candidates:
-    """Entries that were listed and not tried. `preemptible`: of the host, as in `shortage`."""
+    """Entries that were listed and not tried. `host`: as in `shortage`."""
 
-    preemptible: bool
+    host: HostKind
     _lanes: dict[str, Lane] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
     _early: list[tuple[float, str]] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Candidates:
         """
         self._admit_due(now)
         while lanes := [
-            lane for lane in self._lanes.values() if lane.keys and not shortage(lane.shape, free, self.preemptible)
+            lane for lane in self._lanes.values() if lane.keys and not shortage(lane.shape, free, self.host)
         ]:
             first = min(lanes, key=lambda lane: lane.front)
             if (entry := Pending.parse(first.drawn(max(width, 1), draw))) is not None:

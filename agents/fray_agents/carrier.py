@@ -11,6 +11,7 @@ from pathlib import Path
 from fray_agents import health
 from fray_agents.environment import CHILDREN_MARK, task_environment
 from fray_agents.ledger import Held
+from fray_agents.reach import Reach
 from fray_agents.shipping import persist, ship_logs, ship_result
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import StartFailed, TaskExit, TaskSpec
@@ -35,6 +36,7 @@ class Carrier:
         deadline: boot time until which tasks may run unless the deadline is renewed.
         started: told after each start whether it worked.
         trusts: whether this agent's leases may be relied on now.
+        reach: where its servers listen and are reached.
         cwd: where tasks start; None: a fresh directory each.
     """
 
@@ -46,6 +48,7 @@ class Carrier:
     deadline: Callable[[], float]
     started: Callable[[bool], None]
     trusts: Callable[[], bool]
+    reach: Reach
     cwd: str | None = None
 
     async def carry(self, held: Held) -> None:
@@ -129,7 +132,7 @@ class Carrier:
             directory=directory,
             command=job.spec.entrypoint.command or None,
             callable_pickle=pickle,
-            env=task_environment(job, self.core.root, self.agent, directory),
+            env=task_environment(job, self.core.root, self.agent, directory, self.reach),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
             cwd=self.cwd,

@@ -17,7 +17,7 @@ from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol.heartbeat import paced
-from fray_coordinator.protocol.schedule import where_to_list
+from fray_coordinator.protocol.schedule import HostKind, where_to_list
 from fray_coordinator.store.api import NotModified
 from fray_layouts.names import Pending, Pools
 
@@ -64,7 +64,7 @@ class Claimer:
     agent: str
     host: str
     pool: str
-    preemptible: bool
+    kind: HostKind
     may_claim: Callable[[], bool]
     on_claimed: Callable[[Held], Awaitable[None]]
     pool_slots: Callable[[], int]
@@ -80,7 +80,7 @@ class Claimer:
     _quiet: float = 1.0
 
     def __post_init__(self) -> None:
-        self._candidates = Candidates(self.preemptible)
+        self._candidates = Candidates(self.kind)
 
     async def run(self) -> None:
         """Look for work for ever."""

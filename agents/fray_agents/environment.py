@@ -5,13 +5,30 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fray_agents.reach import Reach
 from fray_layouts.records import JobRecord
 
 CHILDREN_MARK = "children"
 """A file of this name in FRAY_TASK_DIR tells the agent that the task submitted children."""
 
 
-def task_environment(job: JobRecord, root: str, agent: str, directory: Path) -> dict[str, str]:
+ENDPOINTS_LIST = "endpoints"
+"""A file of this name in FRAY_TASK_DIR lists the keys of what the task has published; its agent removes them."""
+
+
+def note_endpoint(task_dir: str, key: str) -> None:
+    """Tell the agent, before it is published, that the task publishes an endpoint under `key`."""
+    with open(Path(task_dir, ENDPOINTS_LIST), "a", encoding="utf-8") as file:
+        file.write(f"{key}\n")
+
+
+def noted_endpoints(task_dir: Path) -> list[str]:
+    """What the task in this directory may have published."""
+    path = task_dir / ENDPOINTS_LIST
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+
+
+def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: Reach) -> dict[str, str]:
     """The agent's own environment, what the spec says, and the FRAY_* variables; later ones win.
 
     FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
@@ -33,4 +50,7 @@ def task_environment(job: JobRecord, root: str, agent: str, directory: Path) -> 
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),
         "FRAY_TASK_DIR": str(directory),
+        "FRAY_BIND_HOST": reach.bind,
+        "FRAY_ADVERTISE_HOST": reach.advertise,
+        "FRAY_NETWORK": reach.network,
     }

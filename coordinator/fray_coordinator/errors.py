@@ -38,3 +38,15 @@ class BadRecord(Permanent):
 
 class ParentNotRunning(Permanent):
     """The parent that a spec names does not run; a child needs a running parent."""
+
+
+class NameTaken(Permanent):
+    """Somebody has this name; choose another, delete it first, or ask for the existing one."""
+
+
+class Superseded(Permanent):
+    """A later incarnation or attempt has taken this one's place; this process should end."""
+
+
+class Fenced(Permanent):
+    """A later attempt of this actor goes on from its checkpoints; this process should end and send no more replies."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
-from fray_coordinator.protocol.schedule import shape_of, shortage
+from fray_coordinator.protocol.schedule import HostKind, shape_of, shortage
 from fray_coordinator.records import Stored
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import Agents, JobId, Jobs, Pending
@@ -84,13 +84,18 @@ def live_in(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> lis
     return [a.record for a in agents if a.record.pool == pool and a.record.state == "live" and not is_silent(a, now)]
 
 
+def kind_of(agent: AgentRecord) -> HostKind:
+    """What the agent's host is, as its record says."""
+    return HostKind(agent.preemptible, agent.inbound)
+
+
 def obstacle(job: JobRecord, live: Sequence[AgentRecord]) -> str:
     """Why none of `live`, the live agents of its pool, will ever start the pending job; "" if one could."""
     pool = job.spec.pool
     if not live:
         return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`"
     shape = shape_of(job.spec)
-    short = {agent.id: shortage(shape, agent.capacity, agent.preemptible) for agent in live}
+    short = {agent.id: shortage(shape, agent.capacity, kind_of(agent)) for agent in live}
     if not all(short.values()):
         return ""
     lacks = "; ".join(f"{agent}: {what}" for agent, what in short.items())
@@ -104,8 +109,8 @@ def why_waiting(job: JobRecord, live: Sequence[AgentRecord], now: float) -> list
     if now < job.not_before:
         return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
     shape = shape_of(job.spec)
-    able = [agent for agent in live if not shortage(shape, agent.capacity, agent.preemptible)]
-    short = {agent.id: agent.trouble or shortage(shape, agent.free, agent.preemptible) for agent in able}
+    able = [agent for agent in live if not shortage(shape, agent.capacity, kind_of(agent))]
+    short = {agent.id: agent.trouble or shortage(shape, agent.free, kind_of(agent)) for agent in able}
     return [f"{agent}: {what or 'has room and should claim it soon'}" for agent, what in short.items()]
 
 

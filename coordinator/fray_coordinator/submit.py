@@ -35,12 +35,16 @@ class Submitted:
     found: bool
 
 
-async def submit(core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | None = None) -> list[Submitted]:
+async def submit(
+    core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | None = None, ids: Sequence[str] = ()
+) -> list[Submitted]:
     """Submit jobs, sharing what they can: one look at each parent and one ring of each pool's doorbell.
 
     Args:
         specs: checked specs. One with an `id` finds the job that was submitted with that id before.
         attempt_of_parent: the parent's attempt that submits, as FRAY_ATTEMPT says; None: its current one.
+        ids: job ids that `JobId.fresh` made a moment ago for these specs, where they must be known before; none has
+            an `id` then.
 
     Raises:
         ParentNotRunning: a spec names a parent that has ended, or never was.
@@ -49,12 +53,14 @@ async def submit(core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | 
     named = sorted({spec.parent for spec in specs if spec.parent and attempt_of_parent is None})
     parents = dict(zip(named, await each(named, lambda parent: running_parent(core, parent)), strict=True))
 
-    async def one(spec: JobSpec) -> Submitted:
+    async def one(numbered: tuple[int, JobSpec]) -> Submitted:
+        number, spec = numbered
         parent = parents.get(spec.parent)
         attempt = parent.attempt if parent else attempt_of_parent if spec.parent else None
-        return await _submit_one(core, await _without_bulk(core, in_namespace(spec, parent)), attempt)
+        complete = await _without_bulk(core, in_namespace(spec, parent))
+        return await _submit_one(core, _record(core, complete, attempt, ids[number] if ids else ""))
 
-    done = await each(specs, one, at_once=32)
+    done = await each(enumerate(specs), one, at_once=32)
     pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
     await each(sorted(pools), lambda pool: doorbell.ring(core, pool))
     return done
@@ -91,8 +97,8 @@ async def _without_bulk(core: Core, spec: JobSpec) -> JobSpec:
     return replace(spec, entrypoint=replace(spec.entrypoint, callable=Callable(blob=key)))
 
 
-async def _submit_one(core: Core, spec: JobSpec, parent_attempt: int | None) -> Submitted:
-    job = _record(core, spec, parent_attempt)
+async def _submit_one(core: Core, job: JobRecord) -> Submitted:
+    spec = job.spec
     if spec.id and (earlier := await core.records.read(names.Jobs.key(job.id), JobRecord)) is not None:
         return Submitted(await _adopt(core, earlier, job), True)
     await enter_child(core, job)
@@ -105,13 +111,12 @@ async def _submit_one(core: Core, spec: JobSpec, parent_attempt: int | None) -> 
     return Submitted(job, False)
 
 
-def _record(core: Core, spec: JobSpec, parent_attempt: int | None) -> JobRecord:
+def _record(core: Core, spec: JobSpec, parent_attempt: int | None, job_id: str) -> JobRecord:
     now = core.now()
-    job_id = (
-        names.JobId.given(spec.name, spec.id) if spec.id else names.JobId.fresh(spec.name, now, core.chance.token())
-    )
+    if spec.id:
+        job_id = names.JobId.given(spec.name, spec.id)
     return JobRecord(
-        id=job_id,
+        id=job_id or names.JobId.fresh(spec.name, now, core.chance.token()),
         spec=spec,
         status=str(Status.PENDING),
         submitted_at=now,

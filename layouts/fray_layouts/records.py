@@ -254,6 +254,10 @@ class AgentRecord(Record, kw_only=True):
         trouble: why the agent claims nothing, for people.
         preemptible: the host may be taken away at any time.
         requests: what the process had asked of the storage before this beat: "writes", "lists", "reads", "deletes".
+        network: name of the network that its address belongs to; agents of one network reach one another.
+        bind: address that servers on this host listen on.
+        advertise: host name or address under which others reach them.
+        inbound: whether they can be reached at all; actors are not placed elsewhere.
     """
 
     id: str
@@ -272,6 +276,10 @@ class AgentRecord(Record, kw_only=True):
     trouble: str = ""
     preemptible: bool = False
     requests: dict[str, int] = {}
+    network: str = "default"
+    bind: str = ""
+    advertise: str = ""
+    inbound: bool = True
 
 
 class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -328,6 +336,91 @@ class Doorbell(Record, kw_only=True):
     """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only."""
 
     rung_at: float = 0.0
+
+
+class RpcKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A secret of the cluster. secret: base64; retired_at: when a newer one took its place, None for the newest."""
+
+    id: str
+    secret: str
+    created_at: float
+    retired_at: float | None = None
+
+
+class RpcKeys(Record, kw_only=True):
+    """`secrets/rpc.json`: what callers and actors authenticate one another with, newest first.
+
+    The newest key is for new connections; any listed one is accepted. Whoever meets an id that he does not know reads
+    this object again, so a new key may be used at once.
+    """
+
+    keys: list[RpcKey] = []
+
+
+class NameRecord(Record, kw_only=True):
+    """`names/<namespace>/<kind>/<name>.json`: who holds the name. Never deleted, so that incarnations only grow.
+
+    Attributes:
+        state: "held" or "free". A name that is held for a job that has ended is free too.
+        job: id of the job it is held for; "" for what needs none (a queue).
+        incarnation: raised by each taking.
+        attempt: the highest attempt of the job that has announced an endpoint under this incarnation; 0 before.
+        since: when it was taken.
+    """
+
+    state: str = "held"
+    job: str = ""
+    incarnation: int = 1
+    attempt: int = 0
+    since: float = 0.0
+
+
+class EndpointRecord(Record, kw_only=True):
+    """`actors/<namespace>/<name>/<actor_id>.json`: where an actor is called. A caller never goes back to a lower
+    (incarnation, attempt) of a name than it has seen.
+
+    Attributes:
+        job: the job that serves it; "" if a program outside of jobs does.
+        attempt: the job's attempt.
+        incarnation: of the name, or of the group whose name it is; 0 where names are not taken.
+        nonce: identity of the server, new with each start.
+        address: "host:port" as advertised.
+        unix: path of the server's Unix socket, for callers on `host`; "" if there is none.
+        host: identity of the host, equal for processes that share its file system and memory.
+        fingerprint: SHA-256 of the server's TLS certificate, in hex; "" without TLS.
+        metadata: whatever the actor's owner wants to tell.
+        published_at: when this was written.
+    """
+
+    namespace: str
+    name: str
+    actor_id: str
+    job: str = ""
+    attempt: int = 0
+    incarnation: int = 0
+    nonce: str
+    address: str
+    unix: str = ""
+    host: str = ""
+    fingerprint: str = ""
+    metadata: dict[str, Any] = {}
+    published_at: float = 0.0
+
+
+class CheckpointHead(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """First line of `work/<job_id>/checkpoints/<actor>/<number>`; the state's bytes follow.
+
+    Attributes:
+        attempt: of the job whose process wrote it.
+        writer: that process, unique.
+        fence: written to shut earlier attempts out, with the state that was restored.
+        empty: there is no state yet.
+    """
+
+    attempt: int
+    writer: str
+    fence: bool = False
+    empty: bool = False
 
 
 class Rejection(msgspec.Struct, kw_only=True):

@@ -15,18 +15,25 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import records, spec
+from fray_layouts import queues, records, spec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KINDS: dict[str, type[msgspec.Struct]] = {
     "agent": records.AgentRecord,
+    "checkpoint-head": records.CheckpointHead,
     "child-entry": records.ChildEntry,
     "cluster": records.Settings,
     "doorbell": records.Doorbell,
+    "endpoint": records.EndpointRecord,
     "job": records.JobRecord,
+    "name": records.NameRecord,
     "pass": records.PassRecord,
     "pending-entry": records.PendingEntry,
+    "queue": queues.QueueRecord,
+    "queue-lease": queues.QueueLease,
+    "queue-segment-header": queues.SegmentHeader,
     "rejection": records.Rejection,
+    "rpc-keys": records.RpcKeys,
     "spec": spec.JobSpec,
 }
 """Name of the schema's file, without `.json`, and the struct it describes."""
@@ -34,7 +41,7 @@ WRITTEN_BY_PEOPLE = frozenset({"spec"})
 
 _STRUCTS = {
     name: kind
-    for module in (records, spec)
+    for module in (queues, records, spec)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }

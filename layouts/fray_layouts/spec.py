@@ -117,6 +117,8 @@ class JobSpec(Spec, kw_only=True):
         parent: id of the job that ends this one when it ends.
         detached: the job outlives its parent.
         pool: group of agents that may run it.
+        actor: it serves calls: only agents that accept connections run it; it is killed as soon as its agent's leases
+            may no longer be relied on, and restarted on its host when it fails and has retries left.
     """
 
     name: str
@@ -135,6 +137,7 @@ class JobSpec(Spec, kw_only=True):
     parent: str = ""
     detached: bool = False
     pool: str = "default"
+    actor: bool = False
     health_check: HealthCheck | None = None
 
 

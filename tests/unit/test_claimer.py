@@ -9,6 +9,7 @@ from fray_agents.claimer import Claimer
 from fray_agents.ledger import Held, Ledger
 from fray_coordinator import index
 from fray_coordinator.core import Core, open_core
+from fray_coordinator.protocol.schedule import HostKind
 from fray_coordinator.stopping import stop
 from fray_coordinator.submit import submit
 from fray_layouts.records import JobRecord, Resources
@@ -30,8 +31,9 @@ async def first_claim(core: Core) -> Held:
     async def take(held: Held) -> None:
         found.set_result(held)
 
+    ledger, kind = Ledger(CAPACITY), HostKind()
     claimer = Claimer(
-        core, Ledger(CAPACITY), "agent", "host", "default", False, lambda: not found.done(), take, lambda: 8, lambda: 1
+        core, ledger, "agent", "host", "default", kind, lambda: not found.done(), take, lambda: 8, lambda: 1
     )
     search = asyncio.create_task(claimer.run())
     try:

@@ -21,7 +21,8 @@ mebibytes = st.integers(0, 2**40).map(lambda n: n * MIB)
 def shapes(draw: st.DrawFn) -> Shape:
     device = draw(st.sampled_from(["", "gpu", "gpu-h100", "tpu-v5litepod-16"]))
     count = draw(st.integers(1, 512)) if device else 0
-    return Shape(draw(st.integers(0, 10**8)), draw(mebibytes), draw(mebibytes), device, count, draw(st.booleans()))
+    cpu, flags = st.integers(0, 10**8), st.booleans()
+    return Shape(draw(cpu), draw(mebibytes), draw(mebibytes), device, count, draw(flags), draw(flags))
 
 
 @st.composite

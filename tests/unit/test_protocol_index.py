@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.index import Care, born_too_late, care_for
-from fray_coordinator.protocol.schedule import entry_of, shape_of, shortage, slots, take
+from fray_coordinator.protocol.schedule import HostKind, entry_of, shape_of, shortage, slots, take
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.names import JobId, Shape
 from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease, Resources, Settings
@@ -123,20 +124,23 @@ SMALL = Shape(cpu=1000, memory=GIB, disk=0, device="", device_count=0, on_demand
     ],
 )
 def test_a_shortage_names_what_is_short(wanted: dict[str, Any], what: str) -> None:
-    from dataclasses import replace as changed
-
-    found = shortage(changed(SMALL, **wanted), HOST, preemptible=False)
+    found = shortage(dataclasses.replace(SMALL, **wanted), HOST, HostKind())
     assert what in found
     assert bool(found) is bool(what)
 
 
 def test_a_job_that_must_not_be_preempted_shuns_preemptible_hosts() -> None:
-    from dataclasses import replace as changed
+    stay = dataclasses.replace(SMALL, on_demand=True)
+    assert shortage(stay, HOST, HostKind(preemptible=True)) == "a host that is not preemptible"
+    assert shortage(stay, HOST, HostKind()) == ""
+    assert shortage(SMALL, HOST, HostKind(preemptible=True)) == ""
 
-    stay = changed(SMALL, on_demand=True)
-    assert shortage(stay, HOST, preemptible=True) == "a host that is not preemptible"
-    assert shortage(stay, HOST, preemptible=False) == ""
-    assert shortage(SMALL, HOST, preemptible=True) == ""
+
+def test_an_actor_goes_where_it_can_be_called() -> None:
+    actor = dataclasses.replace(SMALL, actor=True)
+    assert shortage(actor, HOST, HostKind(inbound=False)).startswith("a host that accepts connections")
+    assert shortage(actor, HOST, HostKind()) == ""
+    assert shortage(SMALL, HOST, HostKind(inbound=False)) == ""
 
 
 def test_what_runs_is_taken_from_what_is_free() -> None:

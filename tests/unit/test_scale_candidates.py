@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fray_agents.candidates import STALE, Candidates
-from fray_coordinator.protocol.schedule import where_to_list
+from fray_coordinator.protocol.schedule import HostKind, where_to_list
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import Resources
 
@@ -26,7 +26,7 @@ def entries(*priorities: int, shape: Shape = SMALL, begin: int = 0) -> list[str]
 
 
 def candidates(keys: list[str]) -> Candidates:
-    made = Candidates(preemptible=False)
+    made = Candidates(HostKind())
     made.listed(keys)
     return made
 

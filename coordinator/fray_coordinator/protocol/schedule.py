@@ -8,6 +8,7 @@ Why not here: `entry_of` reads nothing but the record.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import JobRecord, Resources
@@ -25,6 +26,7 @@ def shape_of(spec: JobSpec) -> Shape:
         device="" if accelerator is None else "-".join(p for p in (accelerator.kind, accelerator.variant) if p).lower(),
         device_count=0 if accelerator is None else accelerator.count,
         on_demand=not wants.preemptible,
+        actor=spec.actor,
     )
 
 
@@ -34,10 +36,20 @@ def entry_of(job: JobRecord) -> Pending:
     return Pending(spec.pool, spec.priority, job.submitted_at, job.id, job.attempt, shape_of(spec))
 
 
-def shortage(shape: Shape, free: Resources, preemptible: bool) -> str:
-    """Why `shape` does not fit `free` on a host that is `preemptible` or not; "" if it fits."""
-    if shape.on_demand and preemptible:
+@dataclass(frozen=True, slots=True)
+class HostKind:
+    """What a host is, beside what it has. preemptible: it may be taken away; inbound: others can connect to it."""
+
+    preemptible: bool = False
+    inbound: bool = True
+
+
+def shortage(shape: Shape, free: Resources, host: HostKind) -> str:
+    """Why `shape` does not fit `free` on such a host; "" if it fits."""
+    if shape.on_demand and host.preemptible:
         return "a host that is not preemptible"
+    if shape.actor and not host.inbound:
+        return "a host that accepts connections, because it is an actor"
     if shape.cpu > free.cpu:
         return f"cpu: {shape.cpu / 1000:g} cores wanted, {free.cpu / 1000:g} free"
     for what in ("memory", "disk"):

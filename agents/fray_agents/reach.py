@@ -1,0 +1,41 @@
+"""Where servers on this host listen, and under which address others reach them: two settings."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+LOOPBACK = "127.0.0.1"
+ANYWHERE = ("", "0.0.0.0", "::")
+_SOMEWHERE = ("192.0.2.1", 9)
+"""An address that belongs to nobody: only the way to it is looked up, nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """As in `AgentRecord`: network, bind, advertise, inbound."""
+
+    network: str = "default"
+    bind: str = LOOPBACK
+    advertise: str = LOOPBACK
+    inbound: bool = True
+
+
+def reach_of(local: bool, network: str = "default", bind: str = "", advertise: str = "", inbound: bool = True) -> Reach:
+    """What was said, and for the rest: loopback where the cluster is this machine, else this host's own address.
+
+    Args:
+        local: the cluster's root is on this machine's files.
+    """
+    own = bind if bind not in ANYWHERE else LOOPBACK if local else host_address()
+    return Reach(network, bind or own, advertise or own, inbound)
+
+
+def host_address() -> str:
+    """The address of the interface that leads out of this host; loopback if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])

@@ -1,0 +1,141 @@
+"""Publishing where actors are called, finding them, and removing what outlived its job.
+
+Who may publish and what has outlived its job is decided in `protocol.naming`. An endpoint goes when its server
+withdraws it; else when its task has ended, by the agent; else by the repair, which removes again what a late write
+brought back: at most two repair intervals after the job's end, or after that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core, each, each_sound
+from fray_coordinator.errors import Superseded
+from fray_coordinator.protocol.naming import Rank, announced, belongs_to, may_replace, outlived_its_job, rank
+from fray_coordinator.records import Stored, record_of
+from fray_coordinator.store.api import Listed
+from fray_layouts.names import Endpoint, Jobs, Names
+from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+
+
+async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> EndpointRecord:
+    """Publish where an actor is called, over what its earlier attempts published; the record as written.
+
+    Args:
+        singleton: the actor is the only holder of its name, which was taken for its job (`naming.take`) in the
+            endpoint's incarnation. Others of a pool just publish, each under its own actor id.
+
+    Raises:
+        Superseded: a later attempt has published, or the name went to another.
+        StoreUnavailable: it was published, or not, or will be; call again.
+    """
+    key, wanted = _key(endpoint), replace(endpoint, published_at=core.now())
+    while True:
+        name = await _read_name(core, endpoint) if singleton else None
+        there = await core.records.read(key, EndpointRecord)
+        if not may_replace(record_of(there), endpoint):
+            raise _superseded(endpoint)
+        if singleton and not await _announce(core, name, endpoint):
+            continue
+        if (await core.records.write(key, EndpointRecord, wanted, there)).wrote:
+            return wanted
+
+
+async def withdraw(core: Core, endpoint: EndpointRecord) -> None:
+    """Remove what this server has published, if it is still there."""
+    await _remove_if(core, _key(endpoint), lambda found: found.nonce == endpoint.nonce)
+
+
+async def withdraw_all(core: Core, keys: Iterable[str], job: str, attempt: int) -> None:
+    """Remove what this attempt of the job, or an earlier one, has published under `keys`; other keys are left alone."""
+    ours = [key for key in keys if Endpoint.parse(key)]
+    await each(ours, lambda key: _remove_if(core, key, lambda found: belongs_to(found, job, attempt)))
+
+
+async def lookup(core: Core, namespace: str, name: str) -> list[EndpointRecord]:
+    """The endpoints of the name's latest incarnation, by actor id; who looks more than once keeps a `Lookup`."""
+    return await Lookup(core, namespace, name).look()
+
+
+@dataclass(slots=True)
+class Lookup:
+    """One caller's view of a name: reads only what changed, and never goes back behind what it has seen."""
+
+    core: Core
+    namespace: str
+    name: str
+    _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
+    _incarnation: int = 0
+    _seen: dict[str, Rank] = field(default_factory=dict)
+
+    async def look(self) -> list[EndpointRecord]:
+        """The endpoints now, by actor id: one listing, and a read for each that changed."""
+        prefix = Endpoint.folder(self.namespace, self.name)
+        rows = await self.core.store.list(prefix, versions=True)
+        found = await each([row for row in rows if Endpoint.parse(row.key)], self._read_row)
+        self._read = {stored.key: stored for stored in found if stored is not None}
+        for stored in self._read.values():
+            self.saw(stored.record)
+        return [stored.record for stored in self._read.values() if self.accepts(stored.record)]
+
+    def saw(self, endpoint: EndpointRecord) -> None:
+        """Remember that this actor was met, in a listing or in a reply."""
+        self._incarnation = max(self._incarnation, endpoint.incarnation)
+        self._seen[endpoint.actor_id] = max(self._seen.get(endpoint.actor_id, (0, 0)), rank(endpoint))
+
+    def accepts(self, endpoint: EndpointRecord) -> bool:
+        """Whether to connect to it and to take its replies: nothing later was seen under this name."""
+        return endpoint.incarnation >= self._incarnation and rank(endpoint) >= self._seen.get(endpoint.actor_id, (0, 0))
+
+    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
+        known = self._read.get(row.key)
+        if known is not None and known.version == row.version:
+            return known
+        return await self.core.records.read(row.key, EndpointRecord)
+
+
+async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:
+    """Every endpoint under the root, by namespace and name; `problems` gets those that cannot be read."""
+    keys = [row.key for row in await core.store.list(Endpoint.prefix) if Endpoint.parse(row.key)]
+    found = await each_sound(keys, lambda key: core.records.read(key, EndpointRecord), problems)
+    return [stored.record for stored in found if stored is not None]
+
+
+async def remove_if_outlived(core: Core, endpoint: Stored[EndpointRecord]) -> None:
+    """Remove an endpoint whose job does not run at its attempt; the job is read now, that is after the endpoint."""
+    record = endpoint.record
+    job = record_of(await core.records.read(Jobs.key(record.job), JobRecord)) if record.job else None
+    if outlived_its_job(record, endpoint.updated, job, core.now()):
+        await core.store.delete(endpoint.key, endpoint.version)
+
+
+async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:
+    """Raise the attempt in the name's record; False if someone wrote it meanwhile. Raises Superseded."""
+    wanted = announced(record_of(name), endpoint)
+    if wanted is None or name is None:
+        raise _superseded(endpoint)
+    return (await core.records.write(name.key, NameRecord, wanted, name)).wrote
+
+
+async def _read_name(core: Core, endpoint: EndpointRecord) -> Stored[NameRecord] | None:
+    return await core.records.read(Names.key(endpoint.namespace, "actor", endpoint.name), NameRecord)
+
+
+async def _remove_if(core: Core, key: str, wanted: Callable[[EndpointRecord], bool]) -> None:
+    found = await core.records.read(key, EndpointRecord)
+    if found is not None and wanted(found.record):
+        await core.store.delete(key, found.version)
+
+
+def _key(endpoint: EndpointRecord) -> str:
+    return Endpoint(endpoint.namespace, endpoint.name, endpoint.actor_id).key()
+
+
+def _superseded(endpoint: EndpointRecord) -> Superseded:
+    return Superseded(
+        f"actor {endpoint.name} in namespace {endpoint.namespace}: attempt {endpoint.attempt} of incarnation "
+        f"{endpoint.incarnation} is not the latest any more; this process should end"
+    )

@@ -1,0 +1,43 @@
+"""The secrets with which callers and actors authenticate one another: who may read the bucket may call.
+
+A new key may be used at once, because whoever meets an id that he does not know reads again. The one before stays
+accepted for a while, for callers that have not read the new one yet.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core
+from fray_layouts.names import Secrets
+from fray_layouts.records import RpcKey, RpcKeys
+
+KEPT = 86400.0
+"""Seconds that a key is accepted after a newer one took its place."""
+
+_BYTES = 32
+
+
+async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
+    """(id, secret) of the accepted keys, newest first; makes the first one where there is none."""
+    update = await core.records.update(
+        Secrets.rpc, RpcKeys, lambda found: None if found and found.keys else rotated(RpcKeys(), core.now(), KEPT)
+    )
+    assert update.stored is not None, "it was found or made"
+    return [(key.id, base64.b64decode(key.secret)) for key in update.stored.record.keys]
+
+
+async def rotate(core: Core, kept: float = KEPT) -> None:
+    """Make a new key, and drop those whose place was taken longer than `kept` seconds ago (0: all others)."""
+    await core.records.update(Secrets.rpc, RpcKeys, lambda found: rotated(found or RpcKeys(), core.now(), kept))
+
+
+def rotated(found: RpcKeys, now: float, kept: float) -> RpcKeys:
+    """The record with a new key, drawn from the operating system, at its head."""
+    secret = base64.b64encode(secrets.token_bytes(_BYTES)).decode()
+    fresh = RpcKey(id=secrets.token_hex(8), secret=secret, created_at=now)
+    old = [replace(key, retired_at=now if key.retired_at is None else key.retired_at) for key in found.keys]
+    return replace(found, keys=[fresh, *(key for key in old if now - (key.retired_at or now) < kept)])

@@ -1,0 +1,67 @@
+"""Taking names and giving them up. Who may is decided in `protocol.naming`."""
+
+from __future__ import annotations
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import NameTaken
+from fray_coordinator.protocol.naming import freed, is_held, taken
+from fray_coordinator.records import record_of
+from fray_layouts.names import Jobs, Names
+from fray_layouts.records import JobRecord, NameRecord
+
+
+async def take(core: Core, namespace: str, kind: str, name: str, job: str, exist_ok: bool = False) -> NameRecord:
+    """Take a name that nobody has: it was never taken, or given up, or held for a job that has ended.
+
+    Calling again for the same job finds what the first call made, so a call that failed may be repeated.
+
+    Args:
+        kind: "actor" or "queue".
+        job: id of the job that it is held for, which may be submitted after this, within a minute; "" for what needs
+            no job and is held until it is given up.
+        exist_ok: if somebody has the name, return his record: its `job` is not this one.
+
+    Raises:
+        NameTaken: somebody has the name, and `exist_ok` is false.
+        StoreUnavailable: unresolved; call again.
+    """
+    key = Names.key(namespace, kind, name)
+    current = await core.records.read(key, NameRecord)
+    while True:
+        found = record_of(current)
+        if found is not None and is_held(found, await _holder(core, found), core.now()):
+            if exist_ok or (job and found.job == job):
+                return found
+            raise NameTaken(f"the {kind} {name} in namespace {namespace} exists already{_by(found)}; {_REMEDY}")
+        written = await core.records.write(key, NameRecord, taken(found, job, core.now()), current)
+        current = written.stored
+        if written.wrote and current is not None:
+            return current.record
+
+
+async def free(core: Core, namespace: str, kind: str, name: str, incarnation: int) -> None:
+    """Give the name up, if this incarnation still has it."""
+    key = Names.key(namespace, kind, name)
+    await core.records.update(key, NameRecord, lambda found: freed(found, incarnation))
+
+
+async def read(core: Core, namespace: str, kind: str, name: str) -> NameRecord | None:
+    """The name's record, held or free; None if it was never taken."""
+    return record_of(await core.records.read(Names.key(namespace, kind, name), NameRecord))
+
+
+async def living(core: Core, namespace: str, kind: str, name: str) -> NameRecord | None:
+    """The name's record if somebody has it now."""
+    found = await read(core, namespace, kind, name)
+    return found if found is not None and is_held(found, await _holder(core, found), core.now()) else None
+
+
+_REMEDY = "choose another name, delete it first, or ask for the existing one"
+
+
+async def _holder(core: Core, found: NameRecord) -> JobRecord | None:
+    return record_of(await core.records.read(Jobs.key(found.job), JobRecord)) if found.job else None
+
+
+def _by(found: NameRecord) -> str:
+    return f", held by job {found.job}" if found.job else ""

@@ -1,0 +1,97 @@
+"""Names, and the endpoints published under them.
+
+Invariant: who has seen (incarnation, attempt) of a name never meets a lower one; one incarnation lives at a time.
+Unsafe: attempt 1 reads that no endpoint exists and freezes; attempt 2 publishes, and dies; its endpoint is removed;
+attempt 1 wakes and publishes. Or: two creators see a free name, and both believe that they hold it.
+Why not here: a name is taken by CAS, which raises its incarnation, and never deleted; a publication raises the attempt
+in the name's record before it writes the endpoint, on condition of what lay there before; and callers keep the
+highest pair they have seen. What a dead process still writes is removed again, because the removal is repeated.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+
+SUBMISSION_PATIENCE = 60.0
+"""Seconds after a name was taken that its holder's job may still be on its way."""
+
+KEPT_WITHOUT_JOB = 86400.0
+"""Seconds that an endpoint outside of jobs is kept after it was last written; its program writes it more often."""
+
+Rank = tuple[int, int]
+
+
+def rank(record: NameRecord | EndpointRecord) -> Rank:
+    """(incarnation, attempt): what orders everything that is published under a name."""
+    return record.incarnation, record.attempt
+
+
+def is_held(found: NameRecord | None, holder: JobRecord | None, now: float) -> bool:
+    """Whether somebody has the name.
+
+    Args:
+        holder: the record of the job that the name is held for, read after the name's; None if there is none.
+        now: the storage's clock.
+    """
+    if found is None or found.state != "held":
+        return False
+    if not found.job:
+        return True
+    if holder is None:
+        return now - found.since < SUBMISSION_PATIENCE
+    return not is_terminal(holder) and holder.stop is None
+
+
+def taken(found: NameRecord | None, job: str, now: float) -> NameRecord:
+    """The record once the name, which nobody has, is held for `job` in a new incarnation."""
+    return replace(
+        found or NameRecord(incarnation=0),
+        state="held",
+        job=job,
+        incarnation=found.incarnation + 1 if found else 1,
+        attempt=0,
+        since=now,
+    )
+
+
+def freed(found: NameRecord | None, incarnation: int) -> NameRecord | None:
+    """The record once this incarnation has given the name up; None if it does not have it."""
+    if found is None or found.state != "held" or found.incarnation != incarnation:
+        return None
+    return replace(found, state="free")
+
+
+def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord | None:
+    """The name's record once `endpoint` is announced; None if the name has gone to another, or to a later attempt."""
+    if found is None or found.state != "held" or found.job != endpoint.job:
+        return None
+    if found.incarnation != endpoint.incarnation or found.attempt > endpoint.attempt:
+        return None
+    return replace(found, attempt=endpoint.attempt)
+
+
+def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
+    """Whether `endpoint` may be written over what lies under its key."""
+    return found is None or rank(found) <= rank(endpoint)
+
+
+def outlived_its_job(endpoint: EndpointRecord, written: float, job: JobRecord | None, now: float) -> bool:
+    """Whether the endpoint is to be removed.
+
+    Args:
+        written: when it was last written, on the storage's clock, as is `now`.
+        job: its job's record, read after the endpoint; None if there is none.
+    """
+    if not endpoint.job:
+        return now - written > KEPT_WITHOUT_JOB
+    if job is None:
+        return True
+    return job.attempt > endpoint.attempt or job.status != Status.RUNNING
+
+
+def belongs_to(endpoint: EndpointRecord, job: str, attempt: int) -> bool:
+    """Whether the job's attempt, or an earlier one, published it."""
+    return endpoint.job == job and endpoint.attempt <= attempt
