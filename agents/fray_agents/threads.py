@@ -2,7 +2,8 @@
 
 A thread shares the process's environment, so its FRAY_* variables are in a context variable (`task_environ`). What it
 prints goes where the process prints. It cannot be killed: a stop raises `SystemExit` in it at its next Python
-instruction, and once the grace is over the attempt counts as ended while the thread goes on until it returns.
+instruction, unless it asked to be told (`on_stop`), and once the grace is over the attempt counts as ended while the
+thread goes on until it returns.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import ctypes
 import os
 import pickle
 import shutil
+import signal
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from queue import SimpleQueue
 
 from fray_agents.task import describe, encode
 from fray_agents.taskhandle import TaskHandle
@@ -30,6 +33,21 @@ def task_environ() -> Mapping[str, str]:
     return _environ.get() or os.environ
 
 
+def on_stop(tell: Callable[[], None]) -> None:
+    """Have `tell` called, in another thread, when the task that this code runs in is asked to end.
+
+    Without this a process ends by SIGTERM, and a thread is interrupted. Call it in the task's main thread.
+    """
+    task = _task.get()
+    if task is not None:
+        task.tell_instead(tell)
+        return
+    wishes: SimpleQueue[int] = SimpleQueue()  # a signal handler may put into it, whatever it interrupts
+    signal.signal(signal.SIGTERM, lambda number, frame: wishes.put(number))
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    threading.Thread(target=lambda: tell() if wishes.get() else None, name="fray-stop", daemon=True).start()
+
+
 class ThreadTask:
     """A callable in a thread; the members are those of `Task`. A command still is a process."""
 
@@ -39,6 +57,8 @@ class ThreadTask:
         self._spec = spec
         self._loop = asyncio.get_running_loop()
         self._why = ""
+        self._tell: Callable[[], None] = self._interrupt
+        self._telling = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
         if spec.timeout is not None:
             self._loop.call_later(spec.timeout, self.stop, spec.grace, "timeout")
@@ -60,10 +80,21 @@ class ThreadTask:
         """Ask the thread to end; after `grace` seconds the attempt counts as ended."""
         if self.exit.done():
             return
-        self._why = self._why or why
+        with self._telling:
+            self._why = self._why or why
+            self._tell()
+        self._loop.call_later(grace, self.kill)
+
+    def tell_instead(self, tell: Callable[[], None]) -> None:
+        """From now on a stop calls `tell` instead of interrupting the thread; at once, if it was stopped already."""
+        with self._telling:
+            self._tell = tell
+            if self._why:
+                tell()
+
+    def _interrupt(self) -> None:
         if self._thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
-        self._loop.call_later(grace, self.kill)
 
     def kill(self) -> None:
         """The attempt counts as ended, whatever the thread does."""
@@ -86,6 +117,7 @@ class ThreadTask:
 
     def _work(self) -> None:
         _environ.set(self._spec.env)
+        _task.set(self)
         try:
             end = self._call()
         except SystemExit as error:  # raised by the callable itself, or by `stop` in it
@@ -115,3 +147,6 @@ class ThreadTask:
         if not self.exit.done():
             end.exit.log_chunks = 0
             self.exit.set_result(end)
+
+
+_task: ContextVar[ThreadTask | None] = ContextVar("fray_thread_task", default=None)
