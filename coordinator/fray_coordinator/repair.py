@@ -1,7 +1,7 @@
 """The slow repair: everything that hints and indexes missed, found by listing.
 
 This, not the submitter, guarantees that no job is lost: `jobs/` is the truth, `pending/` and `children/` are derived.
-Only records whose version changed since the last repair are read.
+Only records whose version changed since the last repair are read, and of jobs that have ended little is kept in memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
-from fray_coordinator.protocol.retention import is_due
+from fray_coordinator.protocol.retention import due_at
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored, record_of
@@ -26,6 +26,15 @@ from fray_layouts.records import JobRecord
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is remembered of a job that has ended, of which there may be millions. `parent`: "" if it has none."""
+
+    version: str
+    due_at: float
+    parent: str
+
+
 @dataclass(slots=True)
 class Repair:
     """One participant's repairs. `problems` maps a key to what went wrong with it in the last run."""
@@ -34,47 +43,63 @@ class Repair:
     admission: Admission
     problems: dict[str, str] = field(default_factory=dict)
     _jobs: dict[str, Stored[JobRecord]] = field(default_factory=dict)
+    _ended: dict[str, Ended] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """How many jobs the last run saw."""
-        return len(self._jobs)
+        return len(self._jobs) + len(self._ended)
 
     async def run(self, live: Iterable[str]) -> None:
         """One repair. `live`: ids of the agents that a look just before saw alive."""
         self.problems = {}
         alive = frozenset(live)
         await self._read_jobs()
-        entries = [row.key for row in await self.core.store.list("pending/")]
+        entries = {row.key for row in await self.core.store.list("pending/")}
         children = [c for c in (Child.parse(row.key) for row in await self.core.store.list("children/")) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: families.end_children(self.core, parent))
         with_children = {child.parent for child in children} | self._parents()
-        await self._each(list(self._jobs), lambda key: self._mend_job(key, alive, set(entries), with_children))
-        await self._each([e for e in entries if not self._agrees(e)], self._tend)
+        await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
+        await self._each(list(self._jobs), lambda key: self._mend_job(key, alive, entries))
+        await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
 
     async def _read_jobs(self) -> None:
         rows = await self.core.store.list(Jobs.prefix, versions=True)
-        known = self._jobs
-        self._jobs = {}
+        jobs, ended = self._jobs, self._ended
+        self._jobs, self._ended = {}, {}
 
         async def read(row: Listed) -> None:
-            before = known.get(row.key)
+            if (gone := ended.get(row.key)) is not None and gone.version == row.version:
+                self._ended[row.key] = gone
+                return
+            before = jobs.get(row.key)
             unchanged = before is not None and before.version == row.version
-            job = before if unchanged else await self.core.records.read(row.key, JobRecord)
-            if job is not None:
-                self._jobs[row.key] = job
+            self._remember(before if unchanged else await self.core.records.read(row.key, JobRecord))
 
         await self._each([row for row in rows if Jobs.parse(row.key)], read, name=lambda row: row.key)
 
-    async def _mend_job(self, key: str, alive: frozenset[str], entries: set[str], parents: set[str]) -> None:
+    def _remember(self, job: Stored[JobRecord] | None) -> None:
+        if job is None:
+            return
+        if is_terminal(job.record):
+            self._ended[job.key] = Ended(job.version, due_at(job.record, self.core.settings), _attached_to(job.record))
+        else:
+            self._jobs[job.key] = job
+
+    def _is_due(self, key: str, parents: set[str]) -> bool:
+        return self.core.now() > self._ended[key].due_at and Jobs.parse(key) not in parents
+
+    async def _remove(self, key: str) -> None:
+        job = await self.core.records.read(key, JobRecord)
+        if job is not None:
+            await sweep.remove_job(self.core, job)
+
+    async def _mend_job(self, key: str, alive: frozenset[str], entries: set[str]) -> None:
         job = self._jobs[key]
         record = job.record
         if record.status == Status.UNADMITTED:
             await self.admission.settle_record(job)
-        elif is_terminal(record):
-            if is_due(record, self.core.now(), self.core.settings, record.id in parents, None):
-                await sweep.remove_job(self.core, job)
         elif overdue(record, self.core.now()):
             await stopping.stop_if(self.core, key, self._expired, known=job)
         elif await self._outlived_its_parent(job):
@@ -93,8 +118,7 @@ class Repair:
 
     def _parents(self) -> set[str]:
         """The jobs that others name as their parent: none of them goes before those."""
-        links = (job.record.parent for job in self._jobs.values())
-        return {link.job for link in links if link is not None and not link.detached}
+        return {_attached_to(job.record) for job in self._jobs.values()} | {job.parent for job in self._ended.values()}
 
     def _expired(self, job: JobRecord) -> JobRecord | None:
         return expired(job, self.core.now()) if overdue(job, self.core.now()) else None
@@ -112,7 +136,7 @@ class Repair:
         parent = self._jobs.get(Jobs.key(child.parent))
         job = self._jobs.get(Jobs.key(child.child))
         runs = parent is not None and parent.record.status == Status.RUNNING and parent.record.attempt == child.attempt
-        return not runs or job is None or is_terminal(job.record)
+        return not runs or job is None
 
     def _agrees(self, key: str) -> bool:
         """Whether the entry is the one that its pending job should have."""
@@ -132,3 +156,8 @@ class Repair:
         name: Callable[[T], str] = str,
     ) -> None:
         await each_sound(items, act, self.problems, name)
+
+
+def _attached_to(job: JobRecord) -> str:
+    """The id of the parent that may not go before the job; "" if there is none."""
+    return job.parent.job if job.parent is not None and not job.parent.detached else ""

@@ -57,7 +57,8 @@ class Watch:
         dead = [agent for agent in self.agents.values() if needs_burial(agent.record)]
         await each_sound(dead, lambda agent: burial.bury(self.core, agent), self.problems, lambda agent: agent.key)
         await self._forget_old()
-        self._known = {name: suspect for name, suspect in seen.items() if name in self.live()}
+        live = self.live()
+        self._known = {name: suspect for name, suspect in seen.items() if name in live}
         return self._known
 
     def silent(self) -> dict[str, Suspect]:

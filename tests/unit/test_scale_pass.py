@@ -14,7 +14,8 @@ from fray_coordinator.core import Core, each
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.repair import Repair
-from fray_layouts.names import Coordinator
+from fray_coordinator.watch import Watch
+from fray_layouts.names import Coordinator, Jobs
 from fray_layouts.records import PassRecord, PoolView, Resources
 from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -65,6 +66,42 @@ def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again() -> Non
         assert cluster.keys("pending/") == []
         assert await user.store.get("pools/default/doorbell") == before
         assert (await job_now(user, job.id)).status == "running"
+
+    run(main)
+
+
+def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet() -> None:
+    async def main(cluster: Cluster) -> None:
+        for number in range(30):
+            await join(cluster, f"a{number}")
+        watch = Watch(await cluster.core())
+        with mock.patch.object(Watch, "live", autospec=True, side_effect=Watch.live) as live:
+            await watch.look({})
+        assert live.call_count < 10
+
+    run(main)
+
+
+def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_child() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        parent = await launch(user)
+        held = await agent.claim()
+        child = await launch(user, parent=parent.id)
+        await agent.end(held)
+        coordinator = Pass(await cluster.core(), "p")
+        way = cluster.ways[-1]
+        await passes(coordinator, 200.0)
+        reads = way.asked.count(("get", Jobs.key(parent.id)))
+        await passes(coordinator, 200.0)
+        assert coordinator.repair.size == 2
+        assert way.asked.count(("get", Jobs.key(parent.id))) == reads
+        await cluster.clock.sleep(user.settings.retention + 60.0)
+        await passes(coordinator, 200.0)
+        left = cluster.keys("jobs/")
+        assert left == []
+        removed = [key for verb, key in way.asked if verb == "delete" and key.startswith("jobs/")]
+        assert removed == [Jobs.key(child.id), Jobs.key(parent.id)]
 
     run(main)
 
@@ -122,7 +159,7 @@ def test_the_larger_the_fleet_the_more_rarely_each_looks(live: int, seconds: flo
 def test_every_agent_of_a_large_fleet_asks_more_rarely(tmp_path: Path) -> None:
     """It is told the size of the fleet by the pass of another."""
 
-    async def main(cluster: Cluster) -> dict[str, float]:
+    async def main(cluster: Cluster) -> dict[str, int]:
         core = await cluster.core(local=False)
         way = cluster.ways[-1]
         held = PassRecord(holder="another", pools={"default": PoolView(agents=10_000, slots=10_000)})

@@ -30,7 +30,12 @@ def is_due(job: JobRecord, now: float, settings: Settings, has_children: bool, v
         return False
     if job.inbox is not None and job.inbox.version == version_in_inbox:
         return False
-    return now - (job.ended_at or job.submitted_at) > kept_for(settings)
+    return now > due_at(job, settings)
+
+
+def due_at(job: JobRecord, settings: Settings) -> float:
+    """The storage's time until which a job that has ended is kept."""
+    return (job.ended_at or job.submitted_at) + kept_for(settings)
 
 
 def mark(job: JobRecord) -> JobRecord | None:
