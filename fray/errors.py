@@ -74,6 +74,10 @@ class ActorUnavailableError(Permanent, RuntimeError):
     """
 
 
+class ActorNotFoundError(Temporary, ConnectionError):
+    """No actor of that name could be called in time; do the jobs that serve it run? Call again."""
+
+
 class CallInterrupted(Temporary, ConnectionError):
     """The actor's process died while the call may have been running, so it was not made again.
 
