@@ -479,3 +479,41 @@ class Queues:
         """(segment, item) of a key under `all_large`."""
         segment, _, item = key.rpartition("/")[2].partition("~")
         return (segment, int(item)) if _SEGMENT.fullmatch(segment) and item.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """`tasks/<namespace>/<name>~<incarnation>/...`: what belongs to the tasks of one worker pool, but for its queue."""
+
+    prefix: str
+
+    @staticmethod
+    def of(namespace: str, name: str, incarnation: int) -> Tasks:
+        return Tasks(f"tasks/{namespace}/{name}~{incarnation}/")
+
+    @property
+    def pool(self) -> str:
+        return f"{self.prefix}pool.json"
+
+    @property
+    def outcomes(self) -> str:
+        return f"{self.prefix}outcomes/"
+
+    def outcome(self, time: float, token: str) -> str:
+        """A batch of outcomes written at `time` (storage's clock); text order is time order."""
+        name = encode_time(time)
+        return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}{token[:_RANDOM_DIGITS]}"
+
+    def outcomes_after(self, time: float) -> str:
+        """What sorts right before the outcomes written from `time` on."""
+        name = encode_time(time)
+        return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
+
+    @staticmethod
+    def time_of(key: str) -> float:
+        """When the batch of this name was written."""
+        return decode_time(key.rpartition("/")[2][:_TIME_DIGITS])
+
+    def object(self, digest: str) -> str:
+        """An object that tasks share, named by its content."""
+        return f"{self.prefix}objects/{digest}"

@@ -1,0 +1,35 @@
+"""What the workers of a pool write: outcomes of tasks, many in one object, and the pool's own record."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fray_layouts.records import Record
+
+
+class PoolRecord(Record, kw_only=True):
+    """`pool.json`: what a later driver must know to go on with the pool.
+
+    Attributes:
+        jobs: ids of the worker jobs that were started and not yet found ended.
+    """
+
+    created_at: float = 0.0
+    jobs: list[str] = []
+
+
+class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True, array_like=True):
+    """One step of a task, in an object of many; the object is MessagePack, an array of these.
+
+    Attributes:
+        task: the key that the driver gave it.
+        kind: "value" (it returned), "item" (it yielded), "end" (it yielded all), "error" (it raised), "dead" (it was
+            given up after its processes died).
+        number: of an item, from 0.
+        data: the pickled value or exception; of "dead" and of an exception that cannot be pickled, its text.
+    """
+
+    task: str
+    kind: str
+    number: int = 0
+    data: bytes = b""
