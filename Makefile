@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-drain bench-startup simulate simulate-variants scale
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-drain bench-startup bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -61,6 +61,33 @@ bench-drain: $(VENV)/.demo
 
 bench-startup: $(VENV)/.demo
 	@$(BIN)/python benchmarks/startup.py
+
+# Real Zephyr, unchanged, on this project's client: two releases, each with a Python that it supports. About 700 MB.
+ZEPHYR := .build/zephyr
+ZEPHYR_OLD := 0.2.1.dev202605292307
+ZEPHYR_NEW := 0.2.227.dev40316220070
+PYTHON312 ?= $(or $(shell pyenv prefix 3.12 2>/dev/null),/usr)/bin/python3.12
+ZEPHYR_ENVIRONMENT := PYTHONPATH=.build/virtualenv $(PYTHON) tests/zephyr/environment.py
+
+$(ZEPHYR)/old/.ready: pyproject.toml | $(VENV)/bin/python
+	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/old $(ZEPHYR_OLD)
+	touch $@
+
+$(ZEPHYR)/new/.ready: pyproject.toml | $(VENV)/bin/python
+	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/new $(ZEPHYR_NEW) --python $(PYTHON312)
+	touch $@
+
+# Zephyr as it is published, with marin-fray, for comparison.
+$(ZEPHYR)/published/.ready: | $(VENV)/bin/python
+	$(ZEPHYR_ENVIRONMENT) $(ZEPHYR)/published $(ZEPHYR_NEW) --python $(PYTHON312) --published
+	touch $@
+
+zephyr: $(ZEPHYR)/old/.ready $(ZEPHYR)/new/.ready
+	$(ZEPHYR)/old/bin/python -m pytest tests/zephyr
+	$(ZEPHYR)/new/bin/python -m pytest tests/zephyr
+
+bench-zephyr: $(ZEPHYR)/new/.ready $(ZEPHYR)/published/.ready
+	@$(ZEPHYR)/new/bin/python benchmarks/zephyr.py --peer $(ZEPHYR)/published/bin/python
 
 # Simulated clusters under every fault, 20 minutes on two cores; docs/simulation.md says what it shows.
 simulate: $(VENV)/.dev

@@ -37,7 +37,8 @@ def build(directory: Path, version: str, python: str, published: bool) -> None:
 
 
 def install(interpreter: str, *what: str) -> None:
-    subprocess.run([interpreter, "-m", "pip", "install", "--quiet", *what], check=True)
+    """In isolation (-I): PYTHONPATH has virtualenv's own requirements, which pip would take for installed."""
+    subprocess.run([interpreter, "-I", "-m", "pip", "install", "--quiet", *what], check=True)
 
 
 if __name__ == "__main__":
