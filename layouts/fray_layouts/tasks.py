@@ -15,10 +15,10 @@ class PoolRecord(Record, kw_only=True):
     """
 
     created_at: float = 0.0
-    jobs: list[str] = []
+    jobs: list[str] = msgspec.field(default_factory=list)
 
 
-class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True, array_like=True):
+class Outcome(msgspec.Struct, omit_defaults=True, array_like=True):
     """One step of a task, in an object of many; the object is MessagePack, an array of these.
 
     Attributes:

@@ -1,0 +1,74 @@
+"""Outcomes of tasks: every one is found, once, however late its batch lands."""
+
+from __future__ import annotations
+
+import pytest
+
+from fray_coordinator import outcomes
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.store.api import ABSENT
+from fray_layouts.names import Tasks
+from fray_layouts.tasks import Outcome
+from tests.support.virtual import EPOCH, Cluster, run
+
+TASKS = Tasks.of("team", "tokenize", 1)
+
+
+def test_each_look_gives_what_came_since_the_one_before() -> None:
+    async def main(cluster: Cluster) -> None:
+        worker, driver = await cluster.core(), await cluster.core()
+        reader = outcomes.Reader(driver, TASKS)
+        assert await reader.look() == []
+        for number in range(3):
+            batch = [Outcome(f"task-{number}", "value", data=b"x"), Outcome(f"other-{number}", "error", data=b"y")]
+            await outcomes.write(worker, TASKS, batch)
+            await cluster.clock.sleep(1.0)
+            assert await reader.look() == batch
+        assert await reader.look() == []
+
+    run(main)
+
+
+def test_a_batch_that_lands_late_is_found_within_a_repair_interval() -> None:
+    async def main(cluster: Cluster) -> None:
+        worker, driver = await cluster.core(), await cluster.core()
+        reader = outcomes.Reader(driver, TASKS)
+        await cluster.clock.sleep(300.0)
+        await outcomes.write(worker, TASKS, [Outcome("new", "value")])
+        await reader.look()
+        late = TASKS.outcome(EPOCH + 10.0, "late00")
+        await outcomes.write(worker, TASKS, [Outcome("late", "value")])
+        [written] = [key for key in cluster.keys(TASKS.outcomes) if key not in reader._seen]
+        body = await worker.store.get(written)
+        assert body is not None
+        await worker.store.delete(written)
+        await worker.store.put(late, body.data, ABSENT)
+        assert await reader.look() == []
+        await cluster.clock.sleep(driver.settings.repair_interval)
+        assert await reader.look() == [Outcome("late", "value")]
+
+    run(main)
+
+
+def test_a_look_costs_one_list_while_nothing_comes() -> None:
+    async def main(cluster: Cluster) -> None:
+        worker, driver = await cluster.core(), await cluster.core()
+        reader = outcomes.Reader(driver, TASKS)
+        await outcomes.write(worker, TASKS, [Outcome("one", "value")])
+        await reader.look()
+        asked = len(cluster.ways[1].asked)
+        await reader.look()
+        assert [verb for verb, _ in cluster.ways[1].asked[asked:]] == ["list"]
+
+    run(main)
+
+
+def test_an_object_that_holds_no_outcomes_is_named() -> None:
+    async def main(cluster: Cluster) -> None:
+        driver = await cluster.core()
+        key = TASKS.outcome(EPOCH, "torn00")
+        await driver.store.put(key, b"{", ABSENT)
+        with pytest.raises(BadRecord, match=key):
+            await outcomes.Reader(driver, TASKS).look()
+
+    run(main)
