@@ -44,7 +44,7 @@ class Reader:
         """The outcomes that no earlier look has returned, oldest batch first. Raises StoreUnavailable, BadRecord."""
         now = self.core.clock.boottime()
         full = now >= self._full_look
-        after = None if full else self.tasks.outcomes_after(self._from - MARGIN)
+        after = None if full else self.tasks.outcomes_after(max(self._from - MARGIN, 0.0))
         keys = [row.key for row in await self.core.store.list(self.tasks.outcomes, after)]
         batches = await each([key for key in keys if key not in self._seen], self._read)
         self._seen.update(keys)
