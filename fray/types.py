@@ -353,6 +353,23 @@ class ActorConfig:
 
 
 @dataclass(frozen=True)
+class JobGroupConfig:
+    """Jobs that are launched together.
+
+    Attributes:
+        name: letters, digits, '-', '_' and '.'.
+        namespace: of all its jobs; by default that of the cluster object.
+        same_region: agents do not know their region yet; jobs of one `pool` run where that pool's agents are.
+        same_zone: a later release.
+    """
+
+    name: str
+    namespace: str | None = None
+    same_region: bool = True
+    same_zone: bool = False
+
+
+@dataclass(frozen=True)
 class JobInfo:
     """A job as it was when it was asked for. Times are seconds since the epoch on the storage's clock.
 

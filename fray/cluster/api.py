@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, overload
 
-from fray.types import JobId, JobInfo, JobRequest, Namespace
+from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace
 from fray_coordinator.follow import LogLine
 
 
@@ -36,6 +36,19 @@ class Cluster(Protocol):
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         """Submit many jobs in one call, which shares what their submissions have in common. Raises as `launch`."""
+        ...
+
+    def launch_group(
+        self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
+    ) -> list[JobId]:
+        """Submit jobs that belong together: all of them, or none if one request is wrong.
+
+        They start as there is room, not together: starting all or none comes in a later release.
+
+        Raises:
+            InvalidInput: as `launch`; or a reservation is named, or a namespace other than the group's: nothing was
+                submitted.
+        """
         ...
 
     def poll(self, job_id: JobId) -> JobInfo:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from fray.cluster.here import Here, here
+from fray.types import JobGroupConfig, JobRequest
 from fray_agents.environment import CHILDREN_MARK
 from fray_coordinator.core import Core
 from fray_coordinator.submit import Submitted, submit
-from fray_layouts.spec import JobSpec
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import JobSpec, check_name
 
 
 def launcher(root: str) -> Here | None:
@@ -40,3 +43,16 @@ async def launch(core: Core, specs: Sequence[JobSpec], mine: Here | None) -> lis
         submitted = await submit(core, [specs[number] for number in chosen], attempt)
         done.update(zip(chosen, submitted, strict=True))
     return [done[number] for number in range(len(specs))]
+
+
+def in_group(requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None) -> list[JobRequest]:
+    """The requests as members of the group; InvalidInput for what no group can have yet."""
+    check_name("group.name", group.name)
+    if reservation_id is not None:
+        raise InvalidInput("reservation_id", reservation_id, "reservations come in a later release; leave it out")
+    if group.same_zone:
+        raise InvalidInput("group.same_zone", True, "agents do not know their zone yet; use a pool for each zone")
+    for request in requests:
+        if group.namespace and request.namespace not in (None, group.namespace):
+            raise InvalidInput("namespace", request.namespace, f"the group's is {group.namespace}; say it once")
+    return [dataclasses.replace(request, namespace=group.namespace or request.namespace) for request in requests]

@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar, overload
 
 from fray.cluster.here import Here
 from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
-from fray.cluster.launch import launch, launcher, prepare
+from fray.cluster.launch import in_group, launch, launcher, prepare
 from fray.errors import JobFailed
 from fray.spec import to_spec
-from fray.types import JobId, JobInfo, JobRequest, JobStatus, Namespace
+from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, JobStatus, Namespace
 from fray_agents.threads import task_environ
 from fray_coordinator import stopping, sync
 from fray_coordinator.clock import system_chance
@@ -59,6 +59,11 @@ class StorageCluster:
         mine = launcher(self.root)
         specs = prepare([to_spec(request) for request in requests], mine, self.namespace)
         return sync.run(self._submit(specs, mine))
+
+    def launch_group(
+        self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
+    ) -> list[JobId]:
+        return self.launch_many(in_group(requests, group, reservation_id))
 
     def poll(self, job_id: JobId) -> JobInfo:
         return info_of(self.root, sync.run(self._read(job_id)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fray.cluster import Entrypoint, JobRequest, JobStatus, ResourceConfig, StorageCluster, open_cluster
+from fray.cluster import Entrypoint, JobGroupConfig, JobRequest, JobStatus, ResourceConfig, StorageCluster, open_cluster
 from fray.errors import FrayError, InvalidInput
 from fray_coordinator import follow, sync
 from fray_coordinator.errors import ParentNotRunning
@@ -37,6 +37,23 @@ def test_nothing_is_submitted_if_one_request_is_wrong(cluster: StorageCluster) -
     with pytest.raises(InvalidInput, match=r"resources\.cpu"):
         cluster.launch_many([a_request(), a_request(resources=ResourceConfig(cpu=-1))])
     assert cluster.list_jobs() == []
+
+
+def test_a_group_is_submitted_whole_or_not_at_all(cluster: StorageCluster) -> None:
+    refused: list[tuple[str, dict[str, Any], JobRequest]] = [
+        (r"resources\.cpu", {}, a_request(resources=ResourceConfig(cpu=-1))),
+        ("reservation_id", {"reservation_id": "r-1"}, a_request()),
+        ("same_zone", {"group": JobGroupConfig("rl", same_zone=True)}, a_request()),
+        ("namespace", {"group": JobGroupConfig("rl", namespace="lab")}, a_request(namespace="own")),
+        (r"group\.name", {"group": JobGroupConfig("../rl")}, a_request()),
+    ]
+    for field, options, wrong in refused:
+        with pytest.raises(InvalidInput, match=field):
+            cluster.launch_group([a_request(), wrong], **{"group": JobGroupConfig("rl"), **options})
+    assert cluster.list_jobs() == []
+    ids = cluster.launch_group([a_request("b"), a_request("a")], JobGroupConfig("rl", namespace="lab"))
+    assert [cluster.poll(job).name for job in ids] == ["b", "a"]
+    assert {cluster.poll(job).namespace for job in ids} == {"lab"}
 
 
 def test_jobs_are_listed_in_order_of_submission(cluster: StorageCluster) -> None:
