@@ -40,7 +40,7 @@ class ParentNotRunning(Permanent):
     """The parent that a spec names does not run; a child needs a running parent."""
 
 
-class NameTaken(Permanent):
+class NameTaken(Permanent, ValueError):
     """Somebody has this name; choose another, delete it first, or ask for the existing one."""
 
 
