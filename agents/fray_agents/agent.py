@@ -31,7 +31,7 @@ from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.schedule import HostKind
 from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
-from fray_layouts.records import AgentRecord, Holding, Resources
+from fray_layouts.records import AgentRecord, Holding, JobRecord, Resources
 
 log = logging.getLogger("fray")
 
@@ -121,6 +121,7 @@ class Agent:
             self._deadline,
             self._start_worked,
             self._heart.trusts,
+            self._may_claim,
             reach,
             options.cwd,
         )
@@ -247,25 +248,25 @@ class Agent:
 
     # --- trust and deadlines
 
-    def _deadline(self) -> float:
-        """Boot time until which tasks may run if they hear nothing more.
+    def _deadline(self, job: JobRecord) -> float:
+        """Boot time until which the job's task may run if it hears nothing more.
 
-        While the store does not answer, a live agent renews it step by step until the outage grace is over; a frozen
-        agent renews nothing, so its tasks end with its trust. It begins one interval early, or the tasks would be gone
-        before they hear of it; two intervals from then are still less than what an observer waits.
+        An actor ends with the trust in its lease, so that its callers do not find two. As for the others: while the
+        store does not answer, a live agent renews it step by step until the outage grace is over; a frozen agent renews
+        nothing, so its tasks end with its trust. It begins one interval early, or the tasks would be gone before they
+        hear of it; two intervals from then are still less than what an observer waits.
         """
         now, settings = self._core.clock.boottime(), self._core.settings
         trusted = self._heart.trusted_until
-        if self._heart.fenced.is_set() or now < trusted - settings.beat_interval:
+        if job.spec.actor or self._heart.fenced.is_set() or now < trusted - settings.beat_interval:
             return trusted
         return max(trusted, min(now + 2 * settings.beat_interval, trusted + settings.outage_grace))
 
     async def _hold_deadlines(self) -> None:
         while True:
-            deadline = self._deadline()
             for held in self._ledger.held.values():
-                if held.task is not None:
-                    held.task.set_deadline(deadline)
+                if held.task is not None and held.job is not None:
+                    held.task.set_deadline(self._deadline(held.job.record))
             await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
 
     # --- the index and the mail
@@ -281,9 +282,8 @@ class Agent:
             self._heart.leaving = True
 
     async def _delete_entry(self, held: Held) -> None:
-        assert held.job is not None, "only resolved claims get here"
         try:
-            await index.leave(self._core, held.job.record)
+            await index.leave(self._core, held.entry)
         except StoreUnavailable:
             held.entry_deleted = False
 
@@ -298,6 +298,7 @@ class Agent:
     async def _look_at_jobs(self) -> None:
         """Read the records of what is held: some are to be stopped, some are no longer ours."""
         for held in list(self._ledger.held.values()):
+            attempt = held.attempt
             if held.job is None or held.phase != "running":
                 continue
             try:
@@ -307,7 +308,9 @@ class Agent:
             except BadRecord as error:  # its task goes on; what it was to do is not known
                 log.warning("%s cannot be looked at: %s", held.entry.job, error)
                 continue
-            if not holds(job, held.entry.attempt, self.id):
+            if held.phase != "running" or held.attempt != attempt:  # it ended meanwhile
+                continue
+            if not holds(job, attempt, self.id):
                 held.ask_to_stop(0.0, "lost")
             elif job is not None and job.stop is not None:
                 held.ask_to_stop(job.spec.grace, "stopped")

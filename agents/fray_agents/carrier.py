@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fray_agents import health
-from fray_agents.environment import CHILDREN_MARK, task_environment
+from fray_agents.environment import CHILDREN_MARK, noted_endpoints, task_environment
 from fray_agents.ledger import Held
 from fray_agents.reach import Reach
 from fray_agents.shipping import persist, ship_logs, ship_result
@@ -18,6 +18,8 @@ from fray_agents.tasks import StartFailed, TaskExit, TaskSpec
 from fray_coordinator import families
 from fray_coordinator.core import Core
 from fray_coordinator.endings import end_attempt
+from fray_coordinator.endpoints import withdraw_all
+from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.records import Stored
 from fray_layouts.records import Exit, JobRecord
@@ -36,6 +38,7 @@ class Carrier:
         deadline: boot time until which tasks may run unless the deadline is renewed.
         started: told after each start whether it worked.
         trusts: whether this agent's leases may be relied on now.
+        may_restart: whether this agent is the one to start a failed actor again.
         reach: where its servers listen and are reached.
         cwd: where tasks start; None: a fresh directory each.
     """
@@ -45,23 +48,31 @@ class Carrier:
     work_dir: Path
     lock_fd: int | None
     start_task: StartTask
-    deadline: Callable[[], float]
+    deadline: Callable[[JobRecord], float]
     started: Callable[[bool], None]
     trusts: Callable[[], bool]
+    may_restart: Callable[[], bool]
     reach: Reach
     cwd: str | None = None
 
     async def carry(self, held: Held) -> None:
-        """Run the attempt and write how it ended; returns when nothing is left to do about it."""
+        """Run the attempt, and those by which the job is restarted here, until nothing is left to do about it."""
+        while (job := await self._carry_attempt(held)) is not None:
+            held.restart(job)
+            await self.core.clock.sleep(max(0.0, job.record.not_before - self.core.now()))
+
+    async def _carry_attempt(self, held: Held) -> Stored[JobRecord] | None:
+        """Run one attempt and write how it ended; the record, if the job is to be started here again."""
         assert held.job is not None, "a carried job was claimed"
-        held.directory = self.work_dir / f"{held.entry.job}~{held.entry.attempt}"
-        if held.entry.attempt > 1:
+        held.directory = self.work_dir / f"{held.entry.job}~{held.attempt}"
+        if held.attempt > 1:
             await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
         ending = await self._run(held, held.job)
         held.phase = "ending"
-        await self._end(held, held.job, ending)
+        after = await self._end(held, held.job, ending)
         if held.task is not None:
             await held.task.discard()
+        return after if after is not None and holds(after.record, held.attempt + 1, self.agent) else None
 
     async def _run(self, held: Held, job: Stored[JobRecord]) -> Ending:
         if held.stop is not None:
@@ -70,7 +81,7 @@ class Carrier:
             spec = await self._task_spec(held, job.record)
             if not self.trusts():  # frozen since the claim, perhaps: the job may be someone else's
                 return _not_started("preempted")
-            held.task = await self.start_task(spec, self.deadline(), self.lock_fd)
+            held.task = await self.start_task(spec, self.deadline(job.record), self.lock_fd)
         except (StartFailed, OSError) as error:
             self.started(False)
             return Ending(Exit(kind="start-failed", message=f"the host could not start the task: {error}"))
@@ -95,6 +106,7 @@ class Carrier:
             end = await asyncio.shield(task.exit)  # its owner sets it, also after this was cancelled
             await task.gone()
             shipped = await logs
+            held.published = noted_endpoints(held.directory) if held.directory else []
             end.exit.log_chunks = shipped
             return await self._ending(held, job, end)
         finally:
@@ -144,10 +156,24 @@ class Carrier:
             raise BlobMissing(f"the job's callable is gone: there is no object {key}; submit it again")
         return found.data
 
-    async def _end(self, held: Held, job: Stored[JobRecord], ending: Ending) -> None:
-        await persist(self.core, lambda: end_attempt(self.core, job, self.agent, ending, not held.entry_deleted))
+    async def _end(self, held: Held, job: Stored[JobRecord], ending: Ending) -> Stored[JobRecord] | None:
+        """Write the end and take away what the attempt leaves behind for others to see; the record as it is then."""
+
+        async def end() -> Stored[JobRecord] | None:
+            decided = replace(ending, restart=self._restarts(held, job.record))
+            return await end_attempt(self.core, job, self.agent, decided, held.entry_in_index)
+
+        after = await persist(self.core, end)
+        if held.published:
+            await persist(self.core, lambda: withdraw_all(self.core, held.published, job.record))
         if held.directory is not None and (held.directory / CHILDREN_MARK).exists():
             await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
+        return after
+
+    def _restarts(self, held: Held, job: JobRecord) -> bool:
+        """Whether a failure is followed by another attempt here, and not by one wherever there is room."""
+        wanted = held.stop is None or held.stop[1] == "unhealthy"
+        return job.spec.actor and wanted and self.may_restart()
 
 
 def _not_started(why: str) -> Ending:

@@ -171,7 +171,7 @@ class Claimer:
             held = self.ledger.held.get(entry.job) if entry else None
             if entry is None or held is None:
                 return entry
-            if held.entry.attempt < entry.attempt:  # the attempt that is just being put back
+            if held.attempt < entry.attempt:  # the attempt that is just being put back
                 self._candidates.put_off(entry, now + self.core.settings.poll_interval)
 
     async def _claim(self, entry: Pending) -> bool:

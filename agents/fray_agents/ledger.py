@@ -15,15 +15,18 @@ from fray_layouts.records import Holding, JobRecord, Resources
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One job's attempt in this agent's hands, from before its claim is sent until nothing is left to do about it.
+    """One job in this agent's hands, from before its claim is sent until nothing is left to do about it.
 
     Attributes:
+        entry: what it was claimed by.
+        attempt: the one that runs; a restart raises it.
         phase: as in the heartbeat: "claiming", "running", "ending".
         job: the record as last seen; None while the claim is not resolved.
         task: its processes; None before they are started.
         stop: (grace in seconds, why) of a stop asked for before the task was started.
         entry_deleted: the index entry was removed since a beat listed this attempt.
         unhealthy: what the health check saw, once it has failed.
+        published: keys of the endpoints that the task may have left behind.
     """
 
     entry: Pending
@@ -34,12 +37,29 @@ class Held:
     stop: tuple[float, str] | None = None
     entry_deleted: bool = False
     unhealthy: str = ""
+    published: list[str] = field(default_factory=list)
+    attempt: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.attempt = self.entry.attempt
+
+    @property
+    def entry_in_index(self) -> Pending | None:
+        """The entry, if it was not removed yet."""
+        return None if self.entry_deleted else self.entry
 
     def ask_to_stop(self, grace: float, why: str) -> None:
         """Stop the task, now or as soon as it is started."""
         self.stop = self.stop or (grace, why)
         if self.task is not None:
             self.task.stop(grace, why)
+
+    def restart(self, job: Stored[JobRecord]) -> None:
+        """Go on with the job's next attempt; a wish that it end stays, unless it was about the last one's health."""
+        self.job, self.attempt, self.phase = job, job.record.attempt, "running"
+        self.task, self.unhealthy, self.published = None, "", []
+        if self.stop is not None and self.stop[1] == "unhealthy":
+            self.stop = None
 
 
 @dataclass(slots=True)
@@ -72,6 +92,6 @@ class Ledger:
     def holdings(self) -> dict[str, Holding]:
         """What the heartbeat lists."""
         return {
-            job: Holding(attempt=held.entry.attempt, phase=held.phase, usage=held.task.usage if held.task else None)
+            job: Holding(attempt=held.attempt, phase=held.phase, usage=held.task.usage if held.task else None)
             for job, held in self.held.items()
         }

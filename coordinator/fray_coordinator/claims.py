@@ -60,7 +60,7 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt:
             wanted, in_doubt = current.record, False  # a new version: what is still on its way is rejected
         written = await core.records.write(current.key, JobRecord, wanted, current)
         if written.wrote and is_terminal(wanted):
-            await index.leave(core, current.record)
+            await index.leave(core, entry)
             return NotClaimed(None, rejections)
         rejections += written.rejections
         current = written.stored

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from fray_coordinator import index
 from fray_coordinator.core import Core
+from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.finish import Ending, Settled, finish
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
+from fray_layouts.names import Pending
 from fray_layouts.records import JobRecord
 
 
 async def end_attempt(
-    core: Core, held: Stored[JobRecord], agent: str, ending: Ending, in_index: bool = True
-) -> JobRecord | None:
+    core: Core, held: Stored[JobRecord], agent: str, ending: Ending, entry: Pending | None
+) -> Stored[JobRecord] | None:
     """Write how the attempt ended, if its lease still stands; what is large was stored before.
 
     Args:
-        held: the record as the claim left it, or as read since.
-        in_index: the attempt's entry was not removed yet.
+        held: the record as the claim or the restart left it, or as read since.
+        entry: what the job was claimed by, if that was not removed yet. It outlives a restart, because perhaps no
+            applied beat lists the job so far.
 
     Returns:
         The record as it is now; None if it is gone. Its status says whether the ending was accepted.
@@ -31,12 +34,11 @@ async def end_attempt(
         wanted = finish(job, attempt, agent, ending, core.now(), core.settings)
         return None if isinstance(wanted, Settled) else wanted
 
-    update = await core.records.update(held.key, JobRecord, decide, known=held)
-    if update.stored is None:
+    stored = (await core.records.update(held.key, JobRecord, decide, known=held)).stored
+    if stored is None:
         return None
-    job = update.stored.record
-    if job.status == Status.PENDING and job.attempt == attempt + 1:
-        await index.requeued(core, job, held.record)
-    elif in_index:
-        await index.leave(core, held.record)
-    return job
+    if stored.record.status == Status.PENDING and stored.record.attempt == attempt + 1:
+        await index.requeued(core, stored.record, entry)
+    elif entry is not None and not holds(stored.record, attempt + 1, agent):
+        await index.leave(core, entry)
+    return stored

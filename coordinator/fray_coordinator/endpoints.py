@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.errors import Superseded
-from fray_coordinator.protocol.naming import Rank, announced, belongs_to, may_replace, outlived_its_job, rank
+from fray_coordinator.protocol.naming import Rank, announced, may_replace, outlived_its_job, rank
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
 from fray_layouts.names import Endpoint, Jobs, Names
@@ -49,10 +49,13 @@ async def withdraw(core: Core, endpoint: EndpointRecord) -> None:
     await _remove_if(core, _key(endpoint), lambda found: found.nonce == endpoint.nonce)
 
 
-async def withdraw_all(core: Core, keys: Iterable[str], job: str, attempt: int) -> None:
-    """Remove what this attempt of the job, or an earlier one, has published under `keys`; other keys are left alone."""
-    ours = [key for key in keys if Endpoint.parse(key)]
-    await each(ours, lambda key: _remove_if(core, key, lambda found: belongs_to(found, job, attempt)))
+async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
+    """Remove what this attempt of the job, or an earlier one, has published under `keys`; all else is left alone."""
+
+    def ours(found: EndpointRecord) -> bool:
+        return found.job == job.id and found.attempt <= job.attempt
+
+    await each_sound([key for key in keys if Endpoint.parse(key)], lambda key: _remove_if(core, key, ours), {})
 
 
 async def lookup(core: Core, namespace: str, name: str) -> list[EndpointRecord]:

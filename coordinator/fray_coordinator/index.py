@@ -11,6 +11,7 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, ANY
 from fray_layouts import codec, names
+from fray_layouts.names import Pending
 from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
 
 
@@ -21,15 +22,16 @@ async def enter(core: Core, job: JobRecord, again: bool = False) -> None:
     await core.store.put(entry_of(job).key(), codec.encode(body), ANY if again else ABSENT, op)
 
 
-async def leave(core: Core, job: JobRecord) -> None:
-    """Delete the entry of the job's current attempt: it has ended, or an applied beat lists it."""
-    await core.store.delete(entry_of(job).key())
+async def leave(core: Core, entry: Pending) -> None:
+    """Delete an entry: its attempt has ended, or an applied beat lists it."""
+    await core.store.delete(entry.key())
 
 
-async def requeued(core: Core, job: JobRecord, before: JobRecord) -> None:
-    """Finish a requeue: the new attempt's entry, then the old one's removal, then the bell."""
+async def requeued(core: Core, job: JobRecord, before: Pending | None) -> None:
+    """Finish a requeue: the new attempt's entry, then the removal of the old one, if there is one, then the bell."""
     await enter(core, job)
-    await leave(core, before)
+    if before is not None:
+        await leave(core, before)
     await doorbell.ring(core, job.spec.pool)
 
 
@@ -46,7 +48,7 @@ async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[J
 
 async def put_back_from(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
     """Put the job back if `agent`, which is dead or absent, holds it."""
-    before = known.record
+    before = entry_of(known.record)
     update = await core.records.update(
         known.key,
         JobRecord,
@@ -62,7 +64,7 @@ async def put_back_from(core: Core, known: Stored[JobRecord], agent: str) -> Sto
     return update.stored
 
 
-async def tend(core: Core, key: str, entry: names.Pending) -> None:
+async def tend(core: Core, key: str, entry: Pending) -> None:
     """Look at one entry and give it what it needs."""
     lies = await core.store.get(key)
     if lies is None:

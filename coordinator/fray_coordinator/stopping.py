@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fray_coordinator import index, mail
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobNotFound
+from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored
@@ -47,7 +48,7 @@ async def stop_if(
         return None
     job = update.stored.record
     if update.wrote and is_terminal(job):
-        await index.leave(core, job)
+        await index.leave(core, entry_of(job))
     elif job.status == Status.RUNNING and job.stop is not None and job.lease is not None:
         await mail.notify(core, job.lease.agent)
     return job

@@ -61,8 +61,15 @@ def attempts_only_grow(w: Watching, c: Change) -> None:
     if c.before is None or c.after is None:
         return
     requeued = c.before.status == Status.RUNNING and c.after.status == Status.PENDING
-    if c.after.attempt != c.before.attempt + requeued:
+    if c.after.attempt != c.before.attempt + (requeued or _restarted(c.before, c.after)):
         raise Broken("attempts only grow", f"{c.name}: {told(c.before)} became {told(c.after)}", c.name)
+
+
+def _restarted(before: JobRecord, after: JobRecord) -> bool:
+    """A failed actor's next attempt in the same hands."""
+    if before.status != after.status or after.attempt == before.attempt or before.lease is None or after.lease is None:
+        return False
+    return before.spec.actor and before.stop is None and before.lease.agent == after.lease.agent
 
 
 def one_result_and_it_is_the_attempts_own(w: Watching, c: Change) -> None:

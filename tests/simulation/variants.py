@@ -132,10 +132,10 @@ def entry_deleted_at_the_claim() -> list[Swap]:
     """The index entry goes with the claim, before any beat lists it."""
     real = claims.try_claim
 
-    async def try_claim(core: Any, *given: Any, **more: Any) -> Any:
-        answer = await real(core, *given, **more)
+    async def try_claim(core: Any, entry: Any, *given: Any, **more: Any) -> Any:
+        answer = await real(core, entry, *given, **more)
         if isinstance(answer, Claimed):
-            await index.leave(core, answer.job.record)
+            await index.leave(core, entry)
         return answer
 
     return everywhere(real, try_claim)

@@ -315,7 +315,7 @@ class World:
         if not self.is_up(agent_id):
             return False
         held = self.agents[agent_id]._ledger.held.get(job)
-        return held is not None and held.entry.attempt in attempts
+        return held is not None and held.attempt in attempts
 
     def listing(self, job: str) -> list[str]:
         """Agents that have the job in memory or in their record."""

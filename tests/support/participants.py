@@ -11,7 +11,8 @@ from fray_coordinator.core import Core
 from fray_coordinator.endings import end_attempt
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced
-from fray_coordinator.records import Stored
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.records import Stored, record_of
 from fray_coordinator.submit import submit
 from fray_layouts.names import Agents, Jobs, Pending
 from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Resources
@@ -63,9 +64,10 @@ class Hand:
 
     async def end(self, held: Stored[JobRecord], kind: str = "success", **more: Any) -> JobRecord | None:
         """End the attempt and list it no more."""
-        job = await end_attempt(self.core, held, self.id, Ending(Exit(kind=kind), **more))
+        entry = entry_of(held.record)
+        ended = await end_attempt(self.core, held, self.id, Ending(Exit(kind=kind), **more), entry)
         self.holding.pop(held.record.id, None)
-        return job
+        return record_of(ended)
 
 
 async def join(cluster: Cluster, name: str, interval: float = 5.0) -> Hand:

@@ -51,7 +51,7 @@ async def claimed(core: Core, job_id: str) -> Stored[JobRecord]:
 
 
 async def run_to(core: Core, job_id: str, end: Exit) -> None:
-    await end_attempt(core, await claimed(core, job_id), "agent", Ending(end))
+    await end_attempt(core, await claimed(core, job_id), "agent", Ending(end), None)
 
 
 def test_waiting_returns_every_record_in_the_given_order() -> None:
@@ -75,7 +75,7 @@ def test_each_change_is_told_once() -> None:
         await several_looks(core)
         held = await claimed(core, job)
         await several_looks(core)
-        await end_attempt(core, held, "agent", Ending(SUCCESS))
+        await end_attempt(core, held, "agent", Ending(SUCCESS), None)
         await waiting
         assert seen == ["pending", "running", "succeeded"]
 
@@ -205,11 +205,11 @@ def test_logs_are_followed_through_attempts_to_the_last_chunk() -> None:
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"one") + stamp("stderr", "P", b"\xfftwo"))
         await until(lambda: len(lines) == 2)
         assert not following.done()
-        await end_attempt(core, held, "agent", Ending(Exit(kind="exited", code=1, log_chunks=1)))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="exited", code=1, log_chunks=1)), None)
         held = await claimed(core, job)
         await print_chunk(core, job, 2, 1, stamp("stdout", "F", b"three"))
         await print_chunk(core, job, 2, 2, stamp("stdout", "F", b"four"))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=2)))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=2)), None)
         await following
         assert [(line.attempt, line.stream, line.data, line.complete) for line in lines] == [
             (1, "stdout", b"one", True),
@@ -227,7 +227,7 @@ def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on() -> None:
         [job] = await submitted(core)
         held = await claimed(core, job)
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="preempted")))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="preempted")), None)
         await run_to(core, job, Exit(kind="success", log_chunks=0))
         assert [line.data async for line in follow_logs(core, job)] == [b"last words"]
 
@@ -239,7 +239,7 @@ def test_following_never_lists() -> None:
         [job] = await submitted(core)
         held = await claimed(core, job)
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"x"))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=1)))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=1)), None)
         before = core.store.usage.snapshot()
         assert [line.data async for line in follow_logs(core, job)] == [b"x"]
         spent = core.store.usage - before
@@ -254,7 +254,7 @@ def test_the_tail_reads_only_the_last_chunks() -> None:
         held = await claimed(core, job)
         for number in range(1, 11):
             await print_chunk(core, job, 1, number, stamp("stdout", "F", b"a") + stamp("stdout", "F", b"%d" % number))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=10)))
+        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=10)), None)
         record = (await read_job(core, job)).record
         before = core.store.usage.snapshot()
         assert [line.data for line in await read_logs(core, record, 3)] == [b"9", b"a", b"10"]

@@ -81,10 +81,10 @@ def _reachable(status: Status) -> set[Status]:
     return seen
 
 
-def test_only_a_requeue_raises_the_attempt() -> None:
+def test_only_a_requeue_and_a_restart_raise_the_attempt() -> None:
     for status, event in TABLE:
         after = move(job(str(status), attempt=7), event)
-        assert after.attempt == (8 if event is Event.REQUEUE else 7)
+        assert after.attempt == (8 if event in (Event.REQUEUE, Event.RESTART) else 7)
 
 
 def test_a_status_from_the_future_is_neither_known_nor_terminal_nor_moved() -> None:

@@ -119,7 +119,7 @@ async def _a_little_of_everything() -> dict[str, Any]:
     await heart.register()
     await _claim(core, parent)
     await submit(core, [parse_spec({**EVERYTHING, "parent": parent.id, "id": "child"})])
-    await end_attempt(core, await _claim(core, failing), "agent", _failure())
+    await end_attempt(core, await _claim(core, failing), "agent", _failure(), None)
     await _succeed(core)
     await stop(core, stopped.id, "no longer wanted")
     await notify(core, "agent")
@@ -153,7 +153,7 @@ async def _succeed(core: Core) -> None:
     (submitted,) = await submit(core, [_spec("succeeding")])
     success = Exit(kind="success", code=0, usage=Usage(cpu_seconds=1.5), log_chunks=2)
     result = Result(encoding="json", value={"answer": [42, None]}, size=21)
-    await end_attempt(core, await _claim(core, submitted.job), "agent", Ending(success, result))
+    await end_attempt(core, await _claim(core, submitted.job), "agent", Ending(success, result), None)
 
 
 def _failure() -> Ending:

@@ -68,7 +68,7 @@ def test_one_small_job_costs_seven_writes_and_lists_and_eight_reads_at_most() ->
         await launch(user)
         submitted = user.store.usage - before[0]
         held = await agent.claim(listed=False)
-        await index.leave(agent.core, held.record)
+        await index.leave(agent.core, entry_of(held.record))
         await agent.end(held)
         ran = agent.core.store.usage - before[1]
         assert (submitted.writes, submitted.lists, submitted.reads) == (3, 0, 0)
@@ -283,7 +283,7 @@ async def _family(cluster: Cluster, **child: Any) -> tuple[Hand, Any, JobRecord]
     agent = await join(cluster, "a")
     parent = await launch(agent.core, name="parent", max_retries_failure=3)
     held = await agent.claim()
-    await index.leave(agent.core, held.record)
+    await index.leave(agent.core, entry_of(held.record))
     return agent, held, await launch(agent.core, name="child", parent=parent.id, **child)
 
 

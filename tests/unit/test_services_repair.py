@@ -265,7 +265,7 @@ def test_a_parent_is_kept_as_long_as_its_children_are() -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         parent = await launch(user, name="parent")
         held = await agent.claim()
-        await index.leave(user, held.record)
+        await index.leave(user, entry_of(held.record))
         child = await launch(user, name="child", parent=parent.id)
         assert cluster.keys("children/") == [Child(parent.id, 1, child.id).key()]
         await agent.end(held)

@@ -1,7 +1,7 @@
 """The end of an attempt: commit, requeue, failure, and the budgets.
 
 Invariant: at most one result is committed, by the attempt that the record names; a result complete under a lease that
-still stands is never thrown away; preemption never spends the failure budget.
+still stands is never thrown away; preemption never spends the failure budget; a stopped job is not restarted.
 Unsafe: the holder's commit is rejected because a stop's flag came in between; the holder takes that for a lost lease
 and discards a finished result. Or: the agent is declared dead, its job is put back and runs again, and the first
 holder commits over it.
@@ -20,6 +20,12 @@ from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
 from fray_layouts.records import HISTORY, Attempt, Exit, JobRecord, Result, Settings
 
+RESTART_BACKOFF = 0.05
+"""Seconds before the first restart on the same host."""
+
+QUICK_FAILURE = 60.0
+"""Seconds; an attempt that fails sooner makes the next restart wait longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -30,11 +36,13 @@ class Ending:
             job's failure.
         result: where the return value is, for a success.
         complete_before_stop: the result was complete before SIGTERM was sent for a stop.
+        restart: the holder can run the job again at once, after a failure of its own.
     """
 
     exit: Exit
     result: Result | None = None
     complete_before_stop: bool = True
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ def finish(
             return _not_started(job, ending.exit, now, settings)
         case "host-failed":
             return _preempted(_elsewhere(job), ending.exit, now, settings)
-    return _failed(job, ending.exit, now, settings)
+    return _failed(job, ending.exit, now, settings, ending.restart)
 
 
 def put_back(job: JobRecord, dead_agent: str, now: float, settings: Settings) -> JobRecord | None:
@@ -106,10 +114,12 @@ def _elsewhere(job: JobRecord) -> JobRecord:
     return replace(job, avoid=[host, *(h for h in job.avoid if h != host)][:8])
 
 
-def _failed(job: JobRecord, end: Exit, now: float, settings: Settings) -> JobRecord:
+def _failed(job: JobRecord, end: Exit, now: float, settings: Settings, restart: bool = False) -> JobRecord:
     spent = replace(job, failures=job.failures + 1, start_failures=0, agent_deaths=0, avoid=[])
     if spent.failures > job.spec.max_retries_failure:
         return _give_up(spent, end, now, "")
+    if restart:
+        return _restart(spent, end, now)
     return _requeue(spent, end, now, _backoff(spent.failures, settings))
 
 
@@ -119,8 +129,35 @@ def _give_up(job: JobRecord, end: Exit, now: float, why: str) -> JobRecord:
 
 
 def _requeue(job: JobRecord, end: Exit, now: float, wait: float) -> JobRecord:
+    history = _history(job, end, now)
+    return move(job, Event.REQUEUE, lease=None, started_at=None, not_before=now + wait, history=history)
+
+
+def _restart(job: JobRecord, end: Exit, now: float) -> JobRecord:
+    """The next attempt in the same hands; it may be started after `not_before`."""
+    history, ready = _history(job, end, now), now + restart_wait(job, now)
+    assert job.lease is not None, "only a running job is restarted"
+    return move(
+        job, Event.RESTART, lease=replace(job.lease, since=now), started_at=now, not_before=ready, history=history
+    )
+
+
+def restart_wait(job: JobRecord, now: float) -> float:
+    """Seconds before a job that failed now is started again: they double with each quick failure in a row.
+
+    The record keeps few past attempts, so they are never more than 1.6: callers wait for the actor.
+    """
+    lives = [now - (job.started_at or now), *(past.ended_at - past.started_at for past in reversed(job.history))]
+    quick = 0
+    while quick < len(lives) and lives[quick] < QUICK_FAILURE:
+        quick += 1
+    return RESTART_BACKOFF * 2.0 ** min(max(quick - 1, 0), HISTORY)
+
+
+def _history(job: JobRecord, end: Exit, now: float) -> list[Attempt]:
+    """The past attempts, the one that ends now among them."""
     lease = job.lease
-    assert lease is not None, "only a running job is requeued"
+    assert lease is not None, "only a running attempt ends"
     past = Attempt(
         attempt=job.attempt,
         agent=lease.agent,
@@ -129,8 +166,7 @@ def _requeue(job: JobRecord, end: Exit, now: float, wait: float) -> JobRecord:
         ended_at=now,
         exit=end,
     )
-    history = [*job.history, past][-HISTORY:]
-    return move(job, Event.REQUEUE, lease=None, started_at=None, not_before=now + wait, history=history)
+    return [*job.history, past][-HISTORY:]
 
 
 def _backoff(nth: int, settings: Settings) -> float:

@@ -90,8 +90,3 @@ def outlived_its_job(endpoint: EndpointRecord, written: float, job: JobRecord | 
     if job is None:
         return True
     return job.attempt > endpoint.attempt or job.status != Status.RUNNING
-
-
-def belongs_to(endpoint: EndpointRecord, job: str, attempt: int) -> bool:
-    """Whether the job's attempt, or an earlier one, published it."""
-    return endpoint.job == job and endpoint.attempt <= attempt

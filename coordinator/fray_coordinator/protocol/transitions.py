@@ -10,6 +10,8 @@ condition of the version it was computed from.
         |                  |  +----requeue-----+  +----fail-----> FAILED
         |                  |   (attempt + 1)   |
         +------stop--------+-------stop--------+----------------> STOPPED
+
+A restart by the holder goes from RUNNING to RUNNING and raises the attempt, too.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Event(StrEnum):
     ADMIT = "admit"
     CLAIM = "claim"
     REQUEUE = "requeue"
+    RESTART = "restart"
     SUCCEED = "succeed"
     FAIL = "fail"
     STOP = "stop"
@@ -50,13 +53,14 @@ TABLE: dict[tuple[Status, Event], Status] = {
     (Status.PENDING, Event.CLAIM): Status.RUNNING,
     (Status.PENDING, Event.STOP): Status.STOPPED,
     (Status.RUNNING, Event.REQUEUE): Status.PENDING,
+    (Status.RUNNING, Event.RESTART): Status.RUNNING,
     (Status.RUNNING, Event.SUCCEED): Status.SUCCEEDED,
     (Status.RUNNING, Event.FAIL): Status.FAILED,
     (Status.RUNNING, Event.STOP): Status.STOPPED,
 }
 
 TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.STOPPED})
-_NEW_ATTEMPT = frozenset({Event.REQUEUE})
+_NEW_ATTEMPT = frozenset({Event.REQUEUE, Event.RESTART})
 
 
 class IllegalTransition(AssertionError):
@@ -74,7 +78,7 @@ def is_known(job: JobRecord) -> bool:
 
 
 def move(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
-    """The record after `event`, with `changes` to its other fields; a requeue also raises the attempt.
+    """The record after `event`, with `changes` to its other fields; a requeue or a restart raises the attempt.
 
     Raises:
         IllegalTransition: the table has no such transition.
