@@ -14,6 +14,7 @@ from fray_coordinator import doorbell, index
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol.inbox import record_of_drop, settle
+from fray_coordinator.protocol.retention import kept_for
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, Object
@@ -33,6 +34,7 @@ class Admission:
 
     core: Core
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _rejected_at: dict[str, float] = field(default_factory=dict)
 
     @property
     def waiting(self) -> bool:
@@ -45,10 +47,14 @@ class Admission:
             await self._look_at_drop(key)
         elif key.startswith(Inbox.aside_prefix):
             await self._look_aside(key)
+        elif key.startswith(Inbox.rejected_prefix):
+            await self._look_at_rejection(key)
 
     def forget_all_but(self, keys: list[str]) -> None:
         """Drop what is remembered of files that are no longer there."""
-        self._seen = {key: seen for key, seen in self._seen.items() if key in set(keys)}
+        there = set(keys)
+        self._seen = {key: seen for key, seen in self._seen.items() if key in there}
+        self._rejected_at = {key: at for key, at in self._rejected_at.items() if key in there}
 
     async def settle_record(self, job: Stored[JobRecord]) -> None:
         """Admit or withdraw an unadmitted record by what the inbox holds now, and finish what follows."""
@@ -117,6 +123,14 @@ class Admission:
         if lies.version != dealt_with:
             await self.core.store.put(Inbox.key(f"{stem}-{lies.version[:8]}"), lies.data, ABSENT)
         await self.core.store.delete(key, lies.version)
+
+    async def _look_at_rejection(self, key: str) -> None:
+        """The reason of a rejection is kept as long as a finished job."""
+        if key not in self._rejected_at:
+            lies = await self.core.store.get(key)
+            self._rejected_at[key] = lies.updated if lies else self.core.now()
+        if self.core.now() > self._rejected_at[key] + kept_for(self.core.settings):
+            await self.core.store.delete(key)
 
     def _lay_still(self, key: str, version: str) -> bool:
         """Whether the file was seen unchanged over two looks, far enough apart."""

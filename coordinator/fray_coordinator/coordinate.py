@@ -185,7 +185,6 @@ class Pass:
 
     async def _admit(self) -> None:
         keys = [row.key for row in await self.core.store.list(Inbox.prefix)]
-        wanted = [key for key in keys if Inbox.is_drop(key) or key.startswith(Inbox.aside_prefix)]
-        self.admission.forget_all_but(wanted)
+        self.admission.forget_all_but(keys)
         self._odd_drops = {}
-        await each_sound(wanted, self.admission.look, self._odd_drops)
+        await each_sound(keys, self.admission.look, self._odd_drops)

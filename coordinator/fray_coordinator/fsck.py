@@ -7,7 +7,6 @@ left over, and what belongs to a record that cannot be read is left alone.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.protocol.cascade import Verdict, verdict
 from fray_coordinator.protocol.death import needs_burial
 from fray_coordinator.protocol.index import Care, care_for
+from fray_coordinator.protocol.retention import blobs_since, unneeded
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.repair import Repair
@@ -178,13 +178,6 @@ def _data(core: Core, seen: Picture) -> Iterator[Trouble]:
         if not seen.has_job(key.split("/")[1]):
             yield Trouble(key, "it belongs to a job that has no record", BY_SWEEP)
     used = {job.spec.entrypoint.callable.blob for job in seen.jobs.values() if job.spec.entrypoint.callable}
-    recent = _months_in_use(core)
-    for key in seen.blobs:
-        if key not in used and not seen.unreadable and key.split("/")[1] not in recent:
-            yield Trouble(key, "no job needs it", BY_SWEEP)
-
-
-def _months_in_use(core: Core) -> set[str]:
-    """Months under which a submitter may still be about to name a blob: it may find one there that exists."""
-    times = (core.now(), core.now() - core.settings.quarantine)
-    return {time.strftime("%Y-%m", time.gmtime(at)) for at in times}
+    blobs = [] if seen.unreadable else seen.blobs
+    for key in unneeded(blobs, used, blobs_since(core.now(), core.settings)):
+        yield Trouble(key, "no job needs it", BY_SWEEP)

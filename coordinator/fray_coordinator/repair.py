@@ -15,7 +15,7 @@ from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
-from fray_coordinator.protocol.retention import due_at
+from fray_coordinator.protocol.retention import blobs_since, due_at
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored, record_of
@@ -28,11 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is remembered of a job that has ended, of which there may be millions. `parent`: "" if it has none."""
+    """What is remembered of a job that has ended, of which there may be millions. `parent`, `blob`: "" if none."""
 
     version: str
     due_at: float
     parent: str
+    blob: str
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Repair:
     problems: dict[str, str] = field(default_factory=dict)
     _jobs: dict[str, Stored[JobRecord]] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
+    _swept_until: str = ""
 
     @property
     def size(self) -> int:
@@ -63,6 +65,7 @@ class Repair:
         await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
         await self._each(list(self._jobs), lambda key: self._mend_job(key, alive, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
+        await self._sweep_blobs()
 
     async def _read_jobs(self) -> None:
         rows = await self.core.store.list(Jobs.prefix, versions=True)
@@ -83,7 +86,8 @@ class Repair:
         if job is None:
             return
         if is_terminal(job.record):
-            self._ended[job.key] = Ended(job.version, due_at(job.record, self.core.settings), _attached_to(job.record))
+            due = due_at(job.record, self.core.settings)
+            self._ended[job.key] = Ended(job.version, due, _attached_to(job.record), _blob_of(job.record))
         else:
             self._jobs[job.key] = job
 
@@ -149,6 +153,15 @@ class Repair:
         if entry is not None:
             await index.tend(self.core, key, entry)
 
+    async def _sweep_blobs(self) -> None:
+        """Once a month; not while there are records that cannot be read, which may name any blob."""
+        since = blobs_since(self.core.now(), self.core.settings)
+        if since == self._swept_until or self.problems:
+            return
+        used = {_blob_of(job.record) for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
+        await sweep.remove_blobs(self.core, used, since)
+        self._swept_until = since
+
     async def _each(
         self,
         items: Iterable[T],
@@ -161,3 +174,9 @@ class Repair:
 def _attached_to(job: JobRecord) -> str:
     """The id of the parent that may not go before the job; "" if there is none."""
     return job.parent.job if job.parent is not None and not job.parent.detached else ""
+
+
+def _blob_of(job: JobRecord) -> str:
+    """The key of the blob that the job needs; "" if there is none."""
+    call = job.spec.entrypoint.callable
+    return call.blob if call is not None else ""

@@ -7,7 +7,6 @@ without an entry is found by the pass. A child's `children/` entry comes before 
 from __future__ import annotations
 
 import hashlib
-import time
 from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,8 +81,7 @@ def in_namespace(spec: JobSpec, parent: JobRecord | None) -> JobSpec:
 
 async def put_blob(core: Core, data: bytes) -> str:
     """Store bytes under their digest; returns the key."""
-    month = time.strftime("%Y-%m", time.gmtime(core.now()))
-    key = names.Blobs.key(month, hashlib.sha256(data).hexdigest())
+    key = names.Blobs.key(core.now(), hashlib.sha256(data).hexdigest())
     await core.store.put(key, data, ABSENT)
     return key
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from fray_coordinator.core import Core, each
-from fray_coordinator.protocol.retention import is_due, mark
+from fray_coordinator.protocol.retention import is_due, mark, unneeded
 from fray_coordinator.records import Stored
-from fray_layouts.names import Work
+from fray_layouts.names import Blobs, Work
 from fray_layouts.records import JobRecord
 
 
@@ -25,3 +27,9 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     data = await core.store.list(Work.prefix(job.record.id))
     await each(data, lambda row: core.store.delete(row.key))
     await core.store.delete(job.key, update.stored.version)
+
+
+async def remove_blobs(core: Core, used: Set[str], since: str) -> None:
+    """Delete the blobs of the months before `since` that are not among the `used` ones."""
+    blobs = [row.key for row in await core.store.list(Blobs.prefix)]
+    await each(unneeded(blobs, used, since), core.store.delete)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import ClassVar
 
 from fray_layouts.errors import InvalidInput
@@ -356,9 +357,19 @@ class Blobs:
     prefix = "blobs/"
 
     @staticmethod
-    def key(month: str, digest: str) -> str:
-        """`month` as YYYY-MM of the storage's clock, so that old ones can be swept a folder at a time."""
-        return f"blobs/{month}/{digest}"
+    def key(now: float, digest: str) -> str:
+        """The key of a blob that is stored at `now` (storage's clock)."""
+        return f"blobs/{Blobs.month(now)}/{digest}"
+
+    @staticmethod
+    def month(now: float) -> str:
+        """YYYY-MM: text order is time order."""
+        return datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
+
+    @staticmethod
+    def is_older(key: str, month: str) -> bool:
+        """Whether the blob was stored in a month before this one."""
+        return key.removeprefix("blobs/").partition("/")[0] < month
 
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

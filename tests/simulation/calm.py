@@ -61,7 +61,7 @@ def check(world: World) -> None:
 def check_rest(world: World) -> None:
     """What retention must have removed."""
     keys = world.storage.contents.keys
-    for prefix in ("jobs/", "children/", "pending/", "work/"):
+    for prefix in ("jobs/", "children/", "pending/", "work/", "inbox/"):
         left = list(keys(prefix, None))
         if left:
             raise Broken("retention removes what ended", f"{len(left)} objects are left, such as {left[0]}", left[0])

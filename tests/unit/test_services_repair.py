@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ABSENT, ANY
+from fray_coordinator.submit import put_blob
 from fray_layouts.names import Child, Inbox, Jobs, Pending, Work
 from fray_layouts.records import JobRecord, Settings
 from tests.support.participants import agent_now, job_now, join, launch, passes
@@ -317,6 +320,82 @@ def test_agents_that_are_no_more_are_forgotten_after_the_same_time() -> None:
         await cluster.clock.sleep(20.0)
         await coordinator.turn()
         assert cluster.keys("agents/") == []
+
+    run(main)
+
+
+def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past() -> None:
+    async def main(cluster: Cluster) -> None:
+        call = {"callable": {"pickle": base64.b64encode(bytes(100_000)).decode()}}
+        user, ended = await finished(cluster, entrypoint=call)
+        kept = await launch(user, entrypoint={"callable": {"pickle": base64.b64encode(bytes(100_001)).decode()}})
+        gone = blob_of(ended)
+        assert cluster.keys("blobs/") == sorted([gone, blob_of(kept)])
+        coordinator = Pass(user, "p")
+        for _ in range(4 * 30):
+            await coordinator.repair.run([])
+            if Jobs.key(ended.id) in cluster.keys("jobs/"):
+                assert gone in cluster.keys("blobs/")
+            await cluster.clock.sleep(DAY)
+        assert cluster.keys("blobs/") == [blob_of(kept)]
+
+    run(main)
+
+
+def test_a_blob_that_may_yet_be_named_stays() -> None:
+    """Its submitter stored it at the end of a month, and has not written the record yet."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        await cluster.clock.sleep(datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC).timestamp() - user.now())
+        key = await put_blob(user, bytes(100))
+        await cluster.clock.sleep(SUBMITTER_GIVES_UP)
+        await Pass(user, "p").repair.run([])
+        assert cluster.keys("blobs/") == [key]
+        await cluster.clock.sleep(DAY)
+        await Pass(user, "p").repair.run([])
+        assert cluster.keys("blobs/") == []
+
+    run(main)
+
+
+def test_a_job_that_cannot_be_read_may_need_any_blob() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        key = await put_blob(user, bytes(100))
+        await user.store.put("jobs/odd.json", b"[]", ANY)
+        await cluster.clock.sleep(70 * DAY)
+        coordinator = Pass(user, "p")
+        await coordinator.repair.run([])
+        assert cluster.keys("blobs/") == [key]
+        await user.store.delete("jobs/odd.json")
+        await coordinator.repair.run([])
+        assert cluster.keys("blobs/") == []
+
+    run(main)
+
+
+def blob_of(job: JobRecord) -> str:
+    call = job.spec.entrypoint.callable
+    assert call is not None
+    return call.blob
+
+
+def test_reasons_of_rejections_go_after_the_same_time() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        await user.store.put(Inbox.key("odd"), b'{"name": 1}', ANY)
+        coordinator = Pass(user, "p")
+        await coordinator.turn()
+        (key,) = cluster.keys(Inbox.prefix)
+        assert key.startswith(Inbox.rejected_prefix)
+        await cluster.clock.sleep(30 * DAY - 10.0)
+        await passes(coordinator, 9.0, every=1.0)
+        assert cluster.keys(Inbox.prefix) == [key]
+        assert cluster.ways[0].asked.count(("get", key)) == 1
+        await cluster.clock.sleep(20.0)
+        await coordinator.turn()
+        assert cluster.keys(Inbox.prefix) == []
 
     run(main)
 

@@ -10,9 +10,12 @@ time after which a submitter gives up.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
+
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import is_terminal
+from fray_layouts.names import Blobs
 from fray_layouts.records import AgentRecord, JobRecord, Settings
 
 SUBMITTER_GIVES_UP = 3600.0
@@ -41,6 +44,16 @@ def due_at(job: JobRecord, settings: Settings) -> float:
 def mark(job: JobRecord) -> JobRecord | None:
     """The record marked expiring; None if it is already."""
     return None if job.expiring else replace(job, expiring=True)
+
+
+def blobs_since(now: float, settings: Settings) -> str:
+    """The oldest month under which a submitter may still be about to name a blob, which may have existed before."""
+    return Blobs.month(now - settings.quarantine - SUBMITTER_GIVES_UP)
+
+
+def unneeded(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
+    """The blobs that no job names (`used`) and that are older than the month `since`."""
+    return [key for key in blobs if key not in used and Blobs.is_older(key, since)]
 
 
 def agent_is_due(agent: AgentRecord, last_written: float, now: float, settings: Settings) -> bool:
