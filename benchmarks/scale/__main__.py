@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale.fleet import Fleet, hosts_apart
+from benchmarks.scale.loop import LoopClock, ManyTimersLoop
 from benchmarks.scale.scenarios import SCENARIOS, Size
 from benchmarks.scale.services import SERVICES
 from benchmarks.scale.storage import Storage
-from tests.support.virtual import VirtualClock, VirtualLoop
 
 
 def main() -> None:
@@ -30,7 +30,8 @@ def main() -> None:
 def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The figures of one scenario."""
     size = Size(options.agents, options.jobs, options.seconds, options.submitters)
-    storage = Storage(SERVICES[options.service], VirtualClock(), options.seed, options.share)
+    loop = ManyTimersLoop()
+    storage = Storage(SERVICES[options.service], LoopClock(loop), options.seed, options.share)
     began, cpu = time.monotonic(), time.process_time()
     gc.set_threshold(100_000, 50, 50)
     with tempfile.TemporaryDirectory(prefix="fray-scale-") as folder, hosts_apart():
@@ -41,7 +42,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
             await fleet.leave()
             return figures
 
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             figures = runner.run(scene())
     return {
         "bench": "scale",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.scale.loop import LoopClock
 from benchmarks.scale.storage import Storage, Way
 from fray_agents import hostlock
 from fray_agents.agent import Agent, AgentOptions
@@ -25,7 +26,6 @@ from fray_layouts import codec, names
 from fray_layouts.records import JobRecord, PendingEntry, Resources, Settings
 from fray_layouts.spec import JobSpec, parse_spec
 from tests.support.faketask import FakeTask
-from tests.support.virtual import VirtualClock
 
 ROOM = 2**40
 """Memory and disk of a host: never what keeps a job from it."""
@@ -49,9 +49,12 @@ class Fleet:
     seed: int
     tasks: tuple[float, float] = (20.0, 40.0)
     slots: int = 1
-    clock: VirtualClock = field(default_factory=VirtualClock)
     members: list[Member] = field(default_factory=list)
     _cores: int = 0
+
+    @property
+    def clock(self) -> LoopClock:
+        return self.storage.clock
 
     async def core(self) -> tuple[Core, Way]:
         """One more participant."""
@@ -70,15 +73,15 @@ class Fleet:
             )
             agent = Agent(core, options)
             self.members.append(Member(agent, way, asyncio.create_task(agent.run())))
-            await asyncio.sleep(over / count * core.chance.uniform(0.5, 1.0))
+            await self.clock.sleep(over / count * core.chance.uniform(0.5, 1.0))
 
     def enqueue(self, count: int, over: float) -> None:
         """Put pending jobs into the bucket as if submitted evenly over the `over` seconds before now."""
         now = self.clock.wall()
-        chance = Chance(f"{self.seed} queued")
+        chance, spec = Chance(f"{self.seed} queued"), job_spec()
         for number in range(count):
             submitted_at = round(now - over + over * number / count, 3)
-            self._put_job(job_spec(), submitted_at, chance)
+            self._put_job(spec, submitted_at, chance)
 
     def claims(self) -> tuple[int, int]:
         """Claims won and rejected so far, by all agents."""
@@ -114,7 +117,10 @@ def job_spec() -> JobSpec:
 
 @contextmanager
 def hosts_apart() -> Iterator[None]:
-    """Thousands of agents of one process do not look for each other's locks: each is on a host of its own."""
+    """Thousands of agents of one process do not look for each other's locks: each is on a host of its own.
+
+    Nor do they tell tasks without processes, each second, how long they may live.
+    """
 
     class NoLock:
         fd = None
@@ -128,5 +134,10 @@ def hosts_apart() -> Iterator[None]:
     with (
         mock.patch.object(hostlock, "take", return_value=NoLock()),
         mock.patch.object(hostlock, "bury_predecessors", nobody),
+        mock.patch.object(Agent, "_hold_deadlines", _for_ever),
     ):
         yield
+
+
+async def _for_ever(agent: Agent) -> None:
+    await asyncio.get_running_loop().create_future()

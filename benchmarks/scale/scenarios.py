@@ -64,7 +64,7 @@ async def burst(fleet: Fleet, size: Size) -> dict[str, Any]:
     It ends when the last submission has returned; how long the jobs then take is what `drain` tells.
     """
     await fleet.join(size.agents, JOINING)
-    await asyncio.sleep(CALM)
+    await fleet.clock.sleep(CALM)
     fleet.storage.forget()
     begun = fleet.clock.boottime()
     share = size.jobs // size.submitters
@@ -87,10 +87,10 @@ async def burst(fleet: Fleet, size: Size) -> dict[str, Any]:
 async def idle(fleet: Fleet, size: Size) -> dict[str, Any]:
     """A fleet without work."""
     await fleet.join(size.agents, JOINING)
-    await asyncio.sleep(CALM)
+    await fleet.clock.sleep(CALM)
     fleet.storage.forget()
     begun = fleet.clock.boottime()
-    await asyncio.sleep(size.seconds)
+    await fleet.clock.sleep(size.seconds)
     months = size.agents * size.seconds / MONTH
     return {
         "seconds": size.seconds,
@@ -104,14 +104,14 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
     fleet.tasks = (1e9, 1e9)
     fleet.enqueue(size.agents * fleet.slots, over=600.0)
     await fleet.join(size.agents, JOINING)
-    await asyncio.sleep(CALM)
+    await fleet.clock.sleep(CALM)
     fleet.storage.forget()
     begun = fleet.clock.boottime()
     chance = random.Random(fleet.seed)
     died: dict[str, float] = {}
     doomed = chance.sample(fleet.members, max(3, size.agents // 100))
     for member in doomed:
-        await asyncio.sleep(60.0 / len(doomed))
+        await fleet.clock.sleep(60.0 / len(doomed))
         member.way.silent = True
         died[Agents.key(member.agent.id)] = fleet.clock.boottime()
     patience = begun + 3600.0

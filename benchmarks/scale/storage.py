@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from sortedcontainers import SortedSet
+from sortedcontainers import SortedList
 
+from benchmarks.scale.loop import LoopClock
 from benchmarks.scale.services import Service
-from fray_coordinator.clock import Clock
 from fray_coordinator.store.api import Applied, Expectation, Listed, NotApplied, NotModified, Object, Version
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.metering import ROWS_PER_REQUEST, NameLimit
@@ -22,7 +22,7 @@ class ManyContents(Contents):
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
-        self._sorted = SortedSet()
+        self._sorted = SortedList()
 
     def set(self, key: str, value: Object) -> None:
         if key not in self.objects:
@@ -78,7 +78,7 @@ class Storage:
         deaths: when each agent was declared dead, by key.
     """
 
-    def __init__(self, service: Service, clock: Clock, seed: int, share: float = 1.0) -> None:
+    def __init__(self, service: Service, clock: LoopClock, seed: int, share: float = 1.0) -> None:
         self.service = service
         self.contents = ManyContents()
         self.asked: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
@@ -86,7 +86,7 @@ class Storage:
         self.commits: list[float] = []
         self.deaths: dict[str, float] = {}
         self._share = share
-        self._clock = clock
+        self.clock = clock
         self._chance = random.Random(seed)
         self._rates: dict[tuple[str, bool], Rate] = {}
         limit = NameLimit(clock) if service.one_name else None
@@ -98,7 +98,7 @@ class Storage:
 
     def admit(self, verb: str, key: str, count: int = 1) -> None:
         """Count requests and refuse what comes too fast."""
-        now = self._clock.boottime()
+        now = self.clock.boottime()
         kind, prefix = CLASS_OF[verb], key.partition("/")[0]
         self.asked[prefix, kind][int(now)] += count
         if not self._rate(prefix, kind in ("writes", "deletes")).take(now, count):
@@ -108,9 +108,9 @@ class Storage:
     def notice(self, key: str, data: bytes) -> None:
         """Look at what was written for what the scenarios wait for."""
         if key.startswith("jobs/") and b'"status":"succeeded"' in data:
-            self.commits.append(self._clock.boottime())
+            self.commits.append(self.clock.boottime())
         elif key.startswith("agents/") and b'"state":"dead"' in data:
-            self.deaths.setdefault(key, self._clock.boottime())
+            self.deaths.setdefault(key, self.clock.boottime())
 
     def refused(self, key: str) -> None:
         """A write that the limit of one name refused."""
@@ -200,7 +200,7 @@ class Way:
     async def _send(self, verb: str, key: str, timed_as: str = "") -> None:
         if self.silent:
             await asyncio.get_running_loop().create_future()
-        await asyncio.sleep(self._storage.time_for(timed_as or verb))
+        await self._storage.clock.sleep(self._storage.time_for(timed_as or verb))
         if self.silent:
             await asyncio.get_running_loop().create_future()
         self._storage.admit(verb, key)

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scale.fleet import Fleet
+from benchmarks.scale.loop import LoopClock, ManyTimersLoop
+from benchmarks.scale.services import GCS
+from benchmarks.scale.storage import Storage
 from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator import doorbell
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.follow import wait_for
 from fray_coordinator.submit import submit
+from fray_layouts import names
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.faketask import fake
@@ -49,5 +56,45 @@ def test_what_fits_is_found_behind_a_page_of_what_does_not(tmp_path: Path) -> No
         await asyncio.wait_for(wait_for(core, [wanted.job.id]), 30)
         agent.terminate()
         await running
+
+    run(main)
+
+
+def test_of_many_who_ring_at_once_few_ring_and_the_others_see_that(tmp_path: Path) -> None:
+    loop = ManyTimersLoop()
+    fleet = Fleet(Storage(GCS, LoopClock(loop), 1), tmp_path, 1)
+    bell = names.Pools.doorbell("default")
+
+    async def main() -> float:
+        cores = [(await fleet.core())[0] for _ in range(50)]
+        await doorbell.ring(cores[0], "default")
+        fleet.storage.forget()
+        begun = loop.time()
+        await asyncio.gather(*(doorbell.ring(core, "default") for core in cores))
+        return loop.time() - begun
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        seconds = runner.run(main())
+    assert bell in fleet.storage.contents.objects
+    assert seconds < 5.0
+    assert sum(fleet.storage.asked["pools", "writes"].values()) < 150
+
+
+def test_a_lone_ring_is_one_request() -> None:
+    async def main(cluster: Cluster) -> list[tuple[str, str]]:
+        core = await cluster.core(local=False)
+        cluster.ways[-1].asked.clear()
+        await doorbell.ring(core, "default")
+        return cluster.ways[-1].asked
+
+    assert run(main) == [("put", names.Pools.doorbell("default"))]
+
+
+def test_a_bell_that_cannot_be_rung_is_told_of() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core(local=False)
+        cluster.cut()
+        with pytest.raises(StoreUnavailable):
+            await doorbell.ring(core, "default")
 
     run(main)

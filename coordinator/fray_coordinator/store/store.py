@@ -93,13 +93,16 @@ class Store:
 
         return await self._persist("get", key, read)
 
-    async def put(self, key: str, data: bytes, expect: Expectation, op: str | None = None) -> Outcome:
+    async def put(
+        self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
+    ) -> Outcome:
         """Write `data` if the name meets `expect`.
 
         Args:
             data: with `op`, a JSON record that carries `op`, `recent_ops` and `created_op`; without, any bytes.
             expect: a version, `ABSENT`, or `ANY`. A version needs `op`: only a record can tell whose write it is.
             op: the id of this write, never used before.
+            patience: seconds to go on trying, instead of the store's; 0: one attempt.
 
         Returns:
             `Applied` only if the object now is this write. `StoreUnavailable` leaves the write unresolved.
@@ -124,7 +127,7 @@ class Store:
                     return outcome
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
 
-        return await self._persist("put", key, write)
+        return await self._persist("put", key, write, patience)
 
     async def delete(self, key: str, expect: Expectation = ANY) -> Gone | Rejected:
         """Delete the name if it meets `expect`, and go on until the storage says that it is absent."""
@@ -196,9 +199,12 @@ class Store:
 
         return await self._persist(verb, key, attempt)
 
-    async def _persist(self, verb: str, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _persist(
+        self, verb: str, key: str, attempt: Callable[[], Awaitable[T]], patience: float | None = None
+    ) -> T:
         """Call `attempt` until it returns, while patience lasts."""
-        deadline = self._clock.boottime() + self.patience
+        patience = self.patience if patience is None else patience
+        deadline = self._clock.boottime() + patience
         failures = 0
         while True:
             try:
@@ -209,7 +215,7 @@ class Store:
                 wait = self._wait(failures, error)
                 if self._clock.boottime() + wait > deadline:
                     raise StoreUnavailable(
-                        f"{verb} {self.root}/{key}: no success within {self.patience:g} s, the last answer was: {error}"
+                        f"{verb} {self.root}/{key}: no success within {patience:g} s, the last answer was: {error}"
                     ) from error
             failures += 1
             await self._clock.sleep(wait)
