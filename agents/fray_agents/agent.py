@@ -19,7 +19,7 @@ from fray_agents.carrier import Carrier
 from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
-from fray_agents.reach import Reach, reach_of
+from fray_agents.reach import Reach
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
@@ -61,7 +61,7 @@ class AgentOptions:
         preemption_grace: seconds between the SIGTERM to this agent and the end of its host.
         start_task: starts a task's processes.
         cwd: where tasks start; None: a fresh directory each.
-        reach: where servers on this host listen and are reached; None: as `reach_of` finds.
+        reach: where servers on this host listen and are reached.
     """
 
     pool: str = "default"
@@ -71,7 +71,7 @@ class AgentOptions:
     preemption_grace: float = 25.0
     start_task: StartTask = Task.start
     cwd: str | None = None
-    reach: Reach | None = None
+    reach: Reach = Reach()  # noqa: RUF009  it is frozen
 
 
 class Agent:
@@ -86,7 +86,7 @@ class Agent:
         self._ledger = Ledger(options.capacity or discover(work_dir))
         self._lock = hostlock.take(core.root, self.id)
         self._host = socket.gethostname()
-        reach = options.reach or reach_of(core.store.local)
+        reach = options.reach.found(core.store.local)
         record = AgentRecord(
             id=self.id,
             host=self._host,

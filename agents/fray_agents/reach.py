@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LOOPBACK = "127.0.0.1"
-ANYWHERE = ("", "0.0.0.0", "::")
+_ANYWHERE = ("", "0.0.0.0", "::")
 _SOMEWHERE = ("192.0.2.1", 9)
 """An address that belongs to nobody: only the way to it is looked up, nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """As in `AgentRecord`: network, bind, advertise, inbound."""
+    """As in `AgentRecord`; where bind or advertise is empty, `found` fills it in."""
 
     network: str = "default"
-    bind: str = LOOPBACK
-    advertise: str = LOOPBACK
+    bind: str = ""
+    advertise: str = ""
     inbound: bool = True
 
+    def found(self, local: bool) -> Reach:
+        """What was said, and for the rest loopback where the cluster is this machine, else this host's own address.
 
-def reach_of(local: bool, network: str = "default", bind: str = "", advertise: str = "", inbound: bool = True) -> Reach:
-    """What was said, and for the rest: loopback where the cluster is this machine, else this host's own address.
-
-    Args:
-        local: the cluster's root is on this machine's files.
-    """
-    own = bind if bind not in ANYWHERE else LOOPBACK if local else host_address()
-    return Reach(network, bind or own, advertise or own, inbound)
+        Args:
+            local: the cluster's root is on this machine's files.
+        """
+        own = self.bind if self.bind not in _ANYWHERE else LOOPBACK if local else host_address()
+        return replace(self, bind=self.bind or own, advertise=self.advertise or own)
 
 
 def host_address() -> str:

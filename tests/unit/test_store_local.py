@@ -51,6 +51,16 @@ def applied(store: Store, key: str, data: bytes) -> str:
     return outcome.version
 
 
+def test_secrets_are_for_their_owner_alone(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir(mode=0o755)
+    applied(store, "secrets/rpc.json", b"{}")
+    applied(store, "jobs/a.json", b"{}")
+    applied(store, "secrets/rpc.json", b"{ }")
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("secrets", "secrets/rpc.json", "jobs/a.json")]
+    assert modes[:2] == [0o700, 0o600]
+    assert modes[2] & 0o444 == 0o444
+
+
 def test_objects_are_plain_files_both_ways(store: Store, tmp_path: Path) -> None:
     applied(store, "jobs/a.json", b"{}")
     assert (tmp_path / "jobs/a.json").read_bytes() == b"{}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from fray_coordinator.store.api import ABSENT, ANY, Applied, Expectation, Listed, Object, PreconditionFailed
 from fray_coordinator.store.keys import PRIVATE_FOLDER
 from fray_coordinator.store.memory import digest
+from fray_layouts.names import Secrets
 
 ABANDONED = 24 * 3600.0
 """Seconds after which a temporary file belongs to a process that was killed."""
@@ -117,13 +118,16 @@ class Files:
             return []
 
     def _place(self, key: str, data: bytes, place: Callable[[str, str], None]) -> Applied:
-        target = self._path(key)
+        target, secret = self._path(key), key.startswith(Secrets.prefix)
         temporary = f"{self._temporary}/{uuid.uuid4().hex}"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        handle = os.open(temporary, flags, 0o600 if secret else 0o666)
         try:
             _write(handle, data)
             os.fsync(handle)
             self._make_folder(os.path.dirname(target))
+            if secret:
+                os.chmod(os.path.dirname(target), 0o700)
             place(temporary, target)
             _sync_folder(os.path.dirname(target))
             return Applied(digest(data), os.fstat(handle).st_ctime)

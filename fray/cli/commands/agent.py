@@ -21,13 +21,21 @@ if TYPE_CHECKING:
 @click.option("--memory", help="Memory to offer, such as 8GB.")
 @click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
 @click.option("--preemptible", is_flag=True, help="This host may be taken away at any time.")
-def command(app: App, pool: str, preemptible: bool, **offered: Any) -> None:
+@click.option("--bind", default="", help="Address that actors listen on; by default the one that others reach.")
+@click.option("--advertise", default="", help="Host name or address under which others reach this host.")
+@click.option("--network", default="default", show_default=True, help="Name of the network this host is in.")
+@click.option("--no-inbound", is_flag=True, help="Nobody can connect to this host: it runs no actors.")
+def command(
+    app: App, pool: str, preemptible: bool, bind: str, advertise: str, network: str, no_inbound: bool, **offered: Any
+) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C; a second one is immediate."""
     from fray_agents.agent import AgentOptions
+    from fray_agents.reach import Reach
     from fray_agents.serve import serve
 
     capacity = capacity_of(**offered)
-    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity)
+    reach = Reach(network, bind, advertise, inbound=not no_inbound)
+    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity, reach=reach)
 
     def joined(agent_id: str) -> None:
         from fray.cli.show import resources_text

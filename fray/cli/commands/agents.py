@@ -62,6 +62,6 @@ def _row(agent: Stored[AgentRecord], now: float) -> tuple[str, ...]:
         f"{ago(now - agent.updated)} ago",
         str(len(record.holdings)),
         resources_text(record.free),
-        resources_text(record.capacity) + (", preemptible" if record.preemptible else ""),
+        resources_text(record.capacity) + ", preemptible" * record.preemptible + ", no actors" * (not record.inbound),
         record.trouble,
     )
