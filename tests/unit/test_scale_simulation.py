@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import statistics
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scale.loop import LoopClock, ManyTimersLoop
 from benchmarks.scale.services import GCS, Latency
 from benchmarks.scale.storage import ManyContents, Rate
 from fray_coordinator.store.api import Object
@@ -55,6 +57,30 @@ def test_many_contents_are_contents() -> None:
                 contents.set(key, Object(b"", str(number), 0.0))
     for prefix, after in (("", None), ("b/", None), ("b/", "b/5"), ("b/", "a/1"), ("b/1", "b/10"), ("x", None)):
         assert list(many.keys(prefix, after)) == list(few.keys(prefix, after))
+
+
+def test_timers_go_off_in_their_order_in_the_time_of_a_jump_and_cancelled_ones_never() -> None:
+    loop = ManyTimersLoop()
+    clock = LoopClock(loop)
+
+    async def main() -> list[tuple[float, int]]:
+        heard: list[tuple[float, int]] = []
+
+        def ring(number: int) -> None:
+            heard.append((clock.boottime(), number))
+
+        for number, delay in enumerate((30.0, 10.0, 20.0, 10.0)):
+            timer = loop.call_later(delay, ring, number)
+            if number == 2:
+                timer.cancel()
+        await clock.sleep(25.0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(100.0):
+                await clock.sleep(3600.0)
+        return [*heard, (clock.boottime(), -1)]
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(main()) == [(10.0, 1), (10.0, 3), (30.0, 0), (125.0, -1)]
 
 
 def scale(*options: str) -> dict[str, Any]:
