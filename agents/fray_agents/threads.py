@@ -36,11 +36,14 @@ def task_environ() -> Mapping[str, str]:
 def on_stop(tell: Callable[[], None]) -> None:
     """Have `tell` called, in another thread, when the task that this code runs in is asked to end.
 
-    Without this a process ends by SIGTERM, and a thread is interrupted. Call it in the task's main thread.
+    Without this a process ends by SIGTERM, and a thread is interrupted. Only the task's main thread can ask for it; in
+    others this does nothing.
     """
     task = _task.get()
     if task is not None:
         task.tell_instead(tell)
+        return
+    if threading.current_thread() is not threading.main_thread():
         return
     wishes: SimpleQueue[int] = SimpleQueue()  # a signal handler may put into it, whatever it interrupts
     signal.signal(signal.SIGTERM, lambda number, frame: wishes.put(number))
