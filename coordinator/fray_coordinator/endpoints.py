@@ -7,7 +7,7 @@ brought back: at most two repair intervals after the job's end, or after that wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -94,10 +94,7 @@ class Lookup:
         return endpoint.incarnation >= self._incarnation and rank(endpoint) >= self._seen.get(endpoint.actor_id, (0, 0))
 
     async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
-        known = self._read.get(row.key)
-        if known is not None and known.version == row.version:
-            return known
-        return await self.core.records.read(row.key, EndpointRecord)
+        return await _read_if_changed(self.core, row, self._read)
 
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:
@@ -107,12 +104,45 @@ async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRe
     return [stored.record for stored in found if stored is not None]
 
 
-async def remove_if_outlived(core: Core, endpoint: Stored[EndpointRecord]) -> None:
-    """Remove an endpoint whose job does not run at its attempt; the job is read now, that is after the endpoint."""
-    record = endpoint.record
-    job = record_of(await core.records.read(Jobs.key(record.job), JobRecord)) if record.job else None
-    if outlived_its_job(record, endpoint.updated, job, core.now()):
-        await core.store.delete(endpoint.key, endpoint.version)
+@dataclass(slots=True)
+class Outlived:
+    """One participant's removals of what outlived its job; reads only endpoints that changed, and jobs in doubt."""
+
+    core: Core
+    _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
+
+    async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
+        """List all endpoints and remove those whose job does not run at their attempt.
+
+        Args:
+            running: the attempt at which a job was just seen to run; None: it was not, so its record is read.
+            problems: gets the endpoints that cannot be judged.
+        """
+        rows = [row for row in await self.core.store.list(Endpoint.prefix, versions=True) if Endpoint.parse(row.key)]
+        read = await each_sound(rows, self._read_row, problems, lambda row: row.key)
+        self._known = {stored.key: stored for stored in read if stored is not None}
+        doubtful = [e for e in self._known.values() if not e.record.job or running(e.record.job) != e.record.attempt]
+        await each_sound(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
+
+    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
+        return await _read_if_changed(self.core, row, self._known)
+
+    async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
+        record = endpoint.record
+        job = record_of(await self.core.records.read(Jobs.key(record.job), JobRecord)) if record.job else None
+        if outlived_its_job(record, endpoint.updated, job, self.core.now()):
+            await self.core.store.delete(endpoint.key, endpoint.version)
+
+
+async def _read_if_changed(
+    core: Core, row: Listed, known: Mapping[str, Stored[EndpointRecord]]
+) -> Stored[EndpointRecord] | None:
+    before = known.get(row.key)
+    return (
+        before
+        if before is not None and before.version == row.version
+        else await core.records.read(row.key, EndpointRecord)
+    )
 
 
 async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from fray_coordinator import doorbell, families, index, stopping, sweep
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
+from fray_coordinator.endpoints import Outlived
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
 from fray_coordinator.protocol.retention import blobs_since, due_at
@@ -43,9 +44,13 @@ class Repair:
     core: Core
     admission: Admission
     problems: dict[str, str] = field(default_factory=dict)
+    _endpoints: Outlived = field(init=False)
     _jobs: dict[str, Stored[JobRecord]] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
     _swept_until: str = ""
+
+    def __post_init__(self) -> None:
+        self._endpoints = Outlived(self.core)
 
     @property
     def size(self) -> int:
@@ -65,6 +70,7 @@ class Repair:
         await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
         await self._each(list(self._jobs), lambda key: self._mend_job(key, alive, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
+        await self._endpoints.remove(self._attempt_running, self.problems)
         await self._sweep_blobs()
 
     async def _read_jobs(self) -> None:
@@ -119,6 +125,10 @@ class Repair:
         if job is not None and job.status == Status.PENDING and job.attempt == known.record.attempt:
             await index.enter(self.core, job)
             await doorbell.ring(self.core, job.spec.pool)
+
+    def _attempt_running(self, job_id: str) -> int | None:
+        job = self._jobs.get(Jobs.key(job_id))
+        return job.record.attempt if job is not None and job.record.status == Status.RUNNING else None
 
     def _parents(self) -> set[str]:
         """The jobs that others name as their parent: none of them goes before those."""
