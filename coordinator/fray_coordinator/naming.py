@@ -16,7 +16,7 @@ async def take(core: Core, namespace: str, kind: str, name: str, job: str, exist
     Calling again for the same job finds what the first call made, so a call that failed may be repeated.
 
     Args:
-        kind: "actor" or "queue".
+        kind: "actor", "job" or "queue".
         job: id of the job that it is held for, which may be submitted after this, within a minute; "" for what needs
             no job and is held until it is given up.
         exist_ok: if somebody has the name, return his record: its `job` is not this one.

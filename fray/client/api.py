@@ -45,7 +45,7 @@ class Client(Protocol):
         actor_config: ActorConfig | None = None,
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
-    ) -> ActorHandle:
+    ) -> ActorHandle[T]:
         """Create an actor; returns at once. The first call waits until it is up.
 
         Args:
@@ -65,7 +65,7 @@ class Client(Protocol):
         actor_config: ActorConfig | None = None,
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
-    ) -> ActorGroup:
+    ) -> ActorGroup[T]:
         """Create `count` actors of a class, each a job of its own; returns at once."""
         ...
 
@@ -76,7 +76,7 @@ class Client(Protocol):
         name: str,
         actor_config: ActorConfig | None = None,
         **kwargs: Any,
-    ) -> HostedActor:
+    ) -> HostedActor[T]:
         """Create an actor in this very process and serve it until `shutdown` is called on what is returned."""
         ...
 

@@ -9,7 +9,10 @@ from fray.client.jobs import JobHandle
 from fray.cluster.storage import StorageCluster
 from fray.errors import JobAlreadyExists
 from fray.types import ActorConfig, EnvironmentConfig, JobId, JobRequest, ResourceConfig
-from fray_coordinator.jobnames import job_named
+from fray_coordinator import naming
+from fray_coordinator.core import Core
+from fray_layouts import names
+from fray_layouts.spec import check_name
 
 if TYPE_CHECKING:
     from fray.actor import ActorGroup, ActorHandle, HostedActor
@@ -37,9 +40,9 @@ class StorageClient:
         namespace = request.namespace or self._cluster.namespace
         if request.id is not None:
             return JobHandle(self._cluster, self._cluster.launch(request))
-        job_id, goes_on = self._cluster.run(lambda core: job_named(core, namespace, request.name))
-        if goes_on and not adopt_existing:
-            raise JobAlreadyExists(request.name, JobHandle(self._cluster, JobId(job_id)))
+        job_id, taken = self._cluster.run(lambda core: _take_name(core, namespace, request.name))
+        if taken and not adopt_existing:
+            raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
         own_id = job_id.removeprefix(f"{request.name}-")
         return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
 
@@ -52,7 +55,7 @@ class StorageClient:
         actor_config: ActorConfig | None = None,
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
-    ) -> ActorHandle:
+    ) -> ActorHandle[T]:
         from fray.actor.create import create_actor
 
         return create_actor(
@@ -76,7 +79,7 @@ class StorageClient:
         actor_config: ActorConfig | None = None,
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
-    ) -> ActorGroup:
+    ) -> ActorGroup[T]:
         from fray.actor.create import create_actor_group
 
         return create_actor_group(
@@ -98,7 +101,7 @@ class StorageClient:
         name: str,
         actor_config: ActorConfig | None = None,
         **kwargs: Any,
-    ) -> HostedActor:
+    ) -> HostedActor[T]:
         from fray.actor.create import host_actor
 
         return host_actor(self._cluster, actor_class, args, kwargs, name=name, actor_config=actor_config)
@@ -123,3 +126,16 @@ class StorageClient:
 
     def _resources(self, wanted: ResourceConfig | None) -> ResourceConfig:
         return wanted or ResourceConfig()
+
+
+async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool]:
+    """The id under which a job of this name is to be submitted, and whether somebody else has chosen it.
+
+    The id is in the name's record before the job exists. Who finds one whose job is still on its way, or whose
+    submitter died, submits under that very id: creating is create-only, so all end up with one job.
+    """
+    check_name("namespace", namespace)
+    check_name("name", name)
+    fresh = names.JobId.fresh(name, core.now(), core.chance.token())
+    holder = await naming.take(core, namespace, "job", name, fresh, exist_ok=True)
+    return JobId(holder.job), holder.job != fresh

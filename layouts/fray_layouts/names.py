@@ -303,7 +303,7 @@ class Secrets:
 
 
 class Names:
-    """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor" and "queue"."""
+    """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor", "job" and "queue"."""
 
     @staticmethod
     def key(namespace: str, kind: str, name: str) -> str:

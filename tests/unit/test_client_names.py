@@ -13,15 +13,11 @@ from fray.cluster import StorageCluster
 from fray.current_client import current_client, set_current_client
 from fray.errors import InvalidInput
 from fray.types import ANY_REGION, Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
+from fray_coordinator import naming
 from fray_coordinator.core import Core
-from fray_coordinator.jobnames import job_named
-from fray_coordinator.protocol.jobname import successor
 from fray_coordinator.records import record_of
 from fray_layouts.names import Jobs
-from fray_layouts.records import JobRecord, NameRecord, Settings, Stop
-from fray_layouts.spec import parse_spec
-
-WAIT = 600.0
+from fray_layouts.records import JobRecord, Settings
 
 
 def a_request(name: str = "job", **fields: Any) -> JobRequest:
@@ -31,31 +27,6 @@ def a_request(name: str = "job", **fields: Any) -> JobRequest:
 @pytest.fixture
 def client() -> StorageClient:
     return StorageClient(StorageCluster(f"memory://{uuid.uuid4()}", namespace="team"))
-
-
-def a_job(status: str, stop: Stop | None = None) -> JobRecord:
-    spec = parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})
-    return JobRecord(id="job-1", spec=spec, status=status, stop=stop)
-
-
-@pytest.mark.parametrize(
-    ("job", "now", "stays"),
-    [
-        (a_job("pending"), 9e9, True),
-        (a_job("running"), 9e9, True),
-        (a_job("running", Stop(at=1.0, reason="enough", by="user")), 0.0, False),
-        (a_job("succeeded"), 0.0, False),
-        (a_job("failed"), 0.0, False),
-        (None, WAIT - 1, True),
-        (None, WAIT + 1, False),
-    ],
-)
-def test_a_name_stays_with_a_job_that_goes_on_or_may_still_come(job: JobRecord | None, now: float, stays: bool) -> None:
-    known = NameRecord(job="job-1", since=0.0, incarnation=4)
-    taken = successor(known, job, "job-2", now, WAIT)
-    assert (taken is None) == stays
-    if taken is not None:
-        assert (taken.job, taken.incarnation, taken.since) == ("job-2", 5, now)
 
 
 def test_a_running_job_is_adopted_or_reported(client: StorageClient) -> None:
@@ -84,28 +55,12 @@ def test_names_of_other_namespaces_do_not_matter(client: StorageClient) -> None:
 
 
 def test_who_finds_a_name_whose_submitter_died_submits_that_very_job(client: StorageClient) -> None:
-    promised, goes_on = client.cluster.run(lambda core: job_named(core, "team", "job"))
-    assert not goes_on
-    assert client.submit(a_request(), adopt_existing=False).job_id == promised
-
-
-def test_two_submitters_at_once_end_up_with_one_job(client: StorageClient) -> None:
-    """The second takes the name between the first one's read and its write."""
-
-    async def race(core: Core) -> tuple[tuple[str, bool], tuple[str, bool]]:
-        answers: list[tuple[str, bool]] = []
-        write = core.records.write
-
-        async def late(key: str, kind: Any, wanted: Any, current: Any) -> Any:
-            core.records.write = write  # type: ignore[method-assign]
-            answers.append(await job_named(core, "team", "job"))
-            return await write(key, kind, wanted, current)
-
-        core.records.write = late  # type: ignore[method-assign]
-        return await job_named(core, "team", "job"), answers[0]
-
-    first, second = client.cluster.run(race)
-    assert first == second
+    promised = "job-" + "1" * 15
+    client.cluster.run(lambda core: naming.take(core, "team", "job", "job", promised))
+    with pytest.raises(JobAlreadyExists):
+        client.submit(a_request(), adopt_existing=False)
+    assert client.submit(a_request()).job_id == promised
+    assert [job.job_id for job in client.cluster.list_jobs()] == [promised]
 
 
 def test_a_wrong_name_is_refused_before_anything_is_written(client: StorageClient) -> None:

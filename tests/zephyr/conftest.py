@@ -1,4 +1,4 @@
-"""These tests need real Zephyr, which `make zephyr` installs in environments of its own; elsewhere they are not seen."""
+"""These tests need real Zephyr, which `make zephyr` installs in environments of its own; nothing else sees them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,146 @@
+"""The client on threads, and on a root with two agents: the same programs, the same answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from fray.client import JobFailed, JobHandle, StorageClient, wait_all
+from fray.current_client import current_client, set_current_client
+from fray.local_backend import LocalClient
+from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
+from tests.support.agents import agents, on_cluster
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
+
+
+@pytest.fixture(scope="module", params=["threads", "agents"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageClient]:
+    if request.param == "threads":
+        client = LocalClient()
+        yield client
+        client.shutdown(wait=False)
+        return
+    place = tmp_path_factory.mktemp("cluster")
+    on_cluster(place / "root", lambda core: core.store.learn_clock())
+    with agents(str(place / "root"), place / "work", count=2, cores=4):
+        yield StorageClient(str(place / "root"))
+
+
+def call(name: str, fn: object, *args: object, **fields: object) -> JobRequest:
+    return JobRequest(name, Entrypoint.from_callable(fn, args), **fields)  # type: ignore[arg-type]
+
+
+def test_a_callable_runs_and_its_job_is_waited_for(client: StorageClient) -> None:
+    job = client.submit(call("add", lambda a, b: a + b, 1, 2))
+    assert job.wait(timeout=60) is JobStatus.SUCCEEDED
+    assert job.status() is JobStatus.SUCCEEDED
+    assert job.job_id.startswith("add-")
+    assert client.cluster.result(job.job_id) == 3
+
+
+def fail_clearly() -> None:
+    raise LookupError("no such shard: 7")
+
+
+def test_a_failure_is_told_with_its_own_words(client: StorageClient) -> None:
+    job = client.submit(call("fails", fail_clearly))
+    with pytest.raises(JobFailed, match="no such shard: 7") as caught:
+        job.wait(timeout=60)
+    assert "in fail_clearly" in str(caught.value)
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert job.wait(raise_on_failure=False) is JobStatus.FAILED
+
+
+def test_all_are_waited_for_together(client: StorageClient) -> None:
+    jobs = [client.submit(call(f"part-{i}", time.sleep, 0.01)) for i in range(4)]
+    assert wait_all(jobs, timeout=60) == [JobStatus.SUCCEEDED] * 4
+    endless = client.submit(call("endless", sleep_in_small_steps))
+    with pytest.raises(JobFailed, match="no such shard"):
+        wait_all([endless, client.submit(call("fails", fail_clearly))], timeout=60)
+    endless.terminate()
+    assert endless.wait(timeout=60, raise_on_failure=False) is JobStatus.STOPPED
+
+
+def sleep_in_small_steps() -> None:
+    for _ in range(100_000):
+        time.sleep(0.001)
+
+
+def test_logs_are_the_last_lines(client: StorageClient) -> None:
+    job = client.submit(JobRequest("says", Entrypoint.from_binary("sh", ["-c", "echo one; echo two; echo three"])))
+    job.wait(timeout=60)
+    assert job.logs() == ("one", "two", "three")
+    assert job.logs(max_lines=2) == ("two", "three")
+
+
+def submit_a_child() -> tuple[str, str, str]:
+    mine = current_client()
+    assert isinstance(mine, StorageClient)
+    child = mine.submit(call("child", lambda: os.environ.get("FRAY_JOB_ID")))
+    child.wait()
+    return mine.cluster.root, type(mine).__name__, mine.cluster.poll(child.job_id).parent or ""
+
+
+def test_in_a_job_the_current_client_is_that_of_its_cluster(client: StorageClient) -> None:
+    job = client.submit(call("parent", submit_a_child))
+    kind = "LocalClient" if isinstance(client, LocalClient) else "StorageClient"
+    assert client.cluster.result(job.job_id, timeout=60) == (client.cluster.root, kind, job.job_id)
+
+
+WHERE = "from fray.current_client import current_client; print(current_client().cluster.root)"
+
+
+def ask_a_subprocess(python: str) -> str:
+    return subprocess.run([python, "-c", WHERE], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_a_job_starts_as_a_process_finds_the_cluster_too(client: StorageClient) -> None:
+    job = client.submit(JobRequest("asks", Entrypoint.from_binary(sys.executable, ["-c", WHERE])))
+    job.wait(timeout=60)
+    assert job.logs() == (client.cluster.root,)
+    if not isinstance(client, LocalClient):
+        nested = client.submit(call("asks-deeper", ask_a_subprocess, sys.executable))
+        assert client.cluster.result(nested.job_id, timeout=60) == client.cluster.root
+
+
+DRIVER = """
+import os, sys, time
+from fray.current_client import current_client
+from fray.types import Entrypoint, JobRequest
+job = current_client().submit(JobRequest("long", Entrypoint.from_binary("sleep", ["600"])))
+print(job.job_id, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_driver_that_died_finds_its_job_when_it_is_started_again(client: StorageClient) -> None:
+    environment = {**os.environ, "FRAY_CLUSTER_SPEC": client.cluster.root, "FRAY_NAMESPACE": "nightly"}
+    ran = [
+        subprocess.run([sys.executable, "-c", DRIVER], env=environment, capture_output=True, text=True) for _ in "12"
+    ]
+    first, second = (run.stdout.strip() for run in ran)
+    assert first
+    assert first == second, ran[1].stderr
+    (job,) = [info for info in client.cluster.list_jobs() if info.name == "long"]
+    JobHandle(client.cluster, job.job_id).terminate()
+
+
+def test_threads_look_at_neither_devices_nor_replicas() -> None:
+    local = LocalClient()
+    assert isinstance(current_client(), LocalClient)
+    with set_current_client(local):
+        request = call("tpu", lambda: "here", resources=ResourceConfig.with_tpu("v5litepod-16", slice_count=4))
+        job = current_client().submit(request)
+    assert local.cluster.result(job.job_id, timeout=60) == "here"
+    assert os.environ.get("FRAY_JOB_ID") is None
+    waiting = local.submit(call("last", time.sleep, 0.2))
+    local.shutdown()
+    assert not Path(local.cluster.root.removeprefix("file://")).exists(), waiting
