@@ -15,9 +15,9 @@ JOB_CLASS_B = 8
 """Requests for one small command job beside heartbeats, counted by a test of the agent."""
 
 PASS_CLASS_A = 3
-REPAIR_CLASS_A = 4
-"""Lists of the inbox and the agents and the lease's renewal; one more renewal, and lists of jobs, index and children
-(up to 1,000 rows)."""
+REPAIR_CLASS_A = 5
+"""Lists of the inbox and the agents and the lease's renewal; one more renewal, and lists of jobs, index, children and
+endpoints (up to 1,000 rows)."""
 
 
 @dataclass(frozen=True)
