@@ -115,7 +115,11 @@ async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: in
 
 
 async def each_sound(
-    items: Iterable[T], act: Callable[[T], Awaitable[V]], problems: dict[str, str], name: Callable[[T], str] = str
+    items: Iterable[T],
+    act: Callable[[T], Awaitable[V]],
+    problems: dict[str, str],
+    name: Callable[[T], str] = str,
+    at_once: int = 16,
 ) -> list[V]:
     """`act` on every item; one that raises is noted in `problems` and skipped, unless the store does not answer.
 
@@ -131,4 +135,4 @@ async def each_sound(
             problems[name(item)] = str(error)
             return []
 
-    return [result for results in await each(items, guarded) for result in results]
+    return [result for results in await each(items, guarded, at_once) for result in results]

@@ -15,6 +15,9 @@ from fray_coordinator.store.api import Listed
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, PoolView, Suspect
 
+READS_AT_ONCE = 64
+"""A look at a large fleet reads hundreds of records for each second since the last; it must end before the lease ages."""
+
 
 @dataclass(slots=True)
 class Watch:
@@ -30,7 +33,7 @@ class Watch:
     problems: dict[str, str] = field(default_factory=dict)
     someone_died: bool = False
     _known: dict[str, Suspect] = field(default_factory=dict)
-    _read_at: float | None = None
+    _read_at: dict[str, float] = field(default_factory=dict)
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
         """The agents that are not known to be dead or gone, by id."""
@@ -39,17 +42,21 @@ class Watch:
     async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Read every agent's record once, declare and bury the dead, and tell what is now known of the others.
 
-        A row of a listing that shows the known version is a successful read. Age is counted from the end of one look
-        to the begin of the next, which is never more than the time between what the two saw.
+        A row of a listing that shows the known version is a successful read. Each agent's age is counted from the end
+        of one read of its record to the begin of the next look, which is never more than the time between what the two
+        saw. (From the end of one look to the begin of the next would be too little: a look at many agents takes long.)
         """
-        clock = self.core.clock
         self.problems = {}
-        gap = None if self._read_at is None else clock.boottime() - self._read_at
+        begun, read_at = self.core.clock.boottime(), self._read_at
         lived = self.live().keys()
         await self._read_all()
-        self._read_at = clock.boottime()
         seen = {
-            name: observe(agent.record, self._known.get(name), suspects.get(name), gap)
+            name: observe(
+                agent.record,
+                self._known.get(name),
+                suspects.get(name),
+                begun - read_at[name] if name in read_at else None,
+            )
             for name, agent in self.live().items()
         }
         seen |= await self._judge(seen)
@@ -77,15 +84,20 @@ class Watch:
 
     async def _read_all(self) -> None:
         rows = await self.core.store.list(Agents.prefix, versions=True)
+        listed_at = self.core.clock.boottime()
         named = [row for row in rows if Agents.parse(row.key)]
-        fresh = await each_sound(named, self._read_row, self.problems, lambda row: row.key)
-        self.agents = {agent.record.id: agent for agent in fresh if agent is not None}
+        fresh = await each_sound(
+            named, lambda row: self._read_row(row, listed_at), self.problems, lambda row: row.key, READS_AT_ONCE
+        )
+        self.agents = {agent.record.id: agent for agent, _ in fresh if agent is not None}
+        self._read_at = {agent.record.id: read_at for agent, read_at in fresh if agent is not None}
 
-    async def _read_row(self, row: Listed) -> Stored[AgentRecord] | None:
+    async def _read_row(self, row: Listed, listed_at: float) -> tuple[Stored[AgentRecord] | None, float]:
+        """The agent's record, and when it was known to be that."""
         known = self.agents.get(Agents.parse(row.key) or "")
         if known is not None and known.version == row.version:
-            return known
-        return await self.core.records.read(row.key, AgentRecord)
+            return known, listed_at
+        return await self.core.records.read(row.key, AgentRecord), self.core.clock.boottime()
 
     async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Declare the doomed dead; returns those who are spared for now."""

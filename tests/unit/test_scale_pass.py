@@ -82,6 +82,25 @@ def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet() -> N
     run(main)
 
 
+def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first() -> None:
+    """Each look hangs for 7 s at one agent's record; the silent other one is dead after its 25 s all the same."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
+        watch = Watch(await cluster.core())
+        way = cluster.ways[-1]
+        begun = cluster.clock.boottime()
+        while (await agent_now(user, silent.id)).state == "live":
+            await beating.beat()
+            way.before["get", "agents/beating"] = lambda: cluster.clock.sleep(7.0)
+            await watch.look({})
+            await cluster.clock.sleep(2.0)
+        assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
+
+    run(main)
+
+
 def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_child() -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
