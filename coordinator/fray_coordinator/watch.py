@@ -16,7 +16,7 @@ from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, PoolView, Suspect
 
 READS_AT_ONCE = 64
-"""A look at a large fleet reads hundreds of records for each second since the last; it must end before the lease ages."""
+"""A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
 
 
 @dataclass(slots=True)
