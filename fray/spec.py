@@ -32,7 +32,7 @@ _LATER = {
 }
 _SAME_NAME = (
     *("name", "max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority"),
-    *("namespace", "parent", "detached", "pool", "id"),
+    *("namespace", "parent", "detached", "pool", "id", "actor"),
 )
 
 

@@ -1,0 +1,100 @@
+"""Which actor is meant, and whether it can still be reached, by what the storage says."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from fray.cluster.info import info_of, original_exception
+from fray.errors import ActorUnavailableError, JobFailed
+from fray_coordinator.core import Core
+from fray_coordinator.follow import Complaints, Pace
+from fray_coordinator.protocol.naming import Rank, rank
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.records import Stored, record_of
+from fray_layouts.names import Endpoint, Jobs
+from fray_layouts.records import EndpointRecord, JobRecord
+
+log = logging.getLogger("fray")
+
+_PATIENCE = 20.0
+"""Seconds that an actor outside of jobs, which no record vouches for, may be without a working endpoint."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One creation of an actor: another one of the same name has another `actor_id`.
+
+    Attributes:
+        job: the job that serves it; "" if a program outside of jobs does.
+        attempt: the only attempt of the job that does; 0 if every attempt serves the actor anew.
+    """
+
+    namespace: str
+    name: str
+    actor_id: str
+    job: str = ""
+    attempt: int = 0
+
+    def key(self) -> str:
+        """Key of its endpoint record."""
+        return Endpoint(self.namespace, self.name, self.actor_id).key()
+
+    def __str__(self) -> str:
+        return f"actor {self.name!r} ({self.job or 'outside of jobs'})"
+
+
+async def find(core: Core, address: Address, failed: str = "", seen: Rank = (0, 0)) -> EndpointRecord:
+    """Wait until the actor can be called, and return where.
+
+    Args:
+        failed: nonce of an endpoint that did not answer: it is returned only if the storage says that it still stands.
+        seen: the highest (incarnation, attempt) that was met; a lower one is what a dead process wrote late.
+
+    Raises:
+        ActorUnavailableError: it never will be.
+    """
+    pace, complaints = Pace(core), Complaints(core, _warn)
+    job: Stored[JobRecord] | None = None
+    begin = core.clock.boottime()
+    while True:
+        endpoint = record_of(await core.records.read(address.key(), EndpointRecord))
+        if endpoint is not None and rank(endpoint) < seen:
+            endpoint = None
+        if endpoint is not None and endpoint.nonce != failed:
+            return endpoint
+        if address.job:
+            before, job = job, await _look(core, address, job)
+            if endpoint is not None and _serves(job.record, endpoint):
+                return endpoint
+            await complaints.hear([job.record])
+            if before is None or job.version != before.version:
+                pace.changed()
+        elif core.clock.boottime() - begin > _PATIENCE:
+            raise ActorUnavailableError(f"{address} does not answer, and nothing says that it will again")
+        await pace.rest()
+
+
+async def _look(core: Core, address: Address, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
+    """The job's record; raises ActorUnavailableError once the actor has ended with it."""
+    if known is None:
+        known = await core.records.read(Jobs.key(address.job), JobRecord)
+    else:
+        known = await core.records.reread(known)
+    if known is None:
+        raise ActorUnavailableError(f"{address} has ended, and its job's record was removed")
+    job = known.record
+    if is_terminal(job):
+        why = JobFailed(info_of(core.root, job))
+        raise ActorUnavailableError(f"{address} has ended: {why}") from original_exception(job.exit)
+    if address.attempt and job.attempt > address.attempt:
+        raise ActorUnavailableError(f"{address} ended with attempt {address.attempt} of the job that hosted it")
+    return known
+
+
+def _serves(job: JobRecord, endpoint: EndpointRecord) -> bool:
+    return job.status == Status.RUNNING and job.attempt == endpoint.attempt
+
+
+def _warn(job: JobRecord, why: str) -> None:
+    log.warning("actor %s waits: %s", job.id, why)

@@ -1,0 +1,125 @@
+"""Creating actors: as jobs, alone or in groups, or in this very process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.actor.config import checked
+from fray.actor.group import ActorGroup
+from fray.actor.hosting import GRACE, HostedActor, host, run
+from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import check_name
+
+if TYPE_CHECKING:
+    from fray.actor.handle import ActorHandle
+    from fray.cluster.storage import StorageCluster
+
+T = TypeVar("T")
+
+_UNLIMITED = 2**31 - 1
+
+
+def create_actor(
+    cluster: StorageCluster,
+    cls: type[T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    resources: ResourceConfig | None = None,
+    actor_config: ActorConfig | None = None,
+    environment: EnvironmentConfig | None = None,
+) -> ActorHandle[T]:
+    """A group of one; its handle. Returns at once: the first call waits until the actor is up."""
+    group = create_actor_group(
+        cluster,
+        cls,
+        args,
+        kwargs,
+        name=name,
+        count=1,
+        resources=resources,
+        actor_config=actor_config,
+        environment=environment,
+    )
+    return group.handles[0]
+
+
+def create_actor_group(
+    cluster: StorageCluster,
+    cls: type[T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    count: int,
+    resources: ResourceConfig | None = None,
+    actor_config: ActorConfig | None = None,
+    environment: EnvironmentConfig | None = None,
+) -> ActorGroup[T]:
+    """Create actors `cls(*args, **kwargs)` as jobs "<name>-0", "<name>-1" ...; returns at once.
+
+    They end with the job that creates them. Each creation is one of its own, whatever had the name before.
+
+    Raises:
+        InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
+    """
+    if count < 1:
+        raise InvalidInput("count", count, "give at least 1")
+    request = actor_request(cls, args, kwargs, name, actor_config, resources, environment)
+    jobs = cluster.launch_many([replace(request, name=f"{name}-{index}") for index in range(count)])
+    return ActorGroup(cluster, cluster.namespace, name, jobs)
+
+
+def actor_request(
+    cls: type,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    name: str,
+    config: ActorConfig | None,
+    resources: ResourceConfig | None,
+    environment: EnvironmentConfig | None = None,
+    **fields: Any,
+) -> JobRequest:
+    """The job that serves an actor, still without its number."""
+    check_name("name", name)
+    config = checked(config or ActorConfig())
+    restarts = _UNLIMITED if config.max_restarts is None else config.max_restarts
+    return JobRequest(
+        name=name,
+        entrypoint=Entrypoint.from_callable(run, (cls, tuple(args), dict(kwargs or {}), name, config)),
+        resources=resources or ResourceConfig(),
+        environment=environment,
+        max_retries_failure=restarts,
+        max_retries_preemption=restarts,
+        grace=GRACE,
+        actor=True,
+        **fields,
+    )
+
+
+def host_actor(
+    cluster: StorageCluster,
+    cls: type[T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    name: str,
+    actor_config: ActorConfig | None = None,
+) -> HostedActor[T]:
+    """Create an actor in this process and serve it, until `shutdown` or the end of the process.
+
+    Raises:
+        Exception: what its `__init__` raised.
+        InvalidInput: an argument is wrong.
+    """
+    check_name("name", name)
+    config = checked(actor_config or ActorConfig())
+    if config.checkpoint is not None:
+        raise InvalidInput(
+            "actor_config.checkpoint", config.checkpoint, "only an actor with a job of its own is durable"
+        )
+    return host(cluster, cls, args, kwargs or {}, name, config)

@@ -1,0 +1,149 @@
+"""Several actors that were created together."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fray.actor.address import Address
+from fray.actor.handle import ActorHandle, cluster_at
+from fray.cluster.info import info_of, original_exception
+from fray.errors import ActorUnavailableError, JobFailed
+from fray.types import JobId, JobStatus
+from fray_coordinator.core import Core
+from fray_coordinator.endpoints import Lookup
+from fray_coordinator.follow import Pace, wait_for
+
+if TYPE_CHECKING:
+    from fray.client.jobs import JobHandle
+    from fray.cluster.storage import StorageCluster
+
+T = TypeVar("T")
+
+
+class ActorGroup(Generic[T]):
+    """Actors "<name>-0", "<name>-1" ..., each a job of its own. Pickles as names.
+
+    Which of them gets which work is the caller's business; `fray.rpc` has pools that share calls out.
+    """
+
+    def __init__(self, cluster: StorageCluster, namespace: str, name: str, job_ids: list[JobId]) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._job_ids = job_ids
+        self._found: set[str] = set()
+
+    @property
+    def handles(self) -> list[ActorHandle[T]]:
+        """A handle of each actor, whether it is up or not."""
+        return [self._handle(job) for job in self._job_ids]
+
+    @property
+    def ready_count(self) -> int:
+        """How many actors serve calls now."""
+        return len(self._cluster.run(self._ready))
+
+    @property
+    def jobs(self) -> list[JobHandle]:
+        """The actors' jobs."""
+        from fray.client.jobs import JobHandle
+
+        return [JobHandle(self._cluster, job) for job in self._job_ids]
+
+    def statuses(self) -> list[JobStatus]:
+        """The status of each actor's job: which have ended, and how."""
+        return [job.status() for job in self.jobs]
+
+    def is_done(self) -> bool:
+        """Whether all of them have ended for good."""
+        return all(status.finished() for status in self.statuses())
+
+    def wait_ready(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
+        """Wait until `count` actors, by default all, serve calls.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            The handles of those that do, in their order; the list does not change afterwards.
+
+        Raises:
+            TimeoutError: too few serve calls in time. They go on starting.
+            ActorUnavailableError: so many have ended that there never will be enough.
+        """
+        wanted = len(self._job_ids) if count is None else count
+        return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
+
+    def discover_new(self) -> list[ActorHandle[T]]:
+        """The handles of those that serve calls now and were not returned before by this or `wait_ready`."""
+        ready = self._cluster.run(self._ready)
+        return self._tell([job for job in ready if job not in self._found])
+
+    def shutdown(self) -> None:
+        """Ask that all of them end; returns at once."""
+        for job in self._job_ids:
+            self._cluster.terminate(job)
+
+    @property
+    def _job_id(self) -> JobId:
+        return self._job_ids[0]
+
+    def _handle(self, job: JobId) -> ActorHandle[T]:
+        return ActorHandle(self._cluster, Address(self._namespace, self._name, job, job))
+
+    def _tell(self, ready: list[JobId]) -> list[ActorHandle[T]]:
+        self._found.update(ready)
+        return [self._handle(job) for job in ready]
+
+    async def _ready(self, core: Core, lookup: Lookup | None = None) -> list[JobId]:
+        lookup = lookup or Lookup(core, self._namespace, self._name)
+        serving = {found.actor_id for found in await lookup.look()}
+        return [job for job in self._job_ids if job in serving]
+
+    async def _wait(self, core: Core, wanted: int, timeout: float) -> list[JobId]:
+        enough = asyncio.ensure_future(self._enough(core, wanted))
+        too_few = asyncio.ensure_future(self._too_few(core, wanted))
+        try:
+            async with asyncio.timeout(timeout):
+                done, _ = await asyncio.wait({enough, too_few}, return_when=asyncio.FIRST_COMPLETED)
+            return await (enough if enough in done else too_few)
+        except TimeoutError:
+            ready = len(await self._ready(core))
+            raise TimeoutError(
+                f"{ready} of the {wanted} actors of {self._name!r} that are wanted serve calls after {timeout:g} s"
+            ) from None
+        finally:
+            enough.cancel()
+            too_few.cancel()
+
+    async def _enough(self, core: Core, wanted: int) -> list[JobId]:
+        pace, lookup = Pace(core), Lookup(core, self._namespace, self._name)
+        while len(ready := await self._ready(core, lookup)) < wanted:
+            await pace.rest()
+        return ready
+
+    async def _too_few(self, core: Core, wanted: int) -> list[JobId]:
+        """Return never; raise once too many have ended."""
+        living = list(self._job_ids)
+        while len(living) >= wanted:
+            if not living:
+                await asyncio.sleep(math.inf)
+            records = await wait_for(core, living, any_failure=True)
+            ended = [info for info in (info_of(core.root, job) for job in records.values()) if info.status.finished()]
+            living = [job for job in living if job not in {info.job_id for info in ended}]
+        raise ActorUnavailableError(
+            f"only {len(living)} of the {wanted} actors of {self._name!r} that are wanted can still come: "
+            f"{JobFailed(ended[0])}"
+        ) from original_exception(ended[0].exit)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded, (self._cluster.root, self._namespace, self._name, self._job_ids)
+
+    def __repr__(self) -> str:
+        return f"ActorGroup({self._name!r}, {len(self._job_ids)} actors)"
+
+
+def _loaded(root: str, namespace: str, name: str, job_ids: list[JobId]) -> ActorGroup[Any]:
+    return ActorGroup(cluster_at(root), namespace, name, job_ids)

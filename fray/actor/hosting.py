@@ -1,0 +1,141 @@
+"""Serving an actor: what its job runs, and `host_actor`."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from fray.actor.address import Address
+from fray.actor.config import told
+from fray.actor.current import CurrentActor, InContext, settle
+from fray.actor.durable import Durable, restore
+from fray.actor.handle import ActorHandle
+from fray.cluster.current import current_cluster
+from fray.cluster.here import Here, here
+from fray.rpc.server import ActorServer
+from fray.types import ActorConfig
+from fray_agents.threads import on_stop, task_environ
+
+if TYPE_CHECKING:
+    from fray.cluster.storage import StorageCluster
+
+T = TypeVar("T")
+
+GRACE = 10.0
+"""Seconds between the wish that an actor end and its being killed."""
+
+INCARNATION = "FRAY_ACTOR_INCARNATION"
+"""Environment variable of an actor's job: of the name that was taken for it."""
+
+_FLUSH = GRACE - 1.0
+_TERMINATED = 128 + 15
+"""Exit code of a process that SIGTERM ended."""
+
+
+def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig) -> None:
+    """Serve one actor until its job is asked to end, or the actor ends itself.
+
+    Raises:
+        SystemExit: the job was asked to end.
+        Exception: what its `__init__` raised, or what it failed with.
+    """
+    cluster, mine = current_cluster(), here()
+    assert mine is not None, "only an actor's job runs this"
+    address = Address(mine.namespace, name, mine.job_id, mine.job_id)
+    actor = CurrentActor(ActorHandle(cluster, address), _index(task_environ()["FRAY_JOB_NAME"]), name)
+    asked = threading.Event()
+
+    def stop() -> None:
+        asked.set()
+        actor.shutdown_event.set()
+
+    on_stop(stop)
+    settle(actor, owns_process=task_environ() is os.environ)
+    instance, journal = _made(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
+    server = _serve(
+        cluster, InContext(instance, contextvars.copy_context()), told(cls, config), address, config, journal
+    )
+    actor.shutdown_event.wait()
+    server.shutdown(_FLUSH)
+    if actor.failure is not None:
+        raise actor.failure
+    if journal is not None:
+        journal.close()
+    if asked.is_set():
+        raise SystemExit(_TERMINATED)
+
+
+def _made(
+    cluster: StorageCluster, mine: Here, actor: CurrentActor, config: ActorConfig, cls: type, make: Callable[[], Any]
+) -> tuple[Any, Durable | None]:
+    if config.checkpoint is None:
+        return make(), None
+    return restore(cluster, mine, config.checkpoint, actor, make, cls)
+
+
+def _serve(
+    cluster: StorageCluster,
+    target: InContext,
+    metadata: Mapping[str, Any],
+    address: Address,
+    config: ActorConfig,
+    journal: Durable | None = None,
+) -> ActorServer:
+    server = ActorServer(cluster)
+    server.register(
+        address.name,
+        target,
+        metadata,
+        max_concurrency=config.max_concurrency,
+        actor_id=address.actor_id,
+        incarnation=int(task_environ().get(INCARNATION, 0)),
+        journal=journal,
+    )
+    server.serve_background()
+    return server
+
+
+def _index(job_name: str) -> int:
+    return int(job_name.rpartition("-")[2])
+
+
+class HostedActor(Generic[T]):
+    """An actor that this process serves.
+
+    Attributes:
+        handle: calls it, from here and from other jobs of the namespace.
+    """
+
+    def __init__(self, handle: ActorHandle[T], current: CurrentActor, server: ActorServer) -> None:
+        self.handle = handle
+        self._current = current
+        self._server = server
+
+    def shutdown(self) -> None:
+        """Stop serving: what runs is answered first."""
+        self._current.shutdown_event.set()
+        self._server.shutdown(_FLUSH)
+
+
+def host(
+    cluster: StorageCluster,
+    cls: type[T],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    name: str,
+    config: ActorConfig,
+) -> HostedActor[T]:
+    """See `create.host_actor`."""
+    mine = here()
+    job, attempt = (mine.job_id, mine.attempt) if mine is not None else ("", 0)
+    address = Address(cluster.namespace, name, secrets.token_hex(8), job, attempt)
+    current = CurrentActor(ActorHandle(cluster, address), 0, name)
+    context = contextvars.copy_context()
+    context.run(settle, current, False)
+    instance = context.run(cls, *args, **kwargs)
+    server = _serve(cluster, InContext(instance, context), told(cls, config), address, config)
+    return HostedActor(current.handle, current, server)

@@ -1,0 +1,254 @@
+"""The way from this process to one actor, through all its restarts.
+
+Calls go straight to the actor's channel. Those made before it is up, and those that a connection took with it, wait
+in a lane and are sent in their order as soon as the storage tells where the actor is. A call that may have begun is
+asked for again, under its own id, of the same server, which joins it or finds its outcome; another server gets it only
+if that does no harm (`config.may_repeat`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from fray.actor.address import Address, find
+from fray.actor.config import may_repeat
+from fray.errors import ActorUnavailableError, CallInterrupted
+from fray.rpc.endpoint import target_of
+from fray.rpc.future import ActorFuture, Lane, is_lost
+from fray.rpc.keyring import keyring_of
+from fray_agents.rpc import CallId, Channel, ConnectionLost, connect
+from fray_agents.rpc.calls import NEW, packed_call
+from fray_coordinator.protocol.naming import Rank, rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fray.cluster.storage import StorageCluster
+    from fray_agents.rpc import Call
+    from fray_agents.rpc.calls import Request
+    from fray_layouts.records import EndpointRecord
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between attempts to reach an endpoint that does not answer; each is twice as long as the one before."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A server of the actor that was reached, and what it said of itself."""
+
+    channel: Channel
+    endpoint: EndpointRecord
+
+
+class Errand:
+    """A call, as it must be known to make it again.
+
+    Attributes:
+        way: the server that it was sent to last.
+        repeated: how often it was made again though it may have begun.
+    """
+
+    __slots__ = ("repeated", "request", "way")
+
+    def __init__(self, request: Request, way: Way | None = None) -> None:
+        self.request = request
+        self.way = way
+        self.repeated = 0
+
+
+class NotSent:
+    """Stands for a call that is not on its way: `error` says what it waits for."""
+
+    def __init__(self, error: ConnectionLost) -> None:
+        self._error = error
+
+    def result(self, timeout: float | None = None) -> Any:
+        raise self._error
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> ConnectionLost:
+        return self._error
+
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+        function(self)
+
+
+_NOT_UP = ConnectionLost("the actor is not up yet", started=False)
+
+
+class Line:
+    """Calls from this process to one actor; made by `line_to`."""
+
+    def __init__(self, cluster: StorageCluster, address: Address) -> None:
+        self._cluster = cluster
+        self._address = address
+        self._lane = Lane()
+        self.pid = os.getpid()
+        self._way: Way | None = None
+        self._seen: Rank = (0, 0)
+        self._failed = ""
+        self._reached_at = self._pause = 0.0
+        self._ended: ActorUnavailableError | None = None
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See `ActorMethod.__call__`."""
+        way = self._way
+        if way is None or not self._lane.idle:
+            return self.start(method, args, kwargs).result()
+        try:
+            return way.channel.call(self._address.name, method, args, kwargs)
+        except ConnectionLost as error:
+            if not is_lost(error):
+                raise
+            return self._later(method, args, kwargs, error, way).result()
+
+    def start(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorFuture[Any]:
+        """See `ActorMethod.remote`."""
+        way = self._way
+        if way is None or not self._lane.idle:
+            return self._later(method, args, kwargs, _NOT_UP)
+        try:
+            call = way.channel.start(self._address.name, method, args, kwargs)
+        except ConnectionLost as error:
+            return self._later(method, args, kwargs, error, way)
+        return ActorFuture(call, partial(self._again, Errand(call.request, way)), self._lane)
+
+    def stream(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+        """See `ActorMethod.stream`."""
+        way = None
+        while True:
+            way = self._in_turn(way)
+            begun = False
+            try:
+                for item in way.channel.stream(self._address.name, method, args, kwargs):
+                    begun = True
+                    yield item
+                return
+            except ConnectionLost as error:
+                if not is_lost(error):
+                    raise
+                if begun or error.started is not False:
+                    raise self._interrupted(method) from error
+
+    def _later(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: ConnectionLost, way: Way | None = None
+    ) -> ActorFuture[Any]:
+        """The future of a call that has to wait in the lane, because of `error`."""
+        errand = Errand(packed_call(self._address.name, method, args, kwargs), way)
+        return ActorFuture(NotSent(error), partial(self._again, errand), self._lane)
+
+    def _in_turn(self, lost: Way | None) -> Way:
+        """A way, once all calls that wait have been sent."""
+        if self._way is not None and self._way is not lost and self._lane.idle:
+            return self._way
+        reached: Future[Way] = Future()
+
+        def reach() -> None:
+            try:
+                reached.set_result(self._reach(lost))
+            except BaseException as error:
+                reached.set_exception(error)
+
+        self._lane.put(reach)
+        return reached.result()
+
+    # --- in the lane's thread
+
+    def _again(self, errand: Errand, error: ConnectionLost, since: float) -> Call:
+        """Send a call that was lost, or not sent before. Raises what its future shall raise."""
+        sent_to = lost = errand.way
+        while True:
+            way = self._reach(lost)
+            request = errand.request._replace(id=self._id_for(errand, error, sent_to, way))
+            try:
+                call = way.channel.resend(request)
+            except ConnectionLost:  # since it was reached
+                lost = way
+                continue
+            errand.way = way
+            errand.repeated += error.started is not False and request.id is NEW
+            return call
+
+    def _id_for(self, errand: Errand, error: ConnectionLost, sent_to: Way | None, way: Way) -> CallId:
+        """Under which id to make the call again; raises CallInterrupted if it may have begun and must not run again."""
+        if error.started is False or sent_to is None:
+            return NEW
+        said = way.endpoint.metadata
+        same_server = sent_to.endpoint.nonce == way.endpoint.nonce
+        if error.call is not None and (same_server or said.get("durable")):
+            return CallId(*error.call)
+        if not may_repeat(said, errand.request.method, errand.repeated):
+            raise self._interrupted(errand.request.method) from error
+        return NEW
+
+    def _reach(self, lost: Way | None) -> Way:
+        """A connection to the actor, wherever it is now; waits for it to be up.
+
+        Args:
+            lost: the way that failed; one that was found since then is as good as new.
+        """
+        if self._way is not None and self._way is not lost:
+            return self._way
+        self._way = None
+        pause = self._pause_after(lost)
+        while True:
+            time.sleep(pause)
+            endpoint = self._find()
+            try:
+                channel = connect(target_of(endpoint), keyring_of(self._cluster))
+            except ConnectionLost:
+                self._failed = endpoint.nonce
+                pause = _longer(pause)
+            else:
+                break
+        self._failed, self._reached_at, self._pause = endpoint.nonce, time.monotonic(), pause
+        self._way = Way(channel, endpoint)
+        return self._way
+
+    def _pause_after(self, lost: Way | None) -> float:
+        """Seconds to wait before the actor is looked up: none, unless it is lost again and again."""
+        quickly = lost is not None and time.monotonic() - self._reached_at < _LONGEST_PAUSE
+        return _longer(self._pause) if quickly else 0.0
+
+    def _find(self) -> EndpointRecord:
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args) from self._ended.__cause__
+        try:
+            endpoint = self._cluster.run(lambda core: find(core, self._address, self._failed, self._seen))
+        except ActorUnavailableError as error:
+            self._ended = error
+            raise
+        self._seen = max(self._seen, rank(endpoint))
+        return endpoint
+
+    def _interrupted(self, method: str) -> CallInterrupted:
+        remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
+        return CallInterrupted(f"{self._address} died while {method}() may have been running; {remedy}")
+
+
+def _longer(pause: float) -> float:
+    return min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+
+
+_lines: WeakValueDictionary[tuple[int, str, Address], Line] = WeakValueDictionary()
+_making = threading.Lock()
+
+
+def line_to(cluster: StorageCluster, address: Address) -> Line:
+    """The one line of this process to that actor, so that all handles' calls keep their order."""
+    with _making:
+        key = (os.getpid(), cluster.root, address)
+        line = _lines.get(key)
+        if line is None:
+            line = _lines[key] = Line(cluster, address)
+        return line
