@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.errors import Superseded
-from fray_coordinator.protocol.naming import Rank, announced, may_replace, outlived_its_job, rank
+from fray_coordinator.protocol.naming import Seen, announced, may_replace, outlived_its_job
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
 from fray_layouts.names import Endpoint, Jobs, Names
@@ -70,9 +70,8 @@ class Lookup:
     core: Core
     namespace: str
     name: str
+    seen: Seen = field(default_factory=Seen)
     _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
-    _incarnation: int = 0
-    _seen: dict[str, Rank] = field(default_factory=dict)
 
     async def look(self) -> list[EndpointRecord]:
         """The endpoints now, by actor id: one listing, and a read for each that changed."""
@@ -81,17 +80,8 @@ class Lookup:
         found = await each([row for row in rows if Endpoint.parse(row.key)], self._read_row)
         self._read = {stored.key: stored for stored in found if stored is not None}
         for stored in self._read.values():
-            self.saw(stored.record)
-        return [stored.record for stored in self._read.values() if self.accepts(stored.record)]
-
-    def saw(self, endpoint: EndpointRecord) -> None:
-        """Remember that this actor was met, in a listing or in a reply."""
-        self._incarnation = max(self._incarnation, endpoint.incarnation)
-        self._seen[endpoint.actor_id] = max(self._seen.get(endpoint.actor_id, (0, 0)), rank(endpoint))
-
-    def accepts(self, endpoint: EndpointRecord) -> bool:
-        """Whether to connect to it and to take its replies: nothing later was seen under this name."""
-        return endpoint.incarnation >= self._incarnation and rank(endpoint) >= self._seen.get(endpoint.actor_id, (0, 0))
+            self.seen.meet(stored.record)
+        return [stored.record for stored in self._read.values() if self.seen.accepts(stored.record)]
 
     async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
         return await _read_if_changed(self.core, row, self._read)

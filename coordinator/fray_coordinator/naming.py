@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
-from fray_coordinator.protocol.naming import freed, is_held, taken
+from fray_coordinator.protocol.naming import Hold, freed, hold_of, taken
 from fray_coordinator.records import record_of
 from fray_layouts.names import Jobs, Names
 from fray_layouts.records import JobRecord, NameRecord
@@ -13,7 +13,8 @@ from fray_layouts.records import JobRecord, NameRecord
 async def take(core: Core, namespace: str, kind: str, name: str, job: str, exist_ok: bool = False) -> NameRecord:
     """Take a name that nobody has: it was never taken, or given up, or held for a job that has ended.
 
-    Calling again for the same job finds what the first call made, so a call that failed may be repeated.
+    Calling again for the same job finds what the first call made, so a call that failed may be repeated. While the name
+    is held for a job that is not there yet, this waits: a minute, if its submitter has died.
 
     Args:
         kind: "actor", "job" or "queue".
@@ -29,8 +30,15 @@ async def take(core: Core, namespace: str, kind: str, name: str, job: str, exist
     current = await core.records.read(key, NameRecord)
     while True:
         found = record_of(current)
-        if found is not None and is_held(found, await _holder(core, found), core.now()):
-            if exist_ok or (job and found.job == job):
+        if found is not None and job and found.job == job:
+            return found
+        hold = hold_of(found, await _holder(core, found), core.now())
+        if hold is Hold.COMING:
+            await core.clock.sleep(core.jittered(core.settings.poll_interval))
+            current = await core.records.read(key, NameRecord)
+            continue
+        if found is not None and hold is Hold.HELD:
+            if exist_ok:
                 return found
             raise NameTaken(f"the {kind} {name} in namespace {namespace} exists already{_by(found)}; {_REMEDY}")
         written = await core.records.write(key, NameRecord, taken(found, job, core.now()), current)
@@ -53,14 +61,14 @@ async def read(core: Core, namespace: str, kind: str, name: str) -> NameRecord |
 async def living(core: Core, namespace: str, kind: str, name: str) -> NameRecord | None:
     """The name's record if somebody has it now."""
     found = await read(core, namespace, kind, name)
-    return found if found is not None and is_held(found, await _holder(core, found), core.now()) else None
+    return None if hold_of(found, await _holder(core, found), core.now()) is Hold.FREE else found
 
 
 _REMEDY = "choose another name, delete it first, or ask for the existing one"
 
 
-async def _holder(core: Core, found: NameRecord) -> JobRecord | None:
-    return record_of(await core.records.read(Jobs.key(found.job), JobRecord)) if found.job else None
+async def _holder(core: Core, found: NameRecord | None) -> JobRecord | None:
+    return record_of(await core.records.read(Jobs.key(found.job), JobRecord)) if found and found.job else None
 
 
 def _by(found: NameRecord) -> str:

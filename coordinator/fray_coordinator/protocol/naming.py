@@ -2,13 +2,18 @@
 
 Invariant: who has seen (incarnation, attempt) of a name never meets a lower one; one incarnation lives at a time.
 Unsafe: attempt 1 reads that no endpoint exists and freezes; attempt 2 publishes, and dies; its endpoint is removed;
-attempt 1 wakes and publishes. Or: two creators see a free name, and both believe that they hold it.
+attempt 1 wakes and publishes. Or: two creators see a free name, and both believe that they hold it. Or: a creator takes
+the name and dies before its job exists, and who found the name taken waits for ever.
 Why not here: a name is taken by CAS, which raises its incarnation, and never deleted; a publication raises the attempt
 in the name's record before it writes the endpoint, on condition of what lay there before; and callers keep the
-highest pair they have seen. What a dead process still writes is removed again, because the removal is repeated.
+highest pair they have seen. What a dead process still writes is removed again, because the removal is repeated. A name
+whose job does not come within a minute is free, and until it has come nobody is told that it exists.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
 
 from msgspec.structs import replace
 
@@ -29,7 +34,15 @@ def rank(record: NameRecord | EndpointRecord) -> Rank:
     return record.incarnation, record.attempt
 
 
-def is_held(found: NameRecord | None, holder: JobRecord | None, now: float) -> bool:
+class Hold(Enum):
+    """Who has a name."""
+
+    FREE = "nobody"
+    COMING = "a job that is not there yet; its submitter may have died, so nobody should rely on it"
+    HELD = "a job that lives, or what needs no job"
+
+
+def hold_of(found: NameRecord | None, holder: JobRecord | None, now: float) -> Hold:
     """Whether somebody has the name.
 
     Args:
@@ -37,12 +50,12 @@ def is_held(found: NameRecord | None, holder: JobRecord | None, now: float) -> b
         now: the storage's clock.
     """
     if found is None or found.state != "held":
-        return False
+        return Hold.FREE
     if not found.job:
-        return True
+        return Hold.HELD
     if holder is None:
-        return now - found.since < SUBMISSION_PATIENCE
-    return not is_terminal(holder) and holder.stop is None
+        return Hold.COMING if now - found.since < SUBMISSION_PATIENCE else Hold.FREE
+    return Hold.FREE if is_terminal(holder) or holder.stop is not None else Hold.HELD
 
 
 def taken(found: NameRecord | None, job: str, now: float) -> NameRecord:
@@ -71,6 +84,24 @@ def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord 
     if found.incarnation != endpoint.incarnation or found.attempt > endpoint.attempt:
         return None
     return replace(found, attempt=endpoint.attempt)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one caller has met under one name: the highest incarnation, and the highest rank of each actor id."""
+
+    incarnation: int = 0
+    ranks: dict[str, Rank] = field(default_factory=dict)
+
+    def meet(self, endpoint: EndpointRecord) -> None:
+        """Remember an endpoint that a listing showed or that answered."""
+        self.incarnation = max(self.incarnation, endpoint.incarnation)
+        self.ranks[endpoint.actor_id] = max(self.ranks.get(endpoint.actor_id, (0, 0)), rank(endpoint))
+
+    def accepts(self, endpoint: EndpointRecord) -> bool:
+        """Whether to connect to it and to take its replies: nothing later was met."""
+        known = self.ranks.get(endpoint.actor_id, (0, 0))
+        return endpoint.incarnation >= self.incarnation and rank(endpoint) >= known
 
 
 def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
