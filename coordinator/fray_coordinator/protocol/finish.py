@@ -116,11 +116,16 @@ def _elsewhere(job: JobRecord) -> JobRecord:
 
 def _failed(job: JobRecord, end: Exit, now: float, settings: Settings, restart: bool = False) -> JobRecord:
     spent = replace(job, failures=job.failures + 1, start_failures=0, agent_deaths=0, avoid=[])
-    if spent.failures > job.spec.max_retries_failure:
+    if spent.failures > job.spec.max_retries_failure or _gave_up(job, end):
         return _give_up(spent, end, now, "")
     if restart:
         return _restart(spent, end, now)
     return _requeue(spent, end, now, _backoff(spent.failures, settings))
+
+
+def _gave_up(job: JobRecord, end: Exit) -> bool:
+    """Whether an actor ended itself: it could not be made, or says that it failed. Its process did not crash."""
+    return job.spec.actor and end.kind == "exception"
 
 
 def _give_up(job: JobRecord, end: Exit, now: float, why: str) -> JobRecord:
