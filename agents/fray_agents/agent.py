@@ -27,6 +27,7 @@ from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.schedule import HostKind
 from fray_coordinator.records import record_of
@@ -253,13 +254,14 @@ class Agent:
 
         An actor ends with the trust in its lease, so that its callers do not find two. As for the others: while the
         store does not answer, a live agent renews it step by step until the outage grace is over; a frozen agent renews
-        nothing, so its tasks end with its trust. It begins one interval early, or the tasks would be gone before they
-        hear of it; two intervals from then are still less than what an observer waits.
+        nothing, so its tasks end with its trust, or sooner: with that of the shortest promise, which the next beat may
+        make. Renewing begins one interval early, or the tasks would be gone before they hear of it; two intervals from
+        then are still less than what an observer waits.
         """
         now, settings = self._core.clock.boottime(), self._core.settings
         trusted = self._heart.trusted_until
         if job.spec.actor or self._heart.fenced.is_set() or now < trusted - settings.beat_interval:
-            return trusted
+            return min(trusted, heartbeat.trusted_until(now, settings.beat_interval))
         return max(trusted, min(now + 2 * settings.beat_interval, trusted + settings.outage_grace))
 
     async def _hold_deadlines(self) -> None:

@@ -1,7 +1,8 @@
 """The agent's heartbeat: one object, written on condition of what was last seen of it.
 
-Trust in all leases is dated from the first send of the beat that was found applied. What a beat says and what a
-rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
+Trust in all leases is dated from the first send of the beat that was found applied. A longer interval counts once the
+beat that promises it was found applied, a shorter one from the send on: others may see it before this agent knows.
+What a beat says and what a rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ class Heart:
         pulse = Pulse(listed, interval, self.ledger.free(), self.trouble, self.leaving, asdict(self.core.store.usage))
         wanted = heartbeat.beat(self._stored.record, pulse)
         sent = self._last_send = self.core.clock.boottime()
+        self.trusted_until = min(self.trusted_until, heartbeat.trusted_until(sent, interval))
         written = await self.core.records.write(self._stored.key, AgentRecord, wanted, self._stored)
         if heartbeat.is_fenced(record_of(written.stored)) and not written.wrote:
             self.fenced.set()

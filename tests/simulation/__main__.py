@@ -52,9 +52,9 @@ def _many(given: argparse.Namespace) -> int:
     seeds = itertools.count(first) if given.seeds is None else range(first, first + given.seeds)
     print(f"seeds from {first}, and {len(failed_once())} that once failed", flush=True)
     total, began = Total(), time.monotonic()
-    for outcome in run_many(
-        itertools.chain(failed_once(), seeds), given.processes, None if given.seeds else given.seconds
-    ):
+    once_failed = run_many(failed_once(), given.processes)
+    fresh = run_many(seeds, given.processes, None if given.seeds else given.seconds)
+    for outcome in itertools.chain(once_failed, fresh):
         total.outcomes.append(outcome)
         if outcome.broken:
             print(f"seed {outcome.seed}: {outcome.story}\n{command(outcome.seed)}\n", flush=True)

@@ -16,8 +16,10 @@ class HonestStore(Store):
 
     broken: Callable[[Broken], None]
 
-    async def put(self, key: str, data: bytes, expect: Expectation, op: str | None = None) -> Outcome:
-        outcome = await super().put(key, data, expect, op)
+    async def put(
+        self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
+    ) -> Outcome:
+        outcome = await super().put(key, data, expect, op, patience)
         if op is not None and isinstance(outcome, Rejected) and outcome.current is not None:
             lies = msgspec.json.decode(outcome.current.data)
             if op in (lies.get("op"), lies.get("created_op"), *lies.get("recent_ops", ())):

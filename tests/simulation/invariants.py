@@ -272,14 +272,16 @@ def no_outage_kills_an_agent(w: Watching, c: Change) -> None:
 
 
 def trust_is_dated_from_before_the_send(w: Watching, c: Change) -> None:
-    """No agent may trust its leases for longer than three intervals after its last beat landed."""
+    """Trust ends three intervals after a beat landed, by what that beat promised and by what this one does."""
     if c.before is None or c.after is None or c.after.beat == c.before.beat:
         return
     landed, interval = w.landed[c.name]
-    until = w.trust_ends[c.name] = max(w.trust_ends.get(c.name, 0.0), landed + TRUST_INTERVALS * interval / DRIFT)
+    until = min(
+        landed + TRUST_INTERVALS * interval / DRIFT, w.world.loop.now + TRUST_INTERVALS * c.after.interval / DRIFT
+    )
     trusted = w.world.trusted_until(c.name)
     if trusted is not None and trusted > until:
-        message = f"{c.name} trusts itself until {trusted:.3f}, and its beat of {landed:.3f} allows {until:.3f}"
+        message = f"{c.name} trusts itself until {trusted:.3f}, and its beats allow {until:.3f}"
         raise Broken("trust is dated from before the send", message, c.name)
 
 

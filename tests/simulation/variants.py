@@ -211,7 +211,11 @@ def commit_before_outputs() -> list[Swap]:
 @variant
 def budgets_swapped() -> list[Swap]:
     """A preemption counts as a failure, and a failure as a preemption."""
-    return [(finish, "_preempted", finish._failed), (finish, "_failed", finish._preempted)]
+    preempted = finish._preempted
+    return [
+        (finish, "_preempted", finish._failed),
+        (finish, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings)),
+    ]
 
 
 @variant

@@ -49,7 +49,6 @@ class Watching:
         self.agents: dict[str, AgentRecord] = {}
         self.entries: dict[str, list[int]] = {}
         self.landed: dict[str, tuple[float, float]] = {}
-        self.trust_ends: dict[str, float] = {}
         self.gone: dict[str, float] = {}
         self.results: dict[str, int] = {}
         self.lost: dict[str, float] = {}
