@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
     with agents(str(tmp_path / "root"), tmp_path / "work", count=2, cores=3) as running:
         place = Place(tmp_path, running)
         yield place
+        assert any(job.attempt > 1 or job.status is JobStatus.FAILED for job in place.cluster.list_jobs()), "who died?"
         nobody_is_left(place)
 
 
@@ -98,38 +99,47 @@ def wait_to_be_killed(folder: Path) -> None:
     time.sleep(1.0)  # so that the killer's victim has not reported this item before it died
 
 
-def killed_on_the_way(place: Place, kill: Callable[[], None]) -> list[int]:
-    """The results of a pipeline during which `kill` is called, while item 3 is worked on."""
+def killed_on_the_way(place: Place, kill: Callable[[], Iterable[int]]) -> list[int]:
+    """The results of a pipeline during which the processes that `kill` names are killed, while item 3 is worked on."""
+    victims: list[int] = []
 
     def when_it_is_time() -> None:
         wait_for((place.folder / "agent").exists, "no shard was begun")
-        kill()
+        for pid in kill():
+            os.kill(pid, signal.SIGKILL)
+            victims.append(pid)
         (place.folder / "killed").touch()
 
     killer = threading.Thread(target=when_it_is_time)
     killer.start()
     results = list(place.context.execute(doubled_unless(wait_to_be_killed, place.folder)).results)
     killer.join()
+    assert victims
     return results
 
 
 def test_a_worker_is_killed_in_a_shard(place: Place) -> None:
     results = place.context.execute(doubled_unless(kill_oneself, place.folder)).results
+    assert (place.folder / "three").exists()
     assert list(results) == [item * 2 for item in ITEMS]
 
 
 def test_the_coordinator_is_killed_in_a_pipeline(place: Place) -> None:
-    def kill() -> None:
-        for pid in processes("FRAY_JOB_ID", place.job("coord" if release.NEW else "zephyr-").job_id):
-            if b"fray_agents" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+    def coordinator() -> list[int]:
+        job = place.job("coord" if release.NEW else "zephyr-").job_id
+        return [pid for pid in processes("FRAY_JOB_ID", job) if not is_runner(pid)]
 
-    assert killed_on_the_way(place, kill) == [item * 2 for item in ITEMS]
+    assert killed_on_the_way(place, coordinator) == [item * 2 for item in ITEMS]
+
+
+def is_runner(pid: int) -> bool:
+    """Whether this is not the task itself but what watches over it."""
+    return b"fray_agents.runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_an_agent_is_killed(place: Place) -> None:
-    def kill() -> None:
+    def host() -> list[int]:
         victim = (place.folder / "agent").read_text()
-        next(agent for agent in place.agents if agent.id == victim).kill()
+        return [agent.process.pid for agent in place.agents if agent.id == victim]
 
-    assert killed_on_the_way(place, kill) == [item * 2 for item in ITEMS]
+    assert killed_on_the_way(place, host) == [item * 2 for item in ITEMS]
