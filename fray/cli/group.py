@@ -20,6 +20,7 @@ _COMMANDS = {
     "stop": "Stop jobs.",
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
+    "actors": "List the actors.",
     "drain": "Let agents finish what they have and leave.",
     "coordinate": "Run the coordinator's pass without an agent.",
     "init": "Create a cluster with settings of your own.",

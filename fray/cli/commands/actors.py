@@ -1,0 +1,49 @@
+"""`fray actors`: what can be called, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray.cli.output import ago
+
+if TYPE_CHECKING:
+    from fray_coordinator.core import Core
+    from fray_layouts.records import EndpointRecord
+
+_COLUMNS = ("ACTOR", "NAMESPACE", "ADDRESS", "JOB", "INCARNATION", "ATTEMPT", "AGE")
+
+
+@as_command
+def command(app: App) -> None:
+    """List the actors."""
+    problems: dict[str, str] = {}
+    found, now = app.run(lambda core: _find(core, problems))
+    app.warn(problems)
+    data = [_json(endpoint) for endpoint in found]
+    app.show(data, lambda: output.print_table(_COLUMNS, [_row(endpoint, now) for endpoint in found]))
+
+
+async def _find(core: Core, problems: dict[str, str]) -> tuple[list[EndpointRecord], float]:
+    from fray_coordinator.endpoints import all_endpoints
+
+    return await all_endpoints(core, problems), core.now()
+
+
+def _json(endpoint: EndpointRecord) -> dict[str, Any]:
+    from fray.cli.show import record_json
+
+    return record_json(endpoint)
+
+
+def _row(endpoint: EndpointRecord, now: float) -> tuple[str, ...]:
+    return (
+        endpoint.name,
+        endpoint.namespace,
+        endpoint.address,
+        endpoint.job,
+        str(endpoint.incarnation) if endpoint.incarnation else "",
+        str(endpoint.attempt) if endpoint.job else "",
+        ago(now - endpoint.published_at),
+    )

@@ -1,0 +1,30 @@
+"""Actors that programs host themselves, found by name and called directly.
+
+server = ActorServer(current_cluster())
+server.register("inference", Model(path))
+server.serve()
+
+pool = ClusterResolver(current_cluster()).lookup("inference")
+answers = pool.call().predict(prompts)
+"""
+
+from fray.rpc.context import ActorContext
+from fray.rpc.endpoint import ActorEndpoint, ActorId
+from fray.rpc.future import ActorFuture
+from fray.rpc.pool import ActorPool, BroadcastHandle
+from fray.rpc.resolver import ClusterResolver, FixedResolver, LocalResolver, Resolver
+from fray.rpc.server import ActorServer
+
+__all__ = [
+    "ActorContext",
+    "ActorEndpoint",
+    "ActorFuture",
+    "ActorId",
+    "ActorPool",
+    "ActorServer",
+    "BroadcastHandle",
+    "ClusterResolver",
+    "FixedResolver",
+    "LocalResolver",
+    "Resolver",
+]

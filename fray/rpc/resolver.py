@@ -1,0 +1,159 @@
+"""From a name to the actors that have it: in a cluster's records, at known addresses, in this process."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fray.cluster import StorageCluster, current_cluster, open_cluster
+from fray.rpc.endpoint import ActorEndpoint, ActorId
+from fray.rpc.keyring import keyring_of
+from fray.rpc.pool import ActorPool
+from fray.rpc.server import ActorServer
+from fray.types import JobId, Namespace
+from fray_agents.rpc import Channel, Keyring, Target, connect
+from fray_agents.rpc.errors import ConnectionLost
+from fray_coordinator.core import Core
+from fray_coordinator.endpoints import Lookup
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import check_name
+
+
+class Resolver(ABC):
+    """Finds actors by name; a subclass says where.
+
+    Attributes:
+        patience: seconds that a call waits for an actor that it can be made at.
+    """
+
+    patience = 60.0
+
+    @abstractmethod
+    def find(self, name: str) -> Sequence[ActorEndpoint]:
+        """Look the name up now; nothing is an answer too. Raises InvalidInput for what cannot be a name."""
+
+    @abstractmethod
+    def connect(self, endpoint: ActorEndpoint) -> Channel:
+        """The connection to an actor's server, which all callers in this process share."""
+
+    def lookup(self, name: str) -> ActorPool[Any]:
+        """The actors of that name, also if there is none yet; looked up when first needed."""
+        return ActorPool(self, name)
+
+    def lookup_all(self, name: str) -> list[ActorPool[Any]]:
+        """A handle to each actor that has the name now; a handle follows its actor through restarts."""
+        return [ActorPool(self, name, endpoint.actor_id) for endpoint in self.find(name)]
+
+    def wait_for_actor(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
+        """`lookup`, once there is an actor of that name; TimeoutError if there is none after `timeout` seconds."""
+        pool = self.lookup(name)
+        pool.wait_for_size(1, timeout)
+        return pool
+
+
+class ClusterResolver(Resolver):
+    """Finds what is announced in a cluster. Pickles as the cluster's root and the namespace.
+
+    Args:
+        namespace: where names are looked up; by default the namespace that the cluster object has here.
+    """
+
+    def __init__(self, cluster: StorageCluster, namespace: str | None = None) -> None:
+        self._cluster = cluster
+        self._namespace = namespace or cluster.namespace
+        self._lookups: dict[str, Lookup] = {}
+
+    def find(self, name: str) -> list[ActorEndpoint]:
+        check_name("name", name)
+        return [ActorEndpoint.of(record) for record in self._cluster.run(functools.partial(self._look, name))]
+
+    def connect(self, endpoint: ActorEndpoint) -> Channel:
+        return connect(endpoint.target, keyring_of(self._cluster))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._cluster.root, self._namespace)
+
+    async def _look(self, name: str, core: Core) -> Any:
+        lookup = self._lookups.setdefault(name, Lookup(core, self._namespace, name))
+        lookup.core = core  # another one after a fork, or when the cluster was closed
+        return await lookup.look()
+
+
+class FixedResolver(Resolver):
+    """Finds actors at addresses that the caller knows: of servers that run already, without asking the storage.
+
+    Args:
+        addresses: for each name the "host:port" of a server or several; or one "host:port" for all names.
+        cluster: whose key signs the calls; by default that of a server in this process which has the address, else
+            `current_cluster()`.
+
+    Raises:
+        InvalidInput: something is not a "host:port".
+    """
+
+    patience = 5.0
+
+    def __init__(
+        self, addresses: str | Mapping[str, str | Sequence[str]], cluster: StorageCluster | None = None
+    ) -> None:
+        self._addresses = addresses
+        self._cluster = cluster
+        each = [addresses] if isinstance(addresses, str) else list(addresses.values())
+        for address in (address for some in each for address in _listed(some)):
+            if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdigit():
+                raise InvalidInput("addresses", address, 'give "host:port"')
+
+    def find(self, name: str) -> list[ActorEndpoint]:
+        known = self._addresses
+        return [_fixed(name, address) for address in _listed(known if isinstance(known, str) else known.get(name, ()))]
+
+    def connect(self, endpoint: ActorEndpoint) -> Channel:
+        return connect(endpoint.target, self._keyring(endpoint.address))
+
+    def _keyring(self, address: str) -> Keyring:
+        if self._cluster is None:
+            for server in ActorServer.running.copy():
+                if server.address == address:
+                    return server.keyring
+        return keyring_of(self._cluster or current_cluster())
+
+
+class LocalResolver(Resolver):
+    """Finds the actors that servers in this process have; with a cluster, all that are announced in it.
+
+    Args:
+        cluster: None for the servers of this process, whatever their cluster and namespace.
+    """
+
+    patience = 5.0
+
+    def __init__(self, cluster: StorageCluster | None = None) -> None:
+        self._in_cluster = ClusterResolver(cluster) if cluster is not None else None
+
+    def find(self, name: str) -> list[ActorEndpoint]:
+        if self._in_cluster is not None:
+            return self._in_cluster.find(name)
+        records = [server.records.get(name) for server in ActorServer.running.copy()]
+        return [ActorEndpoint.of(record) for record in records if record is not None]
+
+    def connect(self, endpoint: ActorEndpoint) -> Channel:
+        if self._in_cluster is not None:
+            return self._in_cluster.connect(endpoint)
+        server = next((server for server in ActorServer.running.copy() if server.address == endpoint.address), None)
+        if server is None:
+            raise ConnectionLost(f"the server at {endpoint.address} does not serve any more", started=False)
+        return connect(endpoint.target, server.keyring)
+
+
+def _reopened(root: str, namespace: str) -> ClusterResolver:
+    return ClusterResolver(open_cluster(root), namespace)
+
+
+def _listed(addresses: str | Sequence[str]) -> Sequence[str]:
+    return [addresses] if isinstance(addresses, str) else addresses
+
+
+def _fixed(name: str, address: str) -> ActorEndpoint:
+    return ActorEndpoint(ActorId(address), name, address, JobId(""), Namespace(""), {}, Target(name, address))

@@ -1,0 +1,251 @@
+"""A server for actors that a program makes itself, announced under names that others look up.
+
+The records are published when serving begins and withdrawn when it ends; if the process dies before that, its agent
+removes them, and the repair does what no agent did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import ref
+
+from fray.cluster import StorageCluster
+from fray.cluster.here import Here, here
+from fray.rpc.context import ActorContext, bound
+from fray.rpc.endpoint import ActorId, host_identity
+from fray.rpc.keyring import keyring_of
+from fray_agents.environment import note_endpoint
+from fray_agents.reach import Reach
+from fray_agents.rpc import Journal, Server
+from fray_agents.threads import on_stop, task_environ
+from fray_coordinator import endpoints, sync
+from fray_coordinator.core import Core, each
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.naming import KEPT_WITHOUT_JOB
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Endpoint
+from fray_layouts.records import EndpointRecord
+from fray_layouts.spec import check_name
+
+log = logging.getLogger("fray")
+
+_TERMINATED = 128 + 15
+"""Exit code of a process that SIGTERM ended."""
+
+_numbers: defaultdict[Here | None, Iterator[int]] = defaultdict(itertools.count)
+"""How many servers an attempt has made so far."""
+
+
+class ActorServer:
+    """Hosts actors in this process; usually one a job.
+
+        server = ActorServer(current_cluster())
+        server.register("curriculum", Curriculum(lessons))
+        server.serve()
+
+    Calls of one caller run in the order they were made, one at a time, unless `register` says otherwise.
+
+    Args:
+        cluster: where the actors are announced, in its namespace; who can read its secrets can call them.
+        host: address to listen on; by default what the agent was told, which jobs have in FRAY_BIND_HOST and
+            FRAY_ADVERTISE_HOST; outside of jobs loopback if the cluster is on this machine, else this host's address.
+        port: 0 for any that is free.
+    """
+
+    running: ClassVar[set[ActorServer]] = set()
+    """The servers of this process that serve."""
+
+    def __init__(self, cluster: StorageCluster, host: str | None = None, port: int = 0) -> None:
+        reach = _reach(cluster.run(_is_local), host)
+        self.keyring = keyring_of(cluster)
+        self.namespace = cluster.namespace
+        self._cluster = cluster
+        self._job = here()
+        self._context = ActorContext.of(cluster)
+        self._server = Server(self.keyring, reach.bind, port, unix_dir=_unix_dir())
+        self._advertised = reach.advertise
+        self._number = next(_numbers[self._job])
+        self._records: dict[str, EndpointRecord] = {}
+        self._lock = threading.Lock()
+        self._serving = False
+        self._stopped = False
+        self._ended = threading.Event()
+
+    @property
+    def address(self) -> str:
+        """ "host:port" under which others reach it."""
+        host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
+        return f"{host}:{self._server.address.rpartition(':')[2]}"
+
+    @property
+    def records(self) -> Mapping[str, EndpointRecord]:
+        """What is, or will be, announced: by name."""
+        return self._records
+
+    def register(
+        self,
+        name: str,
+        actor: Any,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        max_concurrency: int = 1,
+        actor_id: str = "",
+        incarnation: int = 0,
+        journal: Journal | None = None,
+    ) -> ActorId:
+        """Offer an actor under a name; others, here and in other jobs, may be offered under the same name.
+
+        Args:
+            actor: any object; its methods whose names do not begin with an underscore can be called.
+            metadata: JSON values that callers find in `ActorEndpoint.metadata`.
+            max_concurrency: calls that run at the same time, in threads; `async def` methods on a loop.
+            actor_id: the actor's identity, the same after a restart; made up by default.
+            incarnation: of the name, which was taken for this job alone; 0 for what shares its name.
+            journal: makes the actor durable.
+
+        Raises:
+            InvalidInput: the name cannot be one, or this server has an actor of that name.
+        """
+        check_name("name", name)
+        record = self._record(name, actor_id, dict(metadata or {}), incarnation)
+        with self._lock:
+            if name in self._records:
+                raise InvalidInput("name", name, "this server has an actor of that name; unregister it first")
+            self._records[name] = record
+            serving = self._serving
+        methods = bound(actor, self._context)
+        self._server.add(name, actor, max_concurrency=max_concurrency, methods=methods, journal=journal)
+        if serving:
+            self._publish([record])
+        return ActorId(record.actor_id)
+
+    def unregister(self, name: str) -> None:
+        """Take an actor away; calls that run end. Raises InvalidInput if there is none of that name."""
+        with self._lock:
+            record = self._records.pop(name, None)
+        if record is None:
+            raise InvalidInput("name", name, f"the actors here are {', '.join(self._records) or 'none'}")
+        self._cluster.run(lambda core: endpoints.withdraw(core, record))
+        self._server.remove(name)
+
+    def serve(self) -> None:
+        """Serve until `shutdown` is called by another thread.
+
+        Raises:
+            SystemExit: the job was asked to end; what was running has been answered.
+        """
+        if self._job is not None:
+            on_stop(self._stop)
+        try:
+            self.serve_background()
+            self._ended.wait()
+        finally:
+            self.shutdown()
+        if self._stopped:
+            raise SystemExit(_TERMINATED)
+
+    def serve_background(self) -> None:
+        """Serve in threads of this process until `shutdown`, or until the main thread ends."""
+        with self._lock:
+            if self._serving:
+                return
+            self._serving = True
+            records = list(self._records.values())
+        self._server.start()
+        ActorServer.running.add(self)
+        this = ref(self)
+        sync.at_exit(lambda: server.shutdown() if (server := this()) is not None else None)
+        self._publish(records)
+        if self._job is None:
+            threading.Thread(target=self._keep, name="fray-endpoints", daemon=True).start()
+
+    def shutdown(self, grace_period: float = 5.0) -> None:
+        """Withdraw the records, let running calls end, send their replies and close; again, it does nothing.
+
+        Args:
+            grace_period: seconds for the storage, and then for the calls.
+        """
+        with self._lock:
+            serving, self._serving = self._serving, False
+            self._ended.set()
+        ActorServer.running.discard(self)
+        try:
+            if serving:
+                self._cluster.run(partial(_withdraw, list(self._records.values()), grace_period))
+        except (StoreUnavailable, TimeoutError):
+            log.warning("%s could not withdraw its records; the repair will remove them", self.address)
+        finally:
+            self._server.close(grace_period)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._ended.set()
+
+    def _record(self, name: str, actor_id: str, metadata: dict[str, Any], incarnation: int) -> EndpointRecord:
+        return EndpointRecord(
+            namespace=self.namespace,
+            name=name,
+            actor_id=actor_id or self._own_id(),
+            job=self._job.job_id if self._job else "",
+            attempt=self._job.attempt if self._job else 0,
+            incarnation=incarnation,
+            nonce=self._server.identity,
+            address=self.address,
+            unix=self._server.unix_path,
+            host=host_identity(),
+            fingerprint=self._server.fingerprint,
+            metadata=metadata,
+        )
+
+    def _own_id(self) -> str:
+        """In a job the same in all attempts, so that a later one's record takes the place of an earlier one's."""
+        if self._job is None:
+            return secrets.token_hex(8)
+        return f"{self._job.job_id}-{self._number}" if self._number else self._job.job_id
+
+    def _publish(self, records: list[EndpointRecord]) -> None:
+        if self._job is not None:
+            for record in records:
+                note_endpoint(self._job.task_dir, Endpoint(record.namespace, record.name, record.actor_id).key())
+        self._cluster.run(partial(_publish, records))
+
+    def _keep(self) -> None:
+        """Write the records again from time to time: nobody else tells that a program outside of jobs lives."""
+        while not self._ended.wait(KEPT_WITHOUT_JOB / 4):
+            self._publish(list(self._records.values()))
+
+
+async def _publish(records: list[EndpointRecord], core: Core) -> None:
+    await each(records, lambda record: endpoints.publish(core, record, singleton=record.incarnation > 0))
+
+
+async def _withdraw(records: list[EndpointRecord], patience: float, core: Core) -> None:
+    async with asyncio.timeout(patience):
+        await each(records, lambda record: endpoints.withdraw(core, record))
+
+
+async def _is_local(core: Core) -> bool:
+    return core.store.local
+
+
+def _reach(local: bool, host: str | None) -> Reach:
+    environ = task_environ()
+    told = environ.get("FRAY_BIND_HOST", "")
+    bind = told if host is None else host
+    return Reach(bind=bind, advertise=environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else "").found(local)
+
+
+def _unix_dir() -> Path:
+    """Where this user's servers have their sockets; short, because the path of a socket is."""
+    return Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "rpc"

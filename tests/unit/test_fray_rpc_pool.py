@@ -1,0 +1,316 @@
+"""What a pool does with calls whose actor is gone, and when it looks the name up again; the transport is a stand-in."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from fray.errors import ActorNotFoundError, CallInterrupted
+from fray.rpc import ActorEndpoint, ActorId, ActorPool, Resolver
+from fray.types import JobId, Namespace
+from fray_agents.rpc import Target
+from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
+
+Answer = Callable[..., Any]
+
+
+class FakeCall:
+    """A call that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._outcome: tuple[Any, BaseException | None] = (None, None)
+        self._callbacks: list[Callable[[FakeCall], None]] = []
+
+    def end(self, value: Any = None, error: BaseException | None = None) -> None:
+        self._outcome = (value, error)
+        self._ended.set()
+        for callback in self._callbacks:
+            callback(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self._ended.wait(timeout):
+            raise TimeoutError
+        value, error = self._outcome
+        if error is not None:
+            raise error
+        return value
+
+    def done(self) -> bool:
+        return self._ended.is_set()
+
+    def exception(self) -> BaseException | None:
+        return self._outcome[1]
+
+    def add_done_callback(self, callback: Callable[[FakeCall], None]) -> None:
+        self._callbacks.append(callback)
+        if self.done():
+            callback(self)
+
+
+class FakeChannel:
+    """Answers with `answer`, which may raise; keeps the calls that were started."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.started: list[FakeCall] = []
+
+    def call(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.answer(method, *args, **kwargs)
+
+    def start(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeCall:
+        call = FakeCall()
+        self.started.append(call)
+        return call
+
+
+class FakeResolver(Resolver):
+    """Servers by address; `listed` is what the storage would list."""
+
+    patience = 0.3
+
+    def __init__(self, **servers: Answer) -> None:
+        self.channels = {address: FakeChannel(answer) for address, answer in servers.items()}
+        self.listed = list(servers)
+        self.looks = 0
+
+    def find(self, name: str) -> Sequence[ActorEndpoint]:
+        self.looks += 1
+        return [endpoint(name, address) for address in self.listed]
+
+    def connect(self, endpoint: ActorEndpoint) -> Any:
+        return self.channels[endpoint.address]
+
+
+def endpoint(name: str, address: str) -> ActorEndpoint:
+    target = Target(name, address, identity=address)
+    return ActorEndpoint(ActorId(address), name, address, JobId(""), Namespace("test"), {}, target)
+
+
+def answers(value: Any) -> Answer:
+    return lambda *args, **kwargs: value
+
+
+def fails(error: Callable[[], BaseException]) -> Answer:
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        raise error()
+
+    return answer
+
+
+def unstarted() -> ConnectionLost:
+    return ConnectionLost("refused", started=False)
+
+
+def maybe_started() -> ConnectionLost:
+    return ConnectionLost("reset", started=None)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.005)
+
+
+def test_calls_go_round_and_the_name_is_looked_up_once() -> None:
+    resolver = FakeResolver(a=answers("a"), b=answers("b"), c=answers("c"))
+    pool = resolver.lookup("x")
+    assert resolver.looks == 0
+    handle = pool.call()
+    assert sorted(handle.f() for _ in range(3)) == sorted(pool.f() for _ in range(3)) == ["a", "b", "c"]
+    assert resolver.looks == 1
+
+
+@pytest.mark.parametrize("gone", [unstarted, lambda: NoSuchActor("x")])
+def test_a_call_that_did_not_start_goes_to_another_actor(gone: Callable[[], BaseException]) -> None:
+    resolver = FakeResolver(a=fails(gone), b=answers("b"))
+    pool = resolver.lookup("x")
+    assert [pool.f() for _ in range(4)] == ["b"] * 4
+
+
+def test_a_call_that_may_have_run_is_not_made_twice_unless_that_does_no_harm() -> None:
+    for started in (True, None):
+        resolver = FakeResolver(a=fails(lambda: ConnectionLost("reset", started)), b=answers("b"))  # noqa: B023
+        pool = resolver.lookup("x")
+        with pytest.raises(CallInterrupted, match="idempotent=True") as caught:
+            [pool.f() for _ in range(2)]
+        assert isinstance(caught.value.__cause__, ConnectionLost)
+        assert [resolver.lookup("x").call(idempotent=True).f() for _ in range(2)] == ["b", "b"]
+
+
+def test_what_the_method_itself_raised_is_no_loss() -> None:
+    """An actor that lost an actor of its own raises the same type."""
+
+    def raised() -> ConnectionLost:
+        error = unstarted()
+        error.__cause__ = RemoteTraceback("there")
+        return error
+
+    resolver = FakeResolver(a=fails(raised))
+    pool = resolver.lookup("x")
+    with pytest.raises(ConnectionLost):
+        pool.f()
+    future = pool.f.remote()
+    resolver.channels["a"].started[0].end(error=raised())
+    with pytest.raises(ConnectionLost):
+        future.result()
+    assert future.done()
+    assert isinstance(future.exception(), ConnectionLost)
+    assert resolver.looks == 1
+
+
+def test_a_name_without_actors_is_waited_for_and_then_an_error() -> None:
+    resolver = FakeResolver(a=answers("a"))
+    resolver.listed = []
+    pool = resolver.lookup("x")
+    with pytest.raises(ActorNotFoundError, match="no actor x"):
+        pool.f()
+    assert resolver.looks > 1
+    resolver.listed = ["a"]
+    assert pool.f() == "a"
+
+
+def test_the_error_tells_why_the_last_actor_was_given_up() -> None:
+    pool = FakeResolver(a=fails(unstarted)).lookup("x")
+    with pytest.raises(ActorNotFoundError) as caught:
+        pool.f()
+    assert isinstance(caught.value.__cause__, ConnectionLost)
+
+
+def test_after_a_loss_the_name_is_looked_up_until_another_has_come_and_then_no_more() -> None:
+    resolver = FakeResolver(a=fails(unstarted), b=answers("b"), c=answers("c"))
+    resolver.listed = ["a", "b"]
+    pool = resolver.lookup("x")
+    assert {pool.f() for _ in range(2)} == {"b"}
+    resolver.listed = ["b", "c"]
+    until(lambda: pool.f() == "c")
+    looks = resolver.looks
+    assert {pool.f() for _ in range(1000)} == {"b", "c"}
+    assert resolver.looks == looks
+
+
+def test_a_dead_actor_that_is_still_listed_is_tried_less_and_less() -> None:
+    tries = 0
+
+    def dead() -> BaseException:
+        nonlocal tries
+        tries += 1
+        return unstarted()
+
+    resolver = FakeResolver(a=fails(dead), b=answers("b"))
+    pool = resolver.lookup("x")
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert pool.f() == "b"
+        time.sleep(0.001)
+    assert tries <= 7  # pauses of 0.05, 0.1, 0.2, 0.4, 0.8 s
+
+
+def test_a_lost_future_is_sent_again_though_nobody_waits_and_in_order() -> None:
+    resolver = FakeResolver(a=answers(None), b=answers(None))
+    resolver.listed = ["a"]
+    pool = resolver.lookup("x")
+    futures = [pool.f.remote(number) for number in range(20)]
+    resolver.listed = ["b"]
+    for call in resolver.channels["a"].started:
+        call.end(error=unstarted())
+    until(lambda: len(resolver.channels["b"].started) == 20)
+    assert not any(future.done() for future in futures)
+    assert [future.exception() for future in futures] == [None] * 20
+    for number, call in enumerate(resolver.channels["b"].started):
+        call.end(number)
+    assert [future.result() for future in futures] == list(range(20))
+
+
+def test_a_lost_future_that_may_have_run_raises_every_time_it_is_asked() -> None:
+    resolver = FakeResolver(a=answers(None))
+    future = resolver.lookup("x").f.remote()
+    resolver.channels["a"].started[0].end(error=maybe_started())
+    for _ in range(2):
+        with pytest.raises(CallInterrupted):
+            future.result()
+    assert future.done()
+    assert isinstance(future.exception(), CallInterrupted)
+
+
+def test_a_future_cancels_nothing_when_the_time_is_over() -> None:
+    resolver = FakeResolver(a=answers(None))
+    future = resolver.lookup("x").f.remote()
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.01)
+    resolver.channels["a"].started[0].end(5)
+    assert future.result() == 5
+
+
+def test_the_time_is_over_too_while_a_lost_call_looks_for_an_actor() -> None:
+    resolver = FakeResolver(a=answers(None))
+    future = resolver.lookup("x").f.remote()
+    resolver.listed = []
+    resolver.channels["a"].started[0].end(error=unstarted())
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.01)
+    with pytest.raises(ActorNotFoundError):
+        future.result()
+
+
+def test_a_broadcast_has_an_outcome_for_each_actor_and_losses_are_outcomes() -> None:
+    resolver = FakeResolver(a=answers(None), b=answers(None), c=answers(None))
+    pool = resolver.lookup("x")
+    futures = pool.broadcast().f(1)
+    a, b, c = (resolver.channels[address].started[0] for address in "abc")
+    assert not any(future.done() for future in futures)
+    with pytest.raises(TimeoutError):
+        futures[0].result(timeout=0.01)
+    a.end("fine")
+    b.end(error=ValueError("no"))
+    c.end(error=unstarted())
+    results = [future.result() for future in futures]
+    assert results[0] == "fine"
+    assert isinstance(results[1], ValueError)
+    assert isinstance(results[2], ConnectionLost)
+    assert [type(future.exception()) for future in futures] == [type(None), ValueError, ConnectionLost]
+    assert [future.endpoint.address for future in futures] == ["a", "b", "c"]
+
+
+def test_a_broadcast_reaches_those_who_have_come_since() -> None:
+    resolver = FakeResolver(a=answers("a"), b=answers("b"))
+    resolver.listed = ["a"]
+    pool = resolver.lookup("x")
+    assert pool.f() == "a"
+    resolver.listed = ["a", "b"]
+    assert len(pool.broadcast().f()) == 2
+
+
+def test_waiting_for_a_size_looks_until_it_is_there() -> None:
+    resolver = FakeResolver(a=answers("a"), b=answers("b"))
+    resolver.listed = ["a"]
+    pool = resolver.lookup("x")
+    with pytest.raises(TimeoutError, match="1 of 2 actors x"):
+        pool.wait_for_size(2, timeout=0.1)
+    threading.Timer(0.1, lambda: resolver.listed.append("b")).start()
+    pool.wait_for_size(2)
+    assert pool.size == 2
+    assert [found.address for found in pool.endpoints] == ["a", "b"]
+    resolver.listed = []
+    with pytest.raises(TimeoutError):
+        resolver.wait_for_actor("x", timeout=0.0)
+
+
+def test_a_handle_to_each_stays_with_its_actor() -> None:
+    resolver = FakeResolver(a=answers("a"), b=answers("b"))
+    first, second = resolver.lookup_all("x")
+    assert [first.f() for _ in range(3)] + [second.f() for _ in range(3)] == ["a"] * 3 + ["b"] * 3
+
+
+def test_private_names_are_no_methods_and_pools_can_be_copied() -> None:
+    pool: ActorPool[Any] = FakeResolver(a=answers("a")).lookup("x")
+    for odd in (pool, pool.call(), pool.broadcast()):
+        with pytest.raises(AttributeError):
+            odd._private()
+    assert copy.copy(pool).f() == "a"
