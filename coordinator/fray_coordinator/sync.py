@@ -42,15 +42,28 @@ class Front:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise WouldDeadlock()
-        loop = self._started()
-        call = _Call(coroutine)
-        loop.call_soon_threadsafe(call.start)
+        call = self.start(coroutine)
         try:
             return call.outcome.result()
         except BaseException:
             if not call.outcome.done():
-                loop.call_soon_threadsafe(call.cancel)
+                self._started().call_soon_threadsafe(call.cancel)
                 wait([call.outcome])
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> _Call[T]:
+        """Begin the coroutine and go on."""
+        call = _Call(coroutine)
+        self._started().call_soon_threadsafe(call.start)
+        return call
+
+    async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result, waited for in the caller's own loop; who is cancelled cancels it."""
+        call = self.start(coroutine)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(call.outcome))
+        except asyncio.CancelledError:
+            self._started().call_soon_threadsafe(call.cancel)
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -93,6 +106,16 @@ _front = Front()
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run `coroutine` in this process's background loop and wait for its result; see `Front.run`."""
     return _front.run(coroutine)
+
+
+def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Begin `coroutine` in this process's background loop; the future tells its end."""
+    return _front.start(coroutine).outcome
+
+
+async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run `coroutine` in the background loop on behalf of another loop; see `Front.awaited`."""
+    return await _front.awaited(coroutine)
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:

@@ -1,0 +1,123 @@
+"""The lease of a segment: who may hand out its items, and which are done.
+
+Invariants: an item whose acknowledgement returned is never handed out again; only the owner completes, releases or
+extends.
+
+Unsafe sequences, each found by exploration: a holder that was frozen hands out what another has done meanwhile; a late
+write of a former owner changes the lease; a successor forgets what was done.
+
+Why they cannot happen: a holder hands out only while it trusts its lease, for less than its time-out, counted from
+before the write last found applied was sent, whereas an observer counts the whole time-out from when it saw the lease
+(or the storage wrote it). Every change is a CAS and keeps the bitmap; the owner is a nonce of the claim, so a former
+claim of the same process is a stranger.
+
+Poison: an item may kill its process. Which of those that were out did it, nobody knows after a claim that ended
+without a word; so from then on each item is marked before it is handed out and is alone in its process, and only such
+marks (and failures that a live process told) count towards the maximum.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN
+from fray_layouts.queues import QueueLease
+
+TRUSTED_SHARE = 0.6
+"""Of the time-out: how long a holder hands out without writing its lease again."""
+
+
+def claimed(owner: str, holder: str, timeout: float) -> QueueLease:
+    """The lease of a segment that nobody claimed before. owner: nonce of this claim."""
+    return QueueLease(owner=owner, holder=holder, timeout=timeout)
+
+
+def taken(lease: QueueLease, owner: str, holder: str, timeout: float, with_word: bool = False) -> QueueLease:
+    """The lease in new hands, released or expired.
+
+    Args:
+        with_word: the former claim was this very process's, which lives, so none of its items killed it.
+    """
+    silent = bool(lease.owner) and not with_word
+    return replace(
+        lease,
+        owner=owner,
+        holder=holder,
+        timeout=timeout,
+        deliveries=lease.deliveries + 1,
+        suspect=lease.suspect or silent,
+    )
+
+
+def has_expired(lease: QueueLease, unchanged_for: float, updated: float, now: float) -> bool:
+    """Whether anyone may take the lease over.
+
+    Args:
+        unchanged_for: seconds, on the observer's own clock, for which it has seen this very version.
+        updated, now: when the storage wrote it and what time it is, both on the storage's clock.
+    """
+    return unchanged_for >= lease.timeout or now - updated > lease.timeout + CLOCK_MARGIN
+
+
+def trusted_until(sent: float, timeout: float) -> float:
+    """Until when a holder hands out, if its last write that was applied was first sent at `sent`."""
+    return sent + TRUSTED_SHARE * timeout
+
+
+def is_done(lease: QueueLease, item: int) -> bool:
+    return bool(int(lease.done, 16) >> item & 1)
+
+
+def undone(lease: QueueLease, items: int) -> list[int]:
+    """Items that are not done, in order."""
+    done = int(lease.done, 16)
+    return [item for item in range(items) if not done >> item & 1]
+
+
+def is_full(lease: QueueLease, items: int) -> bool:
+    return int(lease.done, 16) == (1 << items) - 1
+
+
+def is_spent(lease: QueueLease, item: int, max_deliveries: int) -> bool:
+    """Whether the item has had all its chances and is to be a dead letter."""
+    return 0 < max_deliveries <= lease.marks.get(str(item), 0)
+
+
+def delivery(lease: QueueLease, item: int) -> int:
+    """Which delivery of the item the next hand-out is, counted from 1; at least as many as there were."""
+    return max(lease.deliveries, lease.marks.get(str(item), 0) + 1)
+
+
+# --- what an owner changes; it is for the caller to see that the owner is still the same
+
+
+def completed(lease: QueueLease, items: int) -> QueueLease:
+    """items: bitmap of what is done."""
+    return replace(lease, done=f"{int(lease.done, 16) | items:x}")
+
+
+def marked(lease: QueueLease, item: int, by: int = 1) -> QueueLease:
+    """A start or a failure that counts; `by` -1 takes it back."""
+    count = max(0, lease.marks.get(str(item), 0) + by)
+    others = {name: marks for name, marks in lease.marks.items() if name != str(item)}
+    return replace(lease, marks={**others, str(item): count} if count else others)
+
+
+def kept(lease: QueueLease, timeout: float) -> QueueLease:
+    """The lease renewed; the longest time-out that was asked for counts."""
+    return replace(lease, timeout=max(lease.timeout, timeout))
+
+
+def released(lease: QueueLease) -> QueueLease:
+    """Nobody's, with all that is known of its items."""
+    return replace(lease, owner="", holder="")
+
+
+def burying(lease: QueueLease, item: int, time: float) -> QueueLease:
+    """The item is to be a dead letter under a name of this time."""
+    return replace(lease, buried={**lease.buried, str(item): time})
+
+
+def closed(lease: QueueLease, items: int, owner: str) -> QueueLease:
+    """All items done by decree, whoever holds them (a purge)."""
+    return replace(lease, owner=owner, done=f"{(1 << items) - 1:x}")

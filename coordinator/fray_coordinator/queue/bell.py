@@ -1,0 +1,61 @@
+"""The bell of a queue: a hint that something came or came back, rung at most once a second and read on condition.
+
+Where requests are free there is none: a listing is the better hint. A ring that is lost costs a repair interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.queue.home import Home
+from fray_coordinator.store.api import ANY, NotModified
+from fray_layouts import codec
+from fray_layouts.records import Doorbell
+
+INTERVAL = 1.0
+"""Seconds between two rings by one process: GCS lets a name be written once a second."""
+
+
+class Bell:
+    """One participant's hand on the bell."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._heard: str | None = ""
+        self._rung_at = float("-inf")
+        self._due = False
+        self._ringing: asyncio.Task[None] | None = None
+
+    def ring(self) -> None:
+        """Ring soon: at once, or when a second has passed since this process rang."""
+        if self._home.core.store.local:
+            return
+        self._due = True
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.ensure_future(self._ring())
+
+    async def changed(self) -> bool:
+        """Whether it was rung since the last time that this was asked; the first time it was."""
+        key, store = self._home.names.bell, self._home.core.store
+        answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
+        if isinstance(answer, NotModified):
+            return False
+        before, self._heard = self._heard, answer.version if answer else None
+        return before != self._heard
+
+    async def close(self) -> None:
+        """Wait for the ring that is due."""
+        if self._ringing is not None:
+            await self._ringing
+
+    async def _ring(self) -> None:
+        core = self._home.core
+        while self._due:
+            await core.clock.sleep(max(0.0, self._rung_at + INTERVAL - core.clock.boottime()))
+            self._due, self._rung_at = False, core.clock.boottime()
+            op = core.chance.token(16)
+            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now()))
+            with suppress(StoreUnavailable):
+                await core.store.put(self._home.names.bell, body, ANY, op)

@@ -1,0 +1,88 @@
+"""Claiming a segment: the lease first, then the segment; what is not there or void is cleared away."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+
+import msgspec
+
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_segments import is_void
+from fray_coordinator.queue.held import Content, Held
+from fray_coordinator.queue.home import Home
+from fray_coordinator.records import Stored
+from fray_layouts.names import Segment
+from fray_layouts.queues import QueueLease, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """Somebody else has the segment; `lease` as it lies there (None: it is gone)."""
+
+    lease: Stored[QueueLease] | None
+
+
+async def claim(home: Home, segment: str, timeout: float) -> Held | Beaten | None:
+    """Claim a segment that was seen without a lease; None if there is nothing to be had in it."""
+    return await _write(home, segment, rules.claimed(_nonce(home), _holder(), timeout), None)
+
+
+async def take_over(
+    home: Home, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
+) -> Held | Beaten | None:
+    """Take a segment whose lease was released or has expired. with_word: it was this process's own."""
+    wanted = rules.taken(lease.record, _nonce(home), _holder(), timeout, with_word)
+    return await _write(home, segment, wanted, lease)
+
+
+async def _write(
+    home: Home, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
+) -> Held | Beaten | None:
+    sent = home.core.clock.boottime()
+    written = await home.core.records.write(home.names.lease(segment), QueueLease, wanted, current)
+    if not written.wrote or written.stored is None:
+        return Beaten(written.stored)
+    content = await read_segment(home, segment)
+    if content is None:
+        await discard_lease(home, written.stored)
+        return None
+    if rules.is_full(wanted, Segment.items_of(segment)):
+        return None
+    return Held(home, segment, written.stored, sent, content)
+
+
+async def read_segment(home: Home, segment: str) -> Content | None:
+    """The segment; None if it is absent, or void, and then it is deleted. Raises BadRecord for what is none."""
+    key = home.names.segment(segment)
+    found = await home.core.store.get(key)
+    if found is None:
+        return None
+    if is_void(Segment.time_of(segment), found.updated, home.settings.quarantine):
+        await home.core.store.delete(key, found.version)
+        return None
+    try:
+        return Content(found.version, *unpack(found.data))
+    except msgspec.MsgspecError as error:
+        raise BadRecord(f"{key} does not hold a segment of a queue: {error}; look at it, then remove it") from None
+
+
+async def discard_lease(home: Home, lease: Stored[QueueLease]) -> None:
+    """Delete the lease of a segment that was found absent after the lease was seen."""
+    await home.core.store.delete(lease.key, lease.version)
+
+
+def _nonce(home: Home) -> str:
+    return home.core.chance.token(16)
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _holder() -> str:
+    return f"{_host()}, pid {os.getpid()}"

@@ -1,0 +1,339 @@
+"""Taking items, and what becomes of them: done, released, extended; at the end everything is given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from fray_coordinator.core import each
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.claims import Beaten, take_over
+from fray_coordinator.queue.collect import Collector
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.held import Edit, Held
+from fray_coordinator.queue.home import Home
+from fray_coordinator.queue.letters import Undertaker
+from fray_coordinator.queue.look import Finder
+from fray_layouts.queues import QueueLease
+
+TEND_INTERVAL = 1.0
+"""Seconds between looks at what is held and finished."""
+FIRST_POLL, LONGEST_POLL = 0.2, 5.0
+"""Seconds between looks at an empty queue on a bucket: they grow."""
+FIRST_LOCAL_POLL, LONGEST_LOCAL_POLL = 0.002, 0.05
+"""The same where looking costs nothing."""
+
+
+@dataclass(eq=False, slots=True)
+class Delivery:
+    """One item in somebody's hands.
+
+    Attributes:
+        number: which delivery of this item it is, counted from 1.
+        taken_at: when it was handed out, storage's clock.
+        body, encoding: the item.
+    """
+
+    held: Held
+    item: int
+    number: int
+    taken_at: float
+    body: bytes = field(repr=False)
+    encoding: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.held.segment}/{self.item}/{self.held.owner}/{self.number}"
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until others may take the item over."""
+        return self.held.remaining
+
+
+class Consumer:
+    """One process's hold on one queue.
+
+    Args:
+        gate: what is out in this process, of any queue.
+
+    Attributes:
+        held: the segments that are claimed, by name.
+    """
+
+    def __init__(self, home: Home, bell: Bell, gate: Gate) -> None:
+        self.held: dict[str, Held] = {}
+        self._home = home
+        self._clock = home.core.clock
+        self._bell = bell
+        self._gate = gate
+        self._stocked: dict[str, Held] = {}
+        self._out: dict[str, Delivery] = {}
+        self._collector = Collector(home)
+        self._undertaker = Undertaker(home)
+        self._finder = Finder(home, bell, self._collector, self.held.__contains__)
+        self._tending: asyncio.Task[None] | None = None
+
+    # --- taking
+
+    async def take(self, count: int, timeout: float, wait: float = 0.0) -> list[Delivery]:
+        """Up to `count` items, each leased for at least 0.4 of `timeout` seconds from now.
+
+        Args:
+            wait: seconds to wait for the first one.
+        """
+        deadline = self._clock.boottime() + wait
+        local = self._home.core.store.local
+        pause = FIRST_LOCAL_POLL if local else FIRST_POLL
+        while True:
+            taken = await self._take(count, timeout)
+            left = deadline - self._clock.boottime()
+            if taken or left <= 0:
+                return taken
+            await self._clock.sleep(min(left, self._home.core.jittered(pause)))
+            pause = min(2 * pause, LONGEST_LOCAL_POLL if local else LONGEST_POLL)
+
+    async def _take(self, count: int, timeout: float) -> list[Delivery]:
+        self._tend()
+        await self._take_back_expired(timeout)
+        taken: list[Delivery] = []
+        while len(taken) < count:
+            held = min(self._stocked.values(), key=lambda held: held.segment, default=None)
+            if held is None:
+                found = await self._finder.find(count - len(taken), timeout)
+                for segment in found:
+                    self._hold(segment)
+                if not found:
+                    break
+            elif not self._gate.admits(held.lease.suspect):
+                break
+            elif delivery := await self._next_of(held, timeout):
+                taken.append(delivery)
+        return taken
+
+    async def _next_of(self, held: Held, timeout: float) -> Delivery | None:
+        """Hand out the next item of the segment; None if there was none, or it was given up."""
+        if not held.ready:
+            self._stocked.pop(held.segment, None)
+            return None
+        item, suspect = held.ready.popleft(), held.lease.suspect
+        self._gate.enter(suspect)
+        held.out[item] = suspect
+        try:
+            delivery = await self._hand_out(held, item, suspect, timeout)
+        except LeaseLost:
+            self._drop(held)
+            delivery = None
+        except BaseException:
+            held.ready.appendleft(item)
+            self._leave(held, item)
+            raise
+        if delivery is None:
+            self._leave(held, item)
+        else:
+            self._out[delivery.id] = delivery
+        return delivery
+
+    async def _hand_out(self, held: Held, item: int, suspect: bool, timeout: float) -> Delivery | None:
+        """Make sure that the lease is trusted, and the start marked where that is needed."""
+        number = rules.delivery(held.lease, item)
+        body = await self._body(held, item)
+        if rules.is_spent(held.lease, item, self._home.settings.max_deliveries):
+            await self._undertaker.bury(held, item, body or b"", f"given up after {number - 1} deliveries")
+        elif body is None:
+            await self._undertaker.bury(held, item, b"", "its content is missing")
+        else:
+            if suspect:
+                await held.change(partial(rules.marked, item=item))
+            while not held.trusted:
+                await held.change(partial(rules.kept, timeout=timeout))
+            return Delivery(held, item, number, self._home.core.now(), body, held.content.header.encoding)
+        self._settle(held)
+        return None
+
+    async def _body(self, held: Held, item: int) -> bytes | None:
+        if item not in held.content.header.large:
+            return held.content.bodies[item]
+        found = await self._home.core.store.get(self._home.names.large(held.segment, item))
+        return found.data if found else None
+
+    async def _take_back_expired(self, timeout: float) -> None:
+        """What this process itself let expire is free for everybody, and so for this process."""
+        for held in [held for held in self.held.values() if held.expired and not held.finished]:
+            self._drop(held)
+            result = await take_over(self._home, held.segment, held.stored, timeout, with_word=True)
+            if isinstance(result, Held):
+                self._hold(result)
+            elif isinstance(result, Beaten) and result.lease is not None:
+                self._finder.came_back(held.segment, result.lease)
+
+    # --- ending
+
+    async def done(self, deliveries: Iterable[Delivery]) -> None:
+        """Complete the items; returns when that has been written.
+
+        Raises:
+            UnknownLease: done or released before, or it ran out; LeaseLost: and another has the item.
+            StoreUnavailable: unresolved; call again.
+        """
+        await self._each_held(deliveries, self._complete)
+
+    async def release(self, deliveries: Iterable[Delivery], failed: bool = True) -> None:
+        """Give items back; they come first. failed: it counts towards the maximum. Raises as `done` does."""
+        await self._each_held(deliveries, partial(self._release, failed=failed))
+
+    async def extend(self, delivery: Delivery, timeout: float) -> None:
+        """Hold the item for `timeout` seconds from now at least. Raises as `done` does."""
+        self.delivery(delivery.id)
+        await self._change(delivery.held, partial(rules.kept, timeout=timeout))
+
+    async def bury(self, delivery: Delivery, reason: str) -> None:
+        """Make the item a dead letter. Raises as `done` does."""
+        self.delivery(delivery.id)
+        try:
+            await self._undertaker.bury(delivery.held, delivery.item, delivery.body, reason)
+        except LeaseLost:
+            self._drop(delivery.held)
+            raise
+        self._take_out(delivery)
+        self._settle(delivery.held)
+
+    async def close(self) -> None:
+        """Give everything back; what was started but not done does not count."""
+        if self._tending is not None:
+            self._tending.cancel()
+        with suppress(LeaseLost, StoreUnavailable):
+            await self.release(list(self._out.values()), failed=False)
+        for held in list(self.held.values()):
+            with suppress(LeaseLost, StoreUnavailable):
+                await self._give_back(held)
+        await self._undertaker.close()
+        await self._bell.close()
+
+    def delivery(self, lease: str) -> Delivery:
+        """What is out under this id. Raises UnknownLease."""
+        if lease not in self._out:
+            raise UnknownLease(f"lease {lease}: {UnknownLease.__doc__}")
+        return self._out[lease]
+
+    # --- inside
+
+    async def _each_held(
+        self, deliveries: Iterable[Delivery], act: Callable[[Held, list[Delivery]], Awaitable[None]]
+    ) -> None:
+        """`act` on what was given, by segment."""
+        groups: dict[Held, list[Delivery]] = {}
+        for delivery in [self.delivery(given.id) for given in deliveries]:
+            groups.setdefault(delivery.held, []).append(delivery)
+        await each(groups.items(), lambda group: act(*group))
+
+    async def _complete(self, held: Held, deliveries: list[Delivery]) -> None:
+        items = sum(1 << delivery.item for delivery in deliveries)
+        await self._end(held, deliveries, partial(rules.completed, items=items))
+        self._settle(held)
+
+    async def _release(self, held: Held, deliveries: list[Delivery], failed: bool) -> None:
+        counts = {d.item: int(failed) - int(held.out[d.item]) for d in deliveries}
+
+        def count(lease: QueueLease) -> QueueLease:
+            for item, by in counts.items():
+                lease = rules.marked(lease, item, by) if by else lease
+            return lease
+
+        if len(held.out) == len(deliveries):
+            self._forget(held)
+            await self._end(held, deliveries, lambda lease: rules.released(count(lease)))
+            self._came_back(held)
+        else:
+            await self._end(held, deliveries, count)
+            held.ready.extendleft(sorted(counts, reverse=True))
+            self._stocked[held.segment] = held
+
+    async def _end(self, held: Held, deliveries: list[Delivery], edit: Edit) -> None:
+        marks = {delivery: self._take_out(delivery) for delivery in deliveries}
+        try:
+            await self._change(held, edit)
+        except LeaseLost:
+            raise
+        except BaseException:
+            self.held[held.segment] = held
+            for delivery, marked in marks.items():
+                self._put_out(delivery, marked)
+            raise
+
+    async def _change(self, held: Held, edit: Edit) -> None:
+        try:
+            await held.change(edit)
+        except LeaseLost:
+            self._drop(held)
+            raise
+
+    def _put_out(self, delivery: Delivery, marked: bool) -> None:
+        self._gate.enter(marked)
+        delivery.held.out[delivery.item] = marked
+        self._out[delivery.id] = delivery
+
+    def _take_out(self, delivery: Delivery) -> bool:
+        """Whether its start was marked."""
+        self._out.pop(delivery.id, None)
+        return self._leave(delivery.held, delivery.item)
+
+    def _leave(self, held: Held, item: int) -> bool:
+        if item not in held.out:
+            return False
+        self._gate.leave()
+        return held.out.pop(item)
+
+    def _hold(self, held: Held) -> None:
+        self.held[held.segment] = held
+        self._stocked[held.segment] = held
+
+    def _forget(self, held: Held) -> None:
+        self._stocked.pop(held.segment, None)
+        if self.held.get(held.segment) is held:
+            del self.held[held.segment]
+
+    def _drop(self, held: Held) -> None:
+        """The claim is lost: nothing that is out under it counts any more."""
+        held.lost = True
+        self._forget(held)
+        for delivery in [delivery for delivery in self._out.values() if delivery.held is held]:
+            self._take_out(delivery)
+        for item in list(held.out):
+            self._leave(held, item)
+
+    def _settle(self, held: Held) -> None:
+        """After an item is done: is the segment?"""
+        if held.finished and self.held.get(held.segment) is held:
+            self._forget(held)
+            self._finder.finished(held.segment)
+            self._collector.finished(held)
+
+    async def _give_back(self, held: Held) -> None:
+        self._forget(held)
+        await held.change(rules.released)
+        self._came_back(held)
+
+    def _came_back(self, held: Held) -> None:
+        self._finder.came_back(held.segment, held.stored)
+        self._bell.ring()
+
+    def _tend(self) -> None:
+        if self._tending is None:
+            self._tending = asyncio.ensure_future(self._tend_for_ever())
+
+    async def _tend_for_ever(self) -> None:
+        while True:
+            await self._clock.sleep(TEND_INTERVAL)
+            for held in list(self.held.values()):
+                if held.ready and held.idle and not held.trusted:
+                    with suppress(LeaseLost, StoreUnavailable):
+                        await self._give_back(held)
+            with suppress(StoreUnavailable):
+                await self._collector.turn()

@@ -1,0 +1,129 @@
+"""Looking at a queue from outside: how much is in it, what is next, and clearing it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fray_coordinator.core import each
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_look import seen
+from fray_coordinator.queue.claims import read_segment
+from fray_coordinator.queue.held import Held
+from fray_coordinator.queue.home import Home
+from fray_coordinator.queue.push import Item
+from fray_coordinator.records import Stored
+from fray_layouts.names import Segment
+from fray_layouts.queues import Letter, QueueLease
+
+
+@dataclass(slots=True)
+class Counts:
+    """Items by state.
+
+    Attributes:
+        available: nobody has them.
+        pending: in segments that somebody holds.
+        segments: objects that hold items, finished ones included.
+        oldest: when the oldest item that is not done was pushed, storage's clock; None if there is none.
+    """
+
+    available: int = 0
+    pending: int = 0
+    segments: int = 0
+    oldest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """An item as it lies in the queue."""
+
+    item: Item
+    segment: str
+    index: int
+    letter: Letter | None
+
+
+async def count(home: Home, mine: Mapping[str, Held]) -> Counts:
+    """Count everything; one listing, and one read for each lease. mine: what this process holds, known exactly."""
+    free, leased = await _all(home)
+    counts = Counts(sum(map(Segment.items_of, free)), 0, len(free) + len(leased))
+    waiting = list(free)
+    for segment in [segment for segment in leased if segment in mine]:
+        counts.available += len(mine[segment].ready)
+        counts.pending += len(mine[segment].out)
+        waiting.append(segment)
+    others = [segment for segment in leased if segment not in mine]
+    for segment, lease in zip(others, await each(others, lambda s: _lease(home, s)), strict=True):
+        left = len(rules.undone(lease.record, Segment.items_of(segment))) if lease else 0
+        if lease is not None and _is_held(home, lease):
+            counts.pending += left
+        else:
+            counts.available += left
+        if left:
+            waiting.append(segment)
+    counts.oldest = Segment.time_of(min(waiting)) if waiting else None
+    return counts
+
+
+async def peek(home: Home, mine: Mapping[str, Held], limit: int = 1) -> list[Peeked]:
+    """The next items that nobody has, oldest first; nothing changes."""
+    found: list[Peeked] = []
+    free, leased = await _all(home)
+    for segment in sorted(free + leased):
+        if len(found) >= limit:
+            break
+        found += await _available_in(home, segment, segment in leased, mine.get(segment))
+    return found[:limit]
+
+
+async def purge(home: Home) -> int:
+    """Complete every item, whoever has it; how many there were. Their objects are collected as usual."""
+    free, leased = await _all(home)
+
+    async def close(segment: str) -> int:
+        items, closed = Segment.items_of(segment), 0
+        nonce = home.core.chance.token(16)
+
+        def decide(found: QueueLease | None) -> QueueLease | None:
+            nonlocal closed
+            lease = found or rules.claimed(nonce, "purge", 0.0)
+            closed = len(rules.undone(lease, items))
+            return rules.closed(lease, items, nonce) if closed else None
+
+        await home.core.records.update(home.names.lease(segment), QueueLease, decide)
+        return closed
+
+    return sum(await each(sorted(free + leased), close))
+
+
+async def _all(home: Home) -> tuple[list[str], list[str]]:
+    rows = await home.core.store.list(home.names.segments)
+    sight = seen(home.names, (row.key for row in rows))
+    return sight.free, sight.leased
+
+
+async def _lease(home: Home, segment: str) -> Stored[QueueLease] | None:
+    return await home.core.records.read(home.names.lease(segment), QueueLease)
+
+
+def _is_held(home: Home, lease: Stored[QueueLease]) -> bool:
+    return bool(lease.record.owner) and not rules.has_expired(lease.record, 0.0, lease.updated, home.core.now())
+
+
+async def _available_in(home: Home, segment: str, leased: bool, held: Held | None) -> list[Peeked]:
+    items = list(range(Segment.items_of(segment)))
+    if held is not None:
+        items = list(held.ready)
+    elif leased and (lease := await _lease(home, segment)) is not None:
+        items = [] if _is_held(home, lease) else rules.undone(lease.record, len(items))
+    content = await read_segment(home, segment) if items else None
+    if content is None:
+        return []
+    header, found = content.header, []
+    for item in items:
+        body = content.bodies[item]
+        if item in header.large and (large := await home.core.store.get(home.names.large(segment, item))):
+            body = large.data
+        found.append(Peeked(Item(body, header.encoding), segment, item, header.letter))
+    return found

@@ -1,0 +1,73 @@
+"""Dead letters: an item that is given up moves to an ordinary queue beside its own.
+
+One CAS writes into the lease when the item is buried; the letter's name is made of that time, so that whoever goes on
+after a crash makes the same one. Then the letter, then the acknowledgement. A letter that comes too late takes a new
+time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_segments import is_void, letter_name
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.held import Held
+from fray_coordinator.queue.home import Home, open_home
+from fray_coordinator.queue.push import Item, Producer
+from fray_layouts.names import Queues
+from fray_layouts.queues import Letter, QueueRecord
+
+ENDLESS = 0
+"""Dead letters may be delivered as often as it takes."""
+
+
+async def dead_home(home: Home) -> Home:
+    """The queue of dead letters."""
+    wanted = QueueRecord(quarantine=home.settings.quarantine, max_deliveries=ENDLESS)
+    return await open_home(home.core, Queues(home.names.dead.prefix), wanted)
+
+
+class Undertaker:
+    """Buries the dead letters of one consumer."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._dead: tuple[Home, Producer, Bell] | None = None
+
+    async def bury(self, held: Held, item: int, body: bytes, reason: str) -> None:
+        """Make the item a dead letter and complete it. Raises LeaseLost, StoreUnavailable."""
+        dead, producer, bell = await self._open()
+        letter = Letter(reason=reason, segment=held.segment, item=item, deliveries=rules.delivery(held.lease, item) - 1)
+        content = [Item(body, held.content.header.encoding)]
+        while True:
+            time = await self._time(dead, held, item)
+            if await producer.create(letter_name(time, held.segment, item), content, letter):
+                break
+            if await self._lies_there(dead, time, held.segment, item):
+                break
+            await held.change(partial(rules.burying, item=item, time=self._home.core.now()))
+        bell.ring()
+        await held.change(partial(rules.completed, items=1 << item))
+
+    async def close(self) -> None:
+        if self._dead is not None:
+            await self._dead[2].close()
+
+    async def _open(self) -> tuple[Home, Producer, Bell]:
+        if self._dead is None:
+            dead = await dead_home(self._home)
+            bell = Bell(dead)
+            self._dead = (dead, Producer(dead, bell), bell)
+        return self._dead
+
+    async def _time(self, dead: Home, held: Held, item: int) -> float:
+        """The time in the letter's name; written into the lease before the letter is."""
+        if str(item) not in held.lease.buried:
+            await held.change(partial(rules.burying, item=item, time=round(self._home.core.now(), 3)))
+        return held.lease.buried[str(item)]
+
+    async def _lies_there(self, dead: Home, time: float, segment: str, item: int) -> bool:
+        """Whether a valid letter of this item has that name already."""
+        found = await dead.core.store.get(dead.names.segment(str(letter_name(time, segment, item))))
+        return found is not None and not is_void(time, found.updated, dead.settings.quarantine)

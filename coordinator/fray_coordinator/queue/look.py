@@ -1,0 +1,233 @@
+"""Finding a segment to claim: what came back first, then the oldest that is free.
+
+A listing is used up before the next one is asked for, and the next begins where the last ended: that position is a
+cache for one repair interval, after which the look begins at the oldest segment again. Leases of others are remembered
+with their version, and read again on condition of it: when the bell rang, or when they may have expired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fray_coordinator.core import each
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol import queue_look as look
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.claims import Beaten, claim, take_over
+from fray_coordinator.queue.collect import Collector
+from fray_coordinator.queue.held import Held
+from fray_coordinator.queue.home import Home
+from fray_coordinator.records import Stored
+from fray_layouts.names import Segment
+from fray_layouts.queues import QueueLease
+
+PAGE = 1000
+LOCAL_PAGE = 5000
+READS = 32
+"""Leases of others read in one look."""
+PATIENCE = 10.0
+"""Seconds until a lease that was seen on a bucket is read for the first time."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """A lease of somebody else. since: when this version was first seen; due: when to read it (again)."""
+
+    since: float
+    due: float
+    lease: Stored[QueueLease] | None = None
+
+
+class Finder:
+    """One consumer's view of the queue.
+
+    Args:
+        mine: whether this consumer holds that segment.
+    """
+
+    def __init__(self, home: Home, bell: Bell, collector: Collector, mine: Callable[[str], bool]) -> None:
+        self._home = home
+        self._bell = bell
+        self._collector = collector
+        self._mine = mine
+        self._looking = asyncio.Lock()
+        self._free: deque[str] = deque()
+        self._claiming: set[str] = set()
+        self._watched: dict[str, Watched] = {}
+        self._finished: set[str] = set()
+        self._reached = ""
+        self._ended = False
+        self._spread = 1.0
+        self._repair_at = float("-inf")
+
+    async def find(self, wanted: int, timeout: float) -> list[Held]:
+        """Segments, now claimed, with about so many items; none when there is nothing to be had now."""
+        while True:
+            await self._begin_anew_if_due()
+            if held := await self._what_came_back(timeout):
+                return [held]
+            chosen = self._choose(wanted)
+            if chosen:
+                if won := await self._claim(chosen, timeout):
+                    return won
+            elif not await self._look():
+                return []
+
+    def finished(self, segment: str) -> None:
+        """The segment needs no further look."""
+        self._finished.add(segment)
+        self._watched.pop(segment, None)
+
+    def came_back(self, segment: str, lease: Stored[QueueLease]) -> None:
+        """This consumer released the segment."""
+        now = self._home.core.clock.boottime()
+        self._watched[segment] = Watched(now, now, lease)
+
+    # --- claiming
+
+    def _choose(self, wanted: int) -> list[str]:
+        """Up to 16 of the free ones; nobody else in this process gets them."""
+        chosen: list[str] = []
+        while self._free and wanted > 0 and len(chosen) < 16:
+            at = look.pick(len(self._free), self._spread, self._home.core.chance.random())
+            segment = self._free[at]
+            del self._free[at]
+            if not self._mine(segment) and segment not in self._claiming:
+                chosen.append(segment)
+                wanted -= Segment.items_of(segment)
+        return chosen
+
+    async def _claim(self, chosen: list[str], timeout: float) -> list[Held]:
+        self._claiming.update(chosen)
+        try:
+            results = await each(chosen, lambda segment: claim(self._home, segment, timeout))
+        finally:
+            self._claiming.difference_update(chosen)
+        beaten = [(s, r.lease) for s, r in zip(chosen, results, strict=True) if isinstance(r, Beaten)]
+        if beaten:
+            self._was_beaten(beaten)
+        else:
+            self._spread = look.narrower(self._spread, self._others())
+        return [result for result in results if isinstance(result, Held)]
+
+    def _was_beaten(self, beaten: list[tuple[str, Stored[QueueLease] | None]]) -> None:
+        """The listing is old: what is left of it is listed again."""
+        now = self._home.core.clock.boottime()
+        for segment, lease in beaten:
+            self._watched[segment] = Watched(now, now + PATIENCE, lease)
+        self._spread = look.wider(max(self._spread, 1.0 + self._others()))
+        if self._free:
+            self._reached = min(self._reached, self._home.names.segment(self._free[0])[:-1])
+            self._free.clear()
+        self._ended = False
+
+    def _others(self) -> int:
+        """How many processes seem to consume besides this one."""
+        return len({watched.lease.record.holder for watched in self._watched.values() if watched.lease})
+
+    # --- what others hold
+
+    async def _what_came_back(self, timeout: float) -> Held | None:
+        """The oldest segment that was released or whose lease expired, now claimed."""
+        now = self._home.core.clock.boottime()
+        due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)[:READS]
+        for segment in due:
+            if held := await self._look_at(segment, timeout):
+                return held
+        return None
+
+    async def _look_at(self, segment: str, timeout: float) -> Held | None:
+        watched = self._watched.pop(segment, None)
+        if watched is None or segment in self._claiming or self._mine(segment):
+            return None
+        self._claiming.add(segment)
+        try:
+            return await self._judge(segment, watched, timeout)
+        finally:
+            self._claiming.discard(segment)
+
+    async def _judge(self, segment: str, watched: Watched, timeout: float) -> Held | None:
+        """Take it if it may be taken; else remember it, or forget it if it is finished."""
+        core = self._home.core
+        if watched.lease is None:
+            lease = await core.records.read(self._home.names.lease(segment), QueueLease)
+        else:
+            lease = await core.records.reread(watched.lease)
+        now = core.clock.boottime()
+        if lease is None:
+            return None
+        if rules.is_full(lease.record, Segment.items_of(segment)):
+            self._finished.add(segment)
+            await self._collector.others(segment, lease)
+            return None
+        known = watched.lease is not None and watched.lease.version == lease.version
+        since = watched.since if known else now
+        if lease.record.owner and not rules.has_expired(lease.record, now - since, lease.updated, core.now()):
+            again = 0.05 if core.store.local else max(1.0, lease.record.timeout / 3)
+            due = min(now + again, since + lease.record.timeout)
+            self._watched[segment] = Watched(since, max(due, now + 0.01), lease)
+            return None
+        result = await take_over(self._home, segment, lease, timeout)
+        if isinstance(result, Beaten):
+            self._watched[segment] = Watched(now, now + PATIENCE, result.lease)
+            return None
+        return result
+
+    # --- listing
+
+    async def _begin_anew_if_due(self) -> None:
+        now = self._home.core.clock.boottime()
+        if now >= self._repair_at:
+            self._repair_at = now + self._home.core.jittered(self._home.core.settings.repair_interval)
+            self._reached, self._ended = "", False
+            self._free.clear()
+            self._finished = set()
+
+    async def _look(self) -> bool:
+        """List on; whether there is anything new to try."""
+        async with self._looking:
+            if self._free:
+                return True
+            if not self._home.core.store.local and await self._bell.changed():
+                self._rung()
+            if self._ended and not self._home.core.store.local:
+                return self._any_due()
+            return await self._page()
+
+    def _rung(self) -> None:
+        """Something came, or came back."""
+        self._ended = False
+        for watched in self._watched.values():
+            watched.due = 0.0
+
+    async def _page(self) -> bool:
+        core, names = self._home.core, self._home.names
+        limit = LOCAL_PAGE if core.store.local else PAGE
+        after = look.unsettled(names, self._reached, core.now()) if self._ended else self._reached
+        rows = [row.key for row in await core.store.list(names.segments, after or None, limit)]
+        sight = look.seen(names, rows, _segment_of(after))
+        self._free.extend(s for s in sight.free if not self._mine(s) and s not in self._finished)
+        self._watch(sight.leased)
+        self._reached = max(self._reached, rows[-1]) if rows else self._reached
+        self._ended = len(rows) < limit
+        await each(sight.orphans, self._collector.orphan)
+        return bool(self._free) or self._any_due() or not self._ended
+
+    def _watch(self, leased: list[str]) -> None:
+        core = self._home.core
+        now, delay = core.clock.boottime(), 0.0 if core.store.local else PATIENCE
+        for segment in leased:
+            if segment not in self._watched and segment not in self._finished and not self._mine(segment):
+                wait = look.first_look(segment, core.now(), delay) - core.now()
+                self._watched[segment] = Watched(now, now + wait)
+
+    def _any_due(self) -> bool:
+        now = self._home.core.clock.boottime()
+        return any(watched.due <= now for watched in self._watched.values())
+
+
+def _segment_of(after: str) -> str:
+    return after.rpartition("/")[2].removesuffix("~lease")

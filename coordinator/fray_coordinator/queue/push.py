@@ -1,0 +1,89 @@
+"""Putting items into a queue: segments that are valid when the push returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fray_coordinator.core import each
+from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN, LARGE_ITEM, batch_size, is_void
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.home import Home
+from fray_coordinator.store.api import ABSENT, Applied
+from fray_layouts.names import MOST_ORDERS, Segment
+from fray_layouts.queues import Letter, SegmentHeader, pack
+
+LARGEST_SEGMENT = 8 * 1024 * 1024
+"""Bytes of items after which a segment is closed, however many were wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What is pushed: bytes, and how they are to be read ("pickle" or "json")."""
+
+    body: bytes
+    encoding: str = "pickle"
+
+
+class Producer:
+    """Names segments and creates them."""
+
+    def __init__(self, home: Home, bell: Bell) -> None:
+        self._home = home
+        self._bell = bell
+        self._token = home.core.chance.token(6)
+        self._last = (0.0, 0)
+
+    async def push(self, items: Sequence[Item], batch: int | None = None) -> None:
+        """Put the items at the end, in this order; when it returns they are there to stay.
+
+        Args:
+            batch: items of each segment; so many are handed to one consumer at a time.
+
+        Raises:
+            StoreUnavailable: some may be in the queue, some not, and some may still come.
+        """
+        await each(_segments(items, batch_size(len(items), batch)), self._push_segment)
+        self._bell.ring()
+
+    async def _push_segment(self, items: Sequence[Item]) -> None:
+        while not await self.create(self._name(len(items)), items):
+            continue
+
+    async def create(self, segment: Segment, items: Sequence[Item], letter: Letter | None = None) -> bool:
+        """Create this very segment; False if it came too late to be valid, or if the name is another's."""
+        core, names = self._home.core, self._home.names
+        large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM]
+        for number in large:
+            await core.store.put(names.large(str(segment), number), items[number].body, ABSENT)
+        inline = [b"" if number in large else item.body for number, item in enumerate(items)]
+        header = SegmentHeader(
+            encoding=items[0].encoding, sizes=[len(body) for body in inline], large=large, letter=letter
+        )
+        outcome = await core.store.put(names.segment(str(segment)), pack(header, inline), ABSENT)
+        if not isinstance(outcome, Applied):
+            return False
+        born = core.now() + CLOCK_MARGIN if outcome.updated is None else outcome.updated
+        return not is_void(segment.time, born, self._home.settings.quarantine)
+
+    def _name(self, items: int) -> Segment:
+        """A name behind all that this producer gave before."""
+        time, order = self._last
+        now = round(self._home.core.now(), 3)
+        self._last = (now, 0) if now > time else (time, order + 1)
+        if self._last[1] == MOST_ORDERS:
+            self._last = (time + 0.001, 0)
+        return Segment(self._last[0], self._last[1], self._token, items)
+
+
+def _segments(items: Sequence[Item], batch: int) -> Iterator[Sequence[Item]]:
+    """The items in segments of `batch`, fewer where one would become too large or mix encodings."""
+    begin, size = 0, 0
+    for number, item in enumerate(items):
+        full = number - begin == batch or (number > begin and size + len(item.body) > LARGEST_SEGMENT)
+        if full or item.encoding != items[begin].encoding:
+            yield items[begin:number]
+            begin, size = number, 0
+        size += len(item.body) if len(item.body) < LARGE_ITEM else 0
+    if begin < len(items):
+        yield items[begin:]

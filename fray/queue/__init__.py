@@ -1,0 +1,18 @@
+"""Queues: work for consumers that come and go.
+
+queue = FileQueue("gs://bucket/work")
+queue.push_many(range(1000))
+
+for lease in queue:
+    with lease:
+        work(lease.item)
+"""
+
+from fray.queue.api import AsyncQueue, Queue
+from fray.queue.engine import Counts
+from fray.queue.errors import LeaseLost, UnknownLease
+from fray.queue.files import FileQueue
+from fray.queue.lease import Lease
+from fray.queue.memory import MemoryQueue
+
+__all__ = ["AsyncQueue", "Counts", "FileQueue", "Lease", "LeaseLost", "MemoryQueue", "Queue", "UnknownLease"]

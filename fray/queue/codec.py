@@ -1,0 +1,52 @@
+"""Items to bytes and back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from fray.queue.engine import Item
+from fray_layouts.errors import InvalidInput
+
+ENCODINGS = ("pickle", "json")
+
+
+def encode(items: Iterable[Any], encoding: str) -> list[Item]:
+    """Raises InvalidInput naming the item that cannot be encoded; then nothing was pushed."""
+    return _as_json(items) if encoding == "json" else _pickled(items)
+
+
+def decode(item: Item) -> Any:
+    """Raises whatever the item's own code raises."""
+    return msgspec.json.decode(item.body) if item.encoding == "json" else pickle.loads(item.body)
+
+
+def _pickled(items: Iterable[Any]) -> list[Item]:
+    import cloudpickle
+
+    encoded, buffer = [], io.BytesIO()
+    pickler = cloudpickle.Pickler(buffer, protocol=5)
+    for number, item in enumerate(items):
+        try:
+            pickler.dump(item)
+        except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
+            raise InvalidInput(f"items[{number}]", item, f"it cannot be pickled: {error}") from error
+        encoded.append(Item(buffer.getvalue()))
+        buffer.seek(0)
+        buffer.truncate()
+        pickler.clear_memo()
+    return encoded
+
+
+def _as_json(items: Iterable[Any]) -> list[Item]:
+    encoded = []
+    for number, item in enumerate(items):
+        try:
+            encoded.append(Item(msgspec.json.encode(item), "json"))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"items[{number}]", item, f"it cannot be written as JSON: {error}") from error
+    return encoded

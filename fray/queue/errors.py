@@ -1,0 +1,5 @@
+"""Errors of queues."""
+
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
+
+__all__ = ["LeaseLost", "UnknownLease"]

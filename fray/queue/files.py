@@ -1,0 +1,205 @@
+"""A queue in storage: on a root of its own, or under a name in a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from fray.queue.api import Queue
+from fray.queue.engine import Counts, Item, Peeked, Taken
+from fray_coordinator import naming, sync
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.queue import count
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.consume import Consumer
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.home import Home, open_home, open_root
+from fray_coordinator.queue.letters import dead_home
+from fray_coordinator.queue.push import Producer
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Queues
+from fray_layouts.queues import QueueRecord
+from fray_layouts.spec import check_name
+
+T = TypeVar("T")
+_gate = Gate()
+
+
+class FileQueue(Queue[T]):
+    """A queue in a bucket or a folder. Pickles as its address; each process has a hold of its own.
+
+    Args:
+        path: `gs://`, `s3://`, `file://`, `memory://` or a plain path: a root that holds nothing but this queue, or
+            with `name` a cluster's root.
+        fs_args: for calls written for other libraries; credentials come from the environment, so it must be empty.
+        name: of the queue in the cluster: letters, digits, '-' and '_'.
+        namespace: of the name; by default that of the job this runs in, else "default".
+        encoding: "pickle", or "json" for consumers in other languages.
+        max_deliveries: failures after which an item is a dead letter, 0 for never; whoever makes the queue decides.
+
+    Raises:
+        InvalidInput: no such queue can be.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fs_args: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        namespace: str | None = None,
+        encoding: str = "pickle",
+        max_deliveries: int = QueueRecord().max_deliveries,
+    ) -> None:
+        if fs_args:
+            raise InvalidInput("fs_args", fs_args, "leave it out; credentials come from the environment")
+        if max_deliveries < 0:
+            raise InvalidInput("max_deliveries", max_deliveries, "use 0 for never, or how many")
+        self._address = Address.checked(os.fspath(path), name, namespace, max_deliveries)
+        super().__init__(sync.PerProcess(self._open), encoding)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self._address, self._encoding)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._address})"
+
+    async def _open(self) -> FileEngine:
+        engine = await FileEngine.open(self._address)
+        _engines.add(self)
+        return engine
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a queue lies. name "": the root holds nothing but this queue."""
+
+    root: str
+    name: str
+    namespace: str
+    max_deliveries: int
+
+    @staticmethod
+    def checked(path: str, name: str | None, namespace: str | None, max_deliveries: int) -> Address:
+        root = path if "://" in path else Path(os.path.abspath(os.path.expanduser(path))).as_uri()
+        if name is None:
+            return Address(root, "", "", max_deliveries)
+        space = namespace or os.environ.get("FRAY_NAMESPACE") or "default"
+        check_name("namespace", space)
+        return Address(root, Queues.checked(name), space, max_deliveries)
+
+    async def open(self) -> Home:
+        """Open the storage and the queue, and make the queue if it is not there."""
+        core = await (open_core(self.root) if self.name else open_root(self.root))
+        try:
+            return await open_home(core, await self._names(core), QueueRecord(max_deliveries=self.max_deliveries))
+        except BaseException:
+            await core.store.close()
+            raise
+
+    async def _names(self, core: Core) -> Queues:
+        if not self.name:
+            return Queues()
+        record = await naming.take(core, self.namespace, "queue", self.name, "", exist_ok=True)
+        return Queues.of(self.namespace, self.name, record.incarnation)
+
+    def __str__(self) -> str:
+        return f"{self.root!r}, name={self.name!r}" if self.name else repr(self.root)
+
+
+class FileEngine:
+    """See `Engine`."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._bell = Bell(home)
+        self._producer = Producer(home, self._bell)
+        self._consumer = Consumer(home, self._bell, _gate)
+
+    @staticmethod
+    async def open(address: Address) -> FileEngine:
+        return FileEngine(await address.open())
+
+    async def push(self, items: Sequence[Item], batch: int | None) -> None:
+        await self._producer.push(items, batch)
+
+    async def take(self, count: int, timeout: float, wait: float) -> list[Taken]:
+        now = self.home.core.now()
+        return [
+            Taken(one.id, Item(one.body, one.encoding), one.number, one.taken_at, now + one.remaining)
+            for one in await self._consumer.take(count, timeout, wait)
+        ]
+
+    async def done(self, leases: Sequence[str]) -> None:
+        await self._consumer.done(map(self._consumer.delivery, leases))
+
+    async def release(self, leases: Sequence[str], failed: bool) -> None:
+        await self._consumer.release(map(self._consumer.delivery, leases), failed)
+
+    async def extend(self, lease: str, timeout: float) -> float:
+        delivery = self._consumer.delivery(lease)
+        await self._consumer.extend(delivery, timeout)
+        return self.home.core.now() + delivery.remaining
+
+    async def bury(self, lease: str, reason: str) -> None:
+        await self._consumer.bury(self._consumer.delivery(lease), reason)
+
+    async def counts(self) -> Counts:
+        return await count.count(self.home, self._consumer.held)
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        return await count.peek(self.home, self._consumer.held, limit)
+
+    async def letters(self, limit: int) -> list[Peeked]:
+        return await count.peek(await dead_home(self.home), {}, limit)
+
+    async def purge(self) -> int:
+        return await count.purge(self.home)
+
+    async def redrive(self, limit: int | None) -> int:
+        """Move dead letters back: pushed here first, then done there."""
+        dead = await dead_home(self.home)
+        consumer = Consumer(dead, Bell(dead), Gate())
+        moved = 0
+        try:
+            while limit is None or moved < limit:
+                letters = await consumer.take(min(100, (limit or 100 + moved) - moved), 60.0)
+                if not letters:
+                    break
+                await self._producer.push([Item(letter.body, letter.encoding) for letter in letters])
+                await consumer.done(letters)
+                moved += len(letters)
+        finally:
+            await consumer.close()
+        return moved
+
+    async def close(self) -> None:
+        await self._consumer.close()
+        await self.home.core.store.close()
+
+
+def _again(kind: type[FileQueue[T]], address: Address, encoding: str) -> FileQueue[T]:
+    if not address.name:
+        return kind(address.root, encoding=encoding, max_deliveries=address.max_deliveries)
+    return kind(
+        address.root,
+        name=address.name,
+        namespace=address.namespace,
+        encoding=encoding,
+        max_deliveries=address.max_deliveries,
+    )
+
+
+_engines: WeakSet[FileQueue[Any]] = WeakSet()
+
+
+def _close_all() -> None:
+    for queue in list(_engines):
+        queue.close()
+
+
+sync.at_exit(_close_all)
