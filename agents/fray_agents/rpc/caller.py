@@ -1,0 +1,85 @@
+"""What every caller has in hand: a channel to one server, whether it is across a network or in this process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from fray_agents.rpc.calls import NEW, CallId, Request
+from fray_agents.rpc.pending import WINDOW, Call, InStream, Pending, Waiting
+from fray_agents.rpc.serial import pack
+
+Kept = TypeVar("Kept", bound=Pending)
+
+
+class Channel(ABC):
+    """Calls to the objects of one server. Usable from any number of threads.
+
+    The argument `call` of its methods asks again for a call that was made before, by another channel.
+    """
+
+    closed: bool
+    """Whether it is of no use any more: its server is gone, or `close` was called."""
+
+    def call(
+        self,
+        actor_id: str,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None = None,
+        call: CallId | None = None,
+    ) -> Any:
+        """Call and wait; see `Call.result` for what it raises."""
+        packed = pack((args, kwargs))
+        pending = self._enter(Call, Request(call or NEW, actor_id, method, packed), wait=True)
+        return pending.result(timeout)
+
+    def start(
+        self,
+        actor_id: str,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: CallId | None = None,
+    ) -> Call:
+        """Make a call and do not wait. What `args` hold may be changed afterwards: they have been copied.
+
+        Raises:
+            ConnectionLost: the channel is closed.
+        """
+        packed = pack((args, kwargs)).snapshot()
+        return self._enter(Call, Request(call or NEW, actor_id, method, packed))
+
+    def resend(self, request: Request) -> Call:
+        """Make a call that was packed before (`calls.packed_call`), or that another channel has lost.
+
+        Raises:
+            ConnectionLost: the channel is closed.
+        """
+        return self._enter(Call, request)
+
+    def stream(
+        self,
+        actor_id: str,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: CallId | None = None,
+    ) -> Iterator[Any]:
+        """What a generator yields, as it yields it; it waits when it is `WINDOW` items ahead."""
+        packed = pack((args, kwargs)).snapshot()
+        return self._enter(InStream, Request(call or NEW, actor_id, method, packed, 0, WINDOW)).items()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Calls that wait for replies fail."""
+
+    @abstractmethod
+    def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
+        """Send a call.
+
+        Args:
+            wait: the caller will wait for it, and now.
+        """

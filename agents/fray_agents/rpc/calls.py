@@ -1,0 +1,218 @@
+"""Calls as the server knows them, by (client, sequence): each runs at most once, its outcome is kept till it is known.
+
+Invariant: a call never runs twice in one server. Unsafe: a reply is lost with its connection, the client asks again,
+and the method runs a second time. Why not here: an id is entered before its call runs and leaves only below the
+lowest sequence whose reply its client still lacks, which that client never asks for again. Under the byte bound an
+outcome goes, but its id stays, and asking again is answered with `ResultLost`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+from fray_agents.rpc.serial import Packed, pack
+
+KEPT_BYTES = 64 * 2**20
+"""Outcomes that a server keeps for clients that have not yet said that they have them."""
+
+
+class CallId(NamedTuple):
+    """One call of one client; a client is a channel of a process."""
+
+    client: str
+    sequence: int
+
+
+NEW = CallId("", 0)
+"""The id of a call that no channel has made yet."""
+
+
+class Journal(Protocol):
+    """What a durable actor remembers beyond this server."""
+
+    def known(self, call: CallId) -> bytes | None:
+        """The outcome of a call that was applied before this server began."""
+        ...
+
+    def applied(self, call: CallId, outcome: bytes) -> None:
+        """The call has run; called before its reply leaves. If this raises, no reply is sent."""
+        ...
+
+
+class Kind(IntEnum):
+    """What a reply says."""
+
+    VALUE = 0
+    ERROR = 1
+    ITEM = 2  # of a stream; more will come
+    END = 3  # of a stream
+    NO_SUCH_ACTOR = 4
+    RESULT_LOST = 5
+
+
+class Request(NamedTuple):
+    """One call as it travels."""
+
+    id: CallId
+    actor_id: str
+    method: str
+    packed: Packed
+    have: int = 0  # of a stream: items that the caller has
+    limit: int = 0  # of a stream: the item before which to wait; 0: no stream
+
+
+def packed_call(
+    actor_id: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], id: CallId = NEW
+) -> Request:
+    """A call whose arguments are copied now and that is made later, by `Channel.resend`."""
+    return Request(id, actor_id, method, pack((tuple(args), dict(kwargs))).snapshot())
+
+
+class Reply(NamedTuple):
+    """What a call came to, as it travels."""
+
+    id: CallId
+    kind: int
+    packed: Packed
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.packed.size
+
+
+class Caller(Protocol):
+    """Who waits for replies: a connection, or a channel of this process."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it still may take replies."""
+        ...
+
+    def reply(self, reply: Reply) -> None:
+        """Take one; never blocks for long."""
+        ...
+
+
+class Streaming(Protocol):
+    """A stream under way, see `streams`."""
+
+    def resume(self, caller: Caller, have: int, limit: int) -> None:
+        """Another connection asks for the rest."""
+        ...
+
+    def grant(self, limit: int) -> None:
+        """Its caller has room up to there; negative: it wants no more."""
+        ...
+
+
+class Record:
+    """A call on the server."""
+
+    __slots__ = ("caller", "reply", "request", "stream")
+
+    def __init__(self, request: Request, caller: Caller) -> None:
+        self.request = request
+        self.caller = caller
+        self.reply: Reply | None = None
+        self.stream: Streaming | None = None
+
+
+class _Client:
+    __slots__ = ("lowest", "records")
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+        self.lowest = 0
+
+
+class Table:
+    """All calls that a server knows."""
+
+    def __init__(self, bound: int = KEPT_BYTES) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[str, _Client] = {}
+        self._bytes = 0
+        self._bound = bound
+
+    def admit(self, client: str, lowest: int, requests: list[Request], caller: Caller) -> list[Record]:
+        """Enter calls; those that were not known before are returned and must be run.
+
+        Args:
+            lowest: `client` has the replies of all calls below it.
+        """
+        new: list[Record] = []
+        known: list[tuple[Request, Record | None]] = []
+        with self._lock:
+            self._forget(self._client(client), lowest)
+            for request in requests:
+                owner = self._client(request.id.client)
+                record = owner.records.get(request.id.sequence)
+                if record is not None or request.id.sequence < owner.lowest:
+                    known.append((request, record))
+                    continue
+                record = owner.records[request.id.sequence] = Record(request, caller)
+                new.append(record)
+        for request, record in known:
+            self._again(request, record, caller)
+        return new
+
+    def complete(self, record: Record, reply: Reply) -> None:
+        """The call has ended: keep what came of it, and tell its caller."""
+        with self._lock:
+            record.reply = reply
+            record.request = record.request._replace(packed=_NOTHING)
+            caller = record.caller
+            self._bytes += reply.size
+            if self._bytes > self._bound:
+                self._evict()
+        caller.reply(reply)
+
+    def stream(self, call: CallId) -> Streaming | None:
+        """The stream under way by that id."""
+        with self._lock:
+            record = self._client(call.client).records.get(call.sequence)
+            return record.stream if record is not None else None
+
+    def _client(self, name: str) -> _Client:
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = _Client()
+        return client
+
+    def _again(self, request: Request, record: Record | None, caller: Caller) -> None:
+        """A known call was asked for again: join it, or have what is kept of it."""
+        with self._lock:
+            if record is None:
+                reply: Reply | None = Reply(request.id, Kind.RESULT_LOST, _NOTHING)
+                stream = None
+            else:
+                record.caller = caller
+                reply, stream = record.reply, record.stream
+        if stream is not None:
+            stream.resume(caller, request.have, request.limit)
+        if reply is not None:
+            caller.reply(reply)
+
+    def _forget(self, client: _Client, lowest: int) -> None:
+        while client.lowest < lowest:
+            record = client.records.pop(client.lowest, None)
+            client.lowest += 1
+            if record is not None and record.reply is not None:
+                self._bytes -= record.reply.size
+
+    def _evict(self) -> None:
+        """Make room, oldest first, down to half of the bound; the ids stay."""
+        for client in self._clients.values():
+            for record in client.records.values():
+                if record.reply is not None and record.reply.size:
+                    self._bytes -= record.reply.size
+                    record.reply = Reply(record.reply.id, Kind.RESULT_LOST, _NOTHING)
+                    if self._bytes <= self._bound // 2:
+                        return
+
+
+_NOTHING = Packed(b"")

@@ -1,0 +1,230 @@
+"""A connection on the server: a thread reads calls, replies leave as soon as there is a request to answer.
+
+HTTP answers each request once, in order, but a slow call must not hold up the replies of quick ones. So a response
+holds whatever replies are ready, of any call. A request is held until there is one; when another request comes, the
+one held is answered at once, if need be with nothing. The client keeps a request here for as long as it lacks
+replies.
+
+A caller that waits for a single call says so, and the reading thread runs it itself: no hand-over between threads. If
+that takes longer than a moment, `Relief` puts another thread in its place, so that nobody is kept waiting for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import groupby
+from typing import Protocol
+
+from fray_agents.rpc.calls import Kind, Record, Reply, Table
+from fray_agents.rpc.engine import Actor
+from fray_agents.rpc.errors import BadMessage, NotAuthentic
+from fray_agents.rpc.framing import LARGE
+from fray_agents.rpc.link import Link
+from fray_agents.rpc.serial import Packed
+from fray_agents.rpc.table import Calls, read_calls, replies_parts
+
+MOMENT = 0.005
+"""Seconds that a call may keep its connection's reading thread."""
+
+BATCH = 512
+BATCH_BYTES = 2**20
+
+_log = logging.getLogger(__name__)
+
+
+class Serving(Protocol):
+    """What a connection needs of its server."""
+
+    table: Table
+
+    def actor(self, actor_id: str) -> Actor | None:
+        """The actor served by that id."""
+        ...
+
+
+class Relief:
+    """Looks, while calls run in reading threads, whether one runs for too long."""
+
+    def __init__(self) -> None:
+        self._busy: dict[Connection, float] = {}
+        self._awake = threading.Event()
+        self._started = False
+
+    def begin(self, connection: Connection) -> None:
+        """A call begins in the reading thread of `connection`."""
+        self._busy[connection] = time.monotonic()
+        if not self._awake.is_set():
+            self._awake.set()
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._watch, name="fray-relief", daemon=True).start()
+
+    def end(self, connection: Connection) -> None:
+        """It has ended."""
+        self._busy.pop(connection, None)
+
+    def _watch(self) -> None:
+        idle_since = time.monotonic()
+        while self._awake.wait():
+            time.sleep(MOMENT)
+            now = time.monotonic()
+            for connection, since in list(self._busy.items()):
+                idle_since = now
+                if now - since >= MOMENT:
+                    self._busy.pop(connection, None)
+                    connection.relieve()
+            if now - idle_since > 1.0:
+                self._awake.clear()
+                if self._busy:  # it began while we were about to sleep
+                    self._awake.set()
+                idle_since = now
+
+
+class Connection:
+    """One client's link.
+
+    Args:
+        ended: called when it is over.
+    """
+
+    def __init__(self, link: Link, serving: Serving, relief: Relief, ended: Callable[[Connection], None]) -> None:
+        self._link = link
+        self._serving = serving
+        self._relief = relief
+        self._on_end = ended
+        self._state = threading.Condition()
+        self._ready: deque[Reply] = deque()
+        self._held = 0
+        self._sending = False
+        self._flusher = False
+        self._client = ""
+        self._reader: threading.Thread | None = None
+        self.open = True
+
+    def start(self) -> None:
+        """Begin to read."""
+        with self._state:
+            self._reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
+            self._reader.start()
+
+    def relieve(self) -> None:
+        """The reading thread is busy with a call: let another one read."""
+        self.start()
+
+    def close(self) -> None:
+        """End it; replies that are ready are not sent."""
+        self._link.close()
+
+    def reply(self, reply: Reply) -> None:
+        """Send it with the next response, which may be at once."""
+        with self._state:
+            self._ready.append(reply)
+        self._flush()
+
+    def drained(self, timeout: float) -> bool:
+        """Wait until replies that are ready have left; whether they have."""
+        with self._state:
+            return self._state.wait_for(lambda: not self.open or not (self._ready or self._sending), timeout)
+
+    def _read(self) -> None:
+        try:
+            while threading.current_thread() is self._reader:
+                parts = self._link.receive()
+                if parts is None:
+                    break
+                self._handle(read_calls(parts))
+            else:
+                return
+        except (BadMessage, NotAuthentic) as error:
+            _log.warning("a connection is closed: %s", error)
+        except OSError:
+            pass  # it broke; the client comes back if it lacks anything
+        self._end()
+
+    def _handle(self, calls: Calls) -> None:
+        self._client = calls.client
+        with self._state:
+            self._held += 1
+        for call, limit in calls.grants:
+            stream = self._serving.table.stream(call)
+            if stream is not None:
+                stream.grant(limit)
+        new = self._serving.table.admit(calls.client, calls.lowest, calls.requests, self)
+        if calls.alone and len(new) == 1:
+            self._run_alone(new[0])
+        else:
+            self._submit(new)
+        if self._held > 1 or self._ready:
+            self._flush()
+
+    def _run_alone(self, record: Record) -> None:
+        actor = self._serving.actor(record.request.actor_id)
+        if actor is None:
+            self._refuse(record)
+            return
+        self._relief.begin(self)
+        try:
+            ran = actor.run_now(record)
+        finally:
+            self._relief.end(self)
+        if not ran:
+            actor.submit([record])
+
+    def _submit(self, records: list[Record]) -> None:
+        for actor_id, group in groupby(records, key=lambda record: record.request.actor_id):
+            actor = self._serving.actor(actor_id)
+            if actor is not None:
+                actor.submit(list(group))
+                continue
+            for record in group:
+                self._refuse(record)
+
+    def _refuse(self, record: Record) -> None:
+        self._serving.table.complete(record, Reply(record.request.id, Kind.NO_SUCH_ACTOR, Packed(b"")))
+
+    def _flush(self) -> None:
+        """Answer what can be answered; a large response by a thread that may wait for its receiver."""
+        while (batch := self._next_batch()) is not None:
+            if sum(reply.size for reply in batch) > LARGE // 2:
+                threading.Thread(target=self._send_and_flush, args=(batch,), name="fray-flush", daemon=True).start()
+                return
+            self._send(batch)
+
+    def _send_and_flush(self, batch: list[Reply]) -> None:
+        self._send(batch)
+        self._flush()
+
+    def _next_batch(self) -> list[Reply] | None:
+        """The replies to send now, by this thread; None: there are none, or another thread sends."""
+        with self._state:
+            if self._sending or not self.open or not (self._held > 1 or (self._held and self._ready)):
+                if not self._ready:
+                    self._state.notify_all()  # for `drained`
+                return None
+            self._sending = True
+            self._held -= 1
+            batch: list[Reply] = []
+            size = 0
+            while self._ready and len(batch) < BATCH and size < BATCH_BYTES:
+                batch.append(self._ready.popleft())
+                size += batch[-1].size
+            return batch
+
+    def _send(self, batch: list[Reply]) -> None:
+        try:
+            self._link.send(replies_parts(self._client, batch))
+        except OSError:
+            self._link.close()  # the reading thread sees it, and ends
+        with self._state:
+            self._sending = False
+
+    def _end(self) -> None:
+        with self._state:
+            self.open = False
+            self._state.notify_all()
+        self._link.close()
+        self._on_end(self)

@@ -1,0 +1,213 @@
+"""Running the calls of one actor: in order, at most so many at once.
+
+Calls begin in the order in which they were admitted. With a limit of one, each also ends before the next begins, so
+the calls of one caller run in the order they were made. A coroutine keeps its place until it has ended, and so does a
+stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from fray_agents.rpc.calls import Journal, Kind, Record, Reply, Table
+from fray_agents.rpc.errors import RemoteError
+from fray_agents.rpc.serial import Packed, pack, pack_error, unpack
+from fray_agents.rpc.streams import ConsumerGone, OutStream
+
+if TYPE_CHECKING:
+    from fray_agents.rpc.loop import Loop
+
+Methods = Callable[[str], Callable[..., Any]]
+"""Finds a method by name; AttributeError when there is none."""
+
+IDLE = 10.0  # seconds after which a thread without work ends
+
+_log = logging.getLogger(__name__)
+
+
+class Actor:
+    """One served object.
+
+    Args:
+        methods: finds what is called.
+        limit: how many calls may run at once.
+        table: told of each call's end.
+        journal: of a durable actor.
+        loop: gives the event loop for coroutines, started with the first.
+    """
+
+    def __init__(
+        self, methods: Methods, limit: int, table: Table, journal: Journal | None, loop: Callable[[], Loop]
+    ) -> None:
+        self._methods = methods
+        self._limit = limit
+        self._table = table
+        self._journal = journal
+        self._loop = loop
+        self._state = threading.Condition()
+        self._queue: deque[Record] = deque()
+        self._running = 0
+        self._idle = 0
+        self._threads = 0
+        self._closed = False
+
+    def submit(self, records: Sequence[Record]) -> None:
+        """Run these when their turn comes."""
+        with self._state:
+            if not self._closed:
+                self._queue.extend(records)
+                self._wake()
+                return
+        for record in records:
+            self._refuse(record)
+
+    def run_now(self, record: Record) -> bool:
+        """Run it in this thread if it may begin at once; else it is for `submit`."""
+        with self._state:
+            if self._closed or self._queue or self._running >= self._limit:
+                return False
+            self._running += 1
+        if self._run(record):
+            self._ended()
+        return True
+
+    def close(self) -> None:
+        """Calls that did not begin are refused; those that run go on."""
+        with self._state:
+            self._closed = True
+            refused, self._queue = list(self._queue), deque()
+            self._state.notify_all()
+        for record in refused:
+            self._refuse(record)
+
+    def quiet(self, timeout: float) -> bool:
+        """Wait until no call runs or waits; whether that came to be."""
+        with self._state:
+            return self._state.wait_for(lambda: not self._running and not self._queue, timeout)
+
+    def _wake(self) -> None:
+        wanted = min(len(self._queue), self._limit - self._running)
+        self._state.notify(min(wanted, self._idle))
+        for _ in range(min(wanted - self._idle, self._limit - self._threads)):
+            self._threads += 1
+            threading.Thread(target=self._work, name="fray-actor", daemon=True).start()
+
+    def _work(self) -> None:
+        ended = 0
+        while (record := self._next(ended)) is not None:
+            ended = int(self._run(record))
+
+    def _next(self, ended: int) -> Record | None:
+        """The next call for this thread, which has ended so many; None: no more are needed."""
+        with self._state:
+            self._running -= ended
+            while not self._queue or self._running >= self._limit:
+                if not self._running and not self._queue:
+                    self._state.notify_all()  # for `quiet`
+                self._idle += 1
+                called = self._state.wait(IDLE)
+                self._idle -= 1
+                if self._closed or not (called or self._queue):
+                    self._threads -= 1
+                    return None
+            self._running += 1
+            return self._queue.popleft()
+
+    def _ended(self) -> None:
+        with self._state:
+            self._running -= 1
+            if self._queue:
+                self._wake()
+            elif not self._running:
+                self._state.notify_all()
+
+    def _run(self, record: Record) -> bool:
+        """Run one call; False when a coroutine goes on with it."""
+        request = record.request
+        try:
+            if self._journal is not None and (known := self._journal.known(request.id)) is not None:
+                self._table.complete(record, Reply(request.id, *pickle.loads(known)))
+                return True
+            args, kwargs = unpack(request.packed)
+            value = self._methods(request.method)(*args, **kwargs)
+        except BaseException as error:
+            self._complete(record, Kind.ERROR, _failure(error))
+            return True
+        if type(value) is CoroutineType:
+            self._loop().start(value, lambda *end: self._coroutine_ended(record, *end))
+            return False
+        self._finish(record, value)
+        return True
+
+    def _finish(self, record: Record, value: Any) -> None:
+        if record.request.limit:
+            self._drive(record, value)
+            return
+        try:
+            packed = pack(value).snapshot()
+        except Exception as error:
+            problem = RemoteError(f"the result of {record.request.method!r} cannot be pickled: {error}")
+            self._complete(record, Kind.ERROR, pack_error(problem))
+            return
+        self._complete(record, Kind.VALUE, packed)
+
+    def _complete(self, record: Record, kind: int, packed: Packed) -> None:
+        call = record.request.id
+        if self._journal is not None:
+            try:
+                self._journal.applied(call, pickle.dumps((kind, packed.snapshot()), 5))
+            except Exception:
+                _log.exception("call %s of %s ran, but its caller gets no reply", call, record.request.method)
+                return
+        self._table.complete(record, Reply(call, kind, packed))
+
+    def _drive(self, record: Record, value: Any) -> None:
+        """Send the items of a stream."""
+        request = record.request
+        stream = record.stream = OutStream(request.id, record.caller, request.limit)
+        items: Iterator[Any] | None = None
+        try:
+            items = self._loop().drain(value) if hasattr(value, "__anext__") else iter(value)
+            for item in items:
+                stream.put(pack(item).snapshot())
+        except ConsumerGone:
+            pass
+        except BaseException as error:
+            self._complete(record, Kind.ERROR, _failure(error))
+            return
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+        self._complete(record, Kind.END, pack(stream.count))
+
+    def _coroutine_ended(self, record: Record, value: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._complete(record, Kind.ERROR, pack_error(error))
+        elif record.request.limit:  # waits for its consumer, which the loop must not
+            threading.Thread(target=self._drive_and_end, args=(record, value), name="fray-stream", daemon=True).start()
+            return
+        else:
+            self._finish(record, value)
+        self._ended()
+
+    def _drive_and_end(self, record: Record, value: Any) -> None:
+        self._drive(record, value)
+        self._ended()
+
+    def _refuse(self, record: Record) -> None:
+        self._table.complete(record, Reply(record.request.id, Kind.NO_SUCH_ACTOR, Packed(b"")))
+
+
+def _failure(error: BaseException) -> Packed:
+    """As the method's caller should see it: without the frame of this module."""
+    trace = error.__traceback__
+    if trace is not None and trace.tb_next is not None:
+        error.__traceback__ = trace.tb_next
+    return pack_error(error)

@@ -1,0 +1,58 @@
+"""The event loop of a server's `async def` methods, in a thread of its own.
+
+It has a module of its own because asyncio is not small: a server without such methods never imports this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+Ended = Callable[[Any, BaseException | None], None]
+"""Takes the value, or the exception that was raised instead."""
+
+
+class Loop:
+    """Runs coroutines until the process ends."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds them weakly
+        threading.Thread(target=self._loop.run_forever, name="fray-actor-loop", daemon=True).start()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
+        """Run it; `ended` is called in the loop's thread."""
+        self._loop.call_soon_threadsafe(self._begin, coroutine, ended)
+
+    def drain(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        """The items of an asynchronous generator, for a thread that is not the loop's."""
+        try:
+            while True:
+                try:
+                    yield asyncio.run_coroutine_threadsafe(_next(items), self._loop).result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                asyncio.run_coroutine_threadsafe(close(), self._loop).result()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._end(task, ended))
+
+    def _end(self, task: asyncio.Task[Any], ended: Ended) -> None:
+        self._tasks.discard(task)
+        try:
+            value = task.result()
+        except BaseException as error:  # it is the caller's; the loop goes on
+            ended(None, error)
+        else:
+            ended(value, None)
+
+
+async def _next(items: AsyncIterator[Any]) -> Any:
+    return await anext(items)

@@ -1,0 +1,80 @@
+"""The channels of this process: one to each server, shared by all threads, opened anew after a fork."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+
+from fray_agents.rpc import local
+from fray_agents.rpc.caller import Channel
+from fray_agents.rpc.dial import Target, dial
+from fray_agents.rpc.remote import RemoteChannel
+from fray_agents.rpc.session import Keyring
+
+
+class _Registry:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.client = secrets.token_hex(8)
+        self.numbers = itertools.count(1)
+        self.by_identity: dict[str, Channel] = {}
+        self.by_address: dict[str, Channel] = {}
+
+    def next_client(self) -> str:
+        """Names a channel."""
+        return f"{self.client}.{next(self.numbers)}"
+
+
+_registry = _Registry()
+
+
+def client_id() -> str:
+    """This process among all callers; a fork has another."""
+    return _registry.client
+
+
+def connect(target: Target, keyring: Keyring) -> Channel:
+    """A channel to the server of `target`, shared with all who mean the same server.
+
+    Raises:
+        ConnectionLost: it cannot be reached, or another server is at its address.
+        NotAuthentic: who is there does not hold the cluster's key.
+    """
+    registry = _registry
+    server = local.find(target)
+    with registry.lock:
+        if server is not None:
+            identity = server.identity
+            if identity not in registry.by_identity:
+                registry.by_identity[identity] = local.LocalChannel(server, registry.next_client())
+            return registry.by_identity[identity]
+        known = registry.by_identity.get(target.identity) if target.identity else registry.by_address.get(target.tcp)
+    if known is not None:
+        return known
+    link, identity = dial(target, keyring)
+    with registry.lock:
+        known = registry.by_identity.get(identity)
+        if known is None:
+            mine = target._replace(identity=identity)
+            known = RemoteChannel(mine, keyring, registry.next_client(), link, _forget)
+            registry.by_identity[identity] = registry.by_address[target.tcp] = known
+            return known
+    link.close()
+    return known
+
+
+def _forget(channel: Channel) -> None:
+    with _registry.lock:
+        for index in (_registry.by_identity, _registry.by_address):
+            for key in [key for key, value in index.items() if value is channel]:
+                del index[key]
+
+
+def _after_fork() -> None:
+    global _registry
+    _registry = _Registry()
+
+
+os.register_at_fork(after_in_child=_after_fork)

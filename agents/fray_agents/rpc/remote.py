@@ -1,0 +1,251 @@
+"""A channel over a connection: calls leave in order, many at once when many are made during one round trip.
+
+A call leaves at once while fewer than `OUT` requests are unanswered; else it waits and travels with up to `BATCH`
+others. Nobody but who waits reads the socket: a lone synchronous caller sends and receives in its own thread. Whoever
+waits while another reads is woken when its reply has come. A pump thread reads when replies are due and nobody waits.
+
+A connection that breaks is opened again to the same server, and all calls whose replies are missing are asked again,
+in order, by their ids: the server knows which it has run. A server of another identity is never asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from fray_agents.rpc.caller import Channel, Kept
+from fray_agents.rpc.calls import NEW, CallId, Reply, Request
+from fray_agents.rpc.dial import Target, dial
+from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic
+from fray_agents.rpc.link import Link
+from fray_agents.rpc.pending import Pending, Waiting
+from fray_agents.rpc.session import Keyring
+from fray_agents.rpc.table import Calls, calls_parts, read_replies
+
+OUT = 2
+BATCH = 512
+BATCH_BYTES = 2**20
+ATTENTION = 0.001  # seconds that the pump leaves to somebody who comes to wait
+RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt to connect again
+
+
+class RemoteChannel(Channel):
+    """Calls to the objects of one server. Usable from any number of threads.
+
+    Args:
+        client: names this channel among all that ever were.
+        link: the connection; `target.identity` says to whom.
+    """
+
+    def __init__(
+        self, target: Target, keyring: Keyring, client: str, link: Link, on_end: Callable[[RemoteChannel], None]
+    ) -> None:
+        self.target = target
+        self.client = client
+        self.closed = False
+        self._keyring = keyring
+        self._link: Link | None = link
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._next = 1
+        self._calls: dict[CallId, Pending] = {}  # whose replies are missing, as they were made
+        self._queue: deque[Pending] = deque()  # not sent yet
+        self._grants: dict[CallId, int] = {}
+        self._out = 0  # requests without response
+        self._sending = False
+        self._reading = False
+        self._pump: threading.Event | None = None
+
+    def close(self) -> None:
+        """Close the connection; calls that wait for replies fail."""
+        self._fail("the channel was closed")
+
+    # Entering and sending.
+
+    def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
+        with self._lock:
+            if self.closed:
+                raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
+            if request.id == NEW:
+                request = request._replace(id=CallId(self.client, self._next))
+                self._next += 1
+            pending = kind(self, request)
+            alone = wait and not self._calls and not self._reading and not self._sending and self._link is not None
+            self._calls[request.id] = pending
+            self._queue.append(pending)
+        self._send(alone)
+        if not wait:
+            self.watch()
+        return pending
+
+    def _send(self, alone: bool = False) -> None:
+        """Send what may leave now, unless another thread does."""
+        while (ready := self._take(alone)) is not None:
+            link, calls, pendings = ready
+            try:
+                link.send(calls_parts(calls))
+            except OSError:  # whoever reads sees it too, and connects again
+                for pending in pendings:
+                    pending.sent = False
+                link.close()
+            with self._lock:
+                self._sending = False
+
+    def _take(self, alone: bool) -> tuple[Link, Calls, list[Pending]] | None:
+        with self._lock:
+            link = self._link
+            if link is None or self._sending or self._out >= OUT:
+                return None
+            if not (self._queue or self._grants or (self._calls and not self._out)):
+                return None
+            pendings: list[Pending] = []
+            size = 0
+            while self._queue and len(pendings) < BATCH and size < BATCH_BYTES:
+                pending = self._queue.popleft()
+                pending.sent = True
+                size += pending.request.packed.size
+                pendings.append(pending)
+            grants, self._grants = list(self._grants.items()), {}
+            self._out += 1
+            self._sending = True
+            requests = [pending.request for pending in pendings]
+            return link, Calls(self.client, self._lowest(), alone and len(requests) == 1, requests, grants), pendings
+
+    def _lowest(self) -> int:
+        for call in self._calls:
+            if call.client == self.client:
+                return call.sequence
+        return self._next
+
+    def grant(self, call: CallId, limit: int) -> None:
+        """Say that a stream's caller has room up to `limit`."""
+        with self._lock:
+            self._grants[call] = limit
+        self._send()
+        self.watch()
+
+    # Waiting and reading.
+
+    def wait(self, pending: Pending, deadline: float | None) -> None:
+        """Return when `pending` is ready, or at the deadline."""
+        while not pending.ready:
+            with self._lock:
+                if pending.ready:
+                    return
+                mine = not self._reading
+                if mine:
+                    self._reading = True
+                else:
+                    event = pending.event = pending.event or threading.Event()
+                    event.clear()
+            if mine:
+                self._read(lambda: pending.ready, deadline)
+                if deadline is not None and time.monotonic() >= deadline:
+                    return
+            elif not event.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
+                return
+
+    def watch(self) -> None:
+        """See to it that replies are read though nobody waits for them."""
+        if self._reading or not self._calls:
+            return
+        with self._lock:
+            if self._pump is None:
+                self._pump = threading.Event()
+                threading.Thread(target=self._run_pump, args=(self._pump,), name="fray-pump", daemon=True).start()
+        self._pump.set()
+
+    def _run_pump(self, wanted: threading.Event) -> None:
+        while wanted.wait() and not self.closed:
+            wanted.clear()
+            time.sleep(ATTENTION)
+            with self._lock:
+                if self._reading or not self._calls:
+                    continue
+                self._reading = True
+            self._read(lambda: not self._calls, None)
+
+    def _read(self, enough: Callable[[], bool], deadline: float | None) -> None:
+        """Receive until it is enough; this thread has set `_reading`."""
+        try:
+            while not enough():
+                link = self._link or self._connect_again()
+                if link is None or (deadline is not None and not link.readable(deadline - time.monotonic())):
+                    return
+                self._receive(link)
+        finally:
+            with self._lock:
+                self._reading = False
+            self.watch()
+
+    def _receive(self, link: Link) -> None:
+        try:
+            parts = link.receive()
+        except (BadMessage, NotAuthentic, OSError):
+            parts = None
+        except BaseException:  # interrupted; perhaps within a message
+            self._lose(link)
+            raise
+        if parts is None:
+            self._lose(link)
+            return
+        replies = read_replies(self.client, parts)
+        with self._lock:
+            self._out -= 1
+            given = [pending for reply in replies if (pending := self._give(reply)) is not None]
+        self._send()
+        for pending in given:
+            pending.announce()
+
+    def _give(self, reply: Reply) -> Pending | None:
+        pending = self._calls.get(reply.id)
+        if pending is not None and pending.take(reply):
+            del self._calls[reply.id]
+        return pending
+
+    # When the connection breaks.
+
+    def _lose(self, link: Link) -> None:
+        link.close()
+        with self._lock:
+            if self._link is link:
+                self._link = None
+
+    def _connect_again(self) -> Link | None:
+        """To the same server; None when it is gone and all calls have failed."""
+        problem: Exception | None = None
+        for pause in RETRIES:
+            time.sleep(pause)
+            if self.closed:
+                return None
+            try:
+                link, _ = dial(self.target, self._keyring)
+            except (ConnectionLost, NotAuthentic, BadMessage) as error:
+                problem = error
+                continue
+            with self._lock:
+                self._link = link
+                self._out = 0
+                self._queue = deque(self._calls.values())
+            self._send()
+            return link
+        self._fail(f"the server of {self.target.actor_id or self.target.tcp} is gone: {problem}")
+        return None
+
+    def _fail(self, reason: str) -> None:
+        with self._lock:
+            self.closed = True
+            link, self._link = self._link, None
+            failed, self._calls = list(self._calls.values()), {}
+            self._queue.clear()
+            for pending in failed:
+                pending.fail(ConnectionLost(reason, None if pending.sent else False, pending.id))
+        if link is not None:
+            link.close()
+        if self._pump is not None:
+            self._pump.set()
+        self._on_end(self)
+        for pending in failed:
+            pending.announce()

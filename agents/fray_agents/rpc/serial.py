@@ -1,0 +1,102 @@
+"""Values as bytes: pickle 5, large buffers beside the stream, cloudpickle for what pickle cannot.
+
+pickle names a class of `__main__` instead of describing it, but the `__main__` of the other process is another
+program: whatever mentions it goes through cloudpickle, which is imported only then.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fray_agents.rpc.errors import RemoteError, RemoteTraceback
+
+Buffer = bytes | bytearray | memoryview
+
+OUT_OF_BAND = 8 * 1024
+"""Bytes from which a buffer travels beside the pickle instead of being copied into it."""
+
+
+class Packed(NamedTuple):
+    """A pickled value and its large buffers."""
+
+    data: bytes
+    buffers: Sequence[Buffer] = ()
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.data) + sum(map(len, self.buffers))
+
+    def snapshot(self) -> Packed:
+        """The same, independent of the memory that the value's owner may change."""
+        return Packed(self.data, [bytearray(buffer) for buffer in self.buffers]) if self.buffers else self
+
+
+def pack(value: object, foreign: bool = True) -> Packed:
+    """Pickle `value`; the buffers still are the value's own memory.
+
+    Args:
+        foreign: it will be read by another program, whose `__main__` is another.
+    """
+    buffers: list[Buffer] = []
+
+    def beside(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < OUT_OF_BAND:
+            return True
+        buffers.append(raw)
+        return False
+
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=beside)
+        if not (foreign and b"__main__" in data):
+            return Packed(data, buffers)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        pass  # cloudpickle can do more, and says what it cannot
+    import cloudpickle
+
+    buffers.clear()
+    return Packed(cloudpickle.dumps(value, 5, buffer_callback=beside), buffers)
+
+
+def unpack(packed: Packed) -> Any:
+    """The value; the arrays in it use the memory of the buffers."""
+    return pickle.loads(packed.data, buffers=packed.buffers)
+
+
+def pack_error(error: BaseException, foreign: bool = True) -> Packed:
+    """An exception with its traceback as text; one that cannot be pickled as its text alone."""
+    trace = getattr(error, "__traceback__", None)
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    try:
+        inner = pack(error, foreign)
+        blob: bytes | None = inner.data if not inner.buffers else pickle.dumps(error, 5)
+    except Exception:  # any code of the user may run in pickling it
+        blob = None
+    if not isinstance(error, Exception):  # a SystemExit of the method must not end its caller
+        blob = None
+    return Packed(pickle.dumps((blob, f"{type(error).__qualname__}: {_describe(error)}", text), 5))
+
+
+def unpack_error(packed: Packed) -> BaseException:
+    """The exception of `pack_error`; the remote traceback is its cause."""
+    blob, short, text = pickle.loads(packed.data)
+    error: BaseException
+    try:
+        error = pickle.loads(blob) if blob is not None else RemoteError(short)
+    except Exception:  # its class is not here, or its constructor wants other arguments
+        error = RemoteError(short)
+    if not isinstance(error, BaseException):
+        error = RemoteError(short)
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"(its text cannot be had: {type(problem).__name__})"

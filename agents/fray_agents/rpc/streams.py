@@ -1,0 +1,70 @@
+"""A generator's items on their way to its caller, at the caller's pace.
+
+The caller says up to which item it has room; before that item the generator waits. Items that the caller may still
+ask for again, when its connection broke, are kept: never more than the room it gave.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from fray_agents.rpc.calls import Caller, CallId, Kind, Reply
+from fray_agents.rpc.serial import Packed
+
+ORPHANED = 60.0  # seconds; a generator whose caller's connection is gone for longer is closed
+
+
+class ConsumerGone(Exception):
+    """Nobody wants more items."""
+
+
+class OutStream:
+    """The server's end of a stream."""
+
+    def __init__(self, call: CallId, caller: Caller, limit: int) -> None:
+        self._id = call
+        self._caller = caller
+        self._limit = self._window = limit
+        self._items: deque[Reply] = deque()
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def put(self, packed: Packed) -> None:
+        """Send an item; waits until there is room for it.
+
+        Raises:
+            ConsumerGone: the generator is to be closed.
+        """
+        item = Reply(self._id, Kind.ITEM, packed)
+        with self._changed:
+            while 0 <= self._limit <= self._count:
+                if not self._changed.wait(ORPHANED) and not self._caller.open:
+                    raise ConsumerGone
+            if self._limit < 0:
+                raise ConsumerGone
+            self._count += 1
+            self._items.append(item)
+            self._caller.reply(item)
+
+    @property
+    def count(self) -> int:
+        """How many items were put."""
+        return self._count
+
+    def grant(self, limit: int) -> None:
+        """The caller has room for the items before `limit`; negative: it wants no more."""
+        with self._changed:
+            self._limit = limit if limit < 0 else max(limit, self._limit)
+            while self._items and self._count - len(self._items) < self._limit - self._window:
+                self._items.popleft()
+            self._changed.notify_all()
+
+    def resume(self, caller: Caller, have: int, limit: int) -> None:
+        """Send what a new connection's caller lacks."""
+        with self._changed:
+            self._caller = caller
+            first = self._count - len(self._items)
+            for item in list(self._items)[max(have - first, 0) :]:
+                caller.reply(item)
+        self.grant(limit)

@@ -1,0 +1,93 @@
+"""How calls and replies are laid out in the parts of a message.
+
+The first part is a pickle of small tuples, with the pickled arguments or result of every call in it; the other parts
+are their large buffers, in order. Pickling the whole list at once is what makes a call among many cheap.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fray_agents.rpc.calls import CallId, Reply, Request
+from fray_agents.rpc.errors import BadMessage
+from fray_agents.rpc.serial import Buffer, Packed
+
+Parts = list[Buffer]
+
+
+class Calls(NamedTuple):
+    """What a caller sends."""
+
+    client: str
+    lowest: int  # the lowest sequence whose reply the caller lacks
+    alone: bool  # the caller waits for this one call, and nothing else is under way
+    requests: list[Request]
+    grants: list[tuple[CallId, int]]  # room for the items of streams
+
+
+def calls_parts(calls: Calls) -> Parts:
+    """For `read_calls`."""
+    entries = [
+        (
+            sequence,
+            None if client == calls.client else client,
+            actor_id,
+            method,
+            packed.data,
+            len(packed.buffers),
+            have,
+            limit,
+        )
+        for (client, sequence), actor_id, method, packed, have, limit in calls.requests
+    ]
+    head = (calls.client, calls.lowest, calls.alone, entries, [(*call, limit) for call, limit in calls.grants])
+    return [pickle.dumps(head, 5), *_buffers(request.packed for request in calls.requests)]
+
+
+def read_calls(parts: Sequence[Buffer]) -> Calls:
+    """The calls of an authenticated message."""
+    client, lowest, alone, entries, grants = pickle.loads(parts[0])
+    take = _Taker(parts)
+    requests = [
+        Request(CallId(owner or client, sequence), actor_id, method, take(data, count), have, limit)
+        for sequence, owner, actor_id, method, data, count, have, limit in entries
+    ]
+    return Calls(client, lowest, alone, requests, [(CallId(*call), limit) for *call, limit in grants])
+
+
+def replies_parts(client: str, replies: list[Reply]) -> Parts:
+    """For `read_replies`."""
+    entries = [
+        (sequence, None if owner == client else owner, kind, packed.data, len(packed.buffers))
+        for (owner, sequence), kind, packed in replies
+    ]
+    return [pickle.dumps(entries, 5), *_buffers(reply.packed for reply in replies)]
+
+
+def read_replies(client: str, parts: Sequence[Buffer]) -> list[Reply]:
+    """The replies of an authenticated message."""
+    take = _Taker(parts)
+    return [
+        Reply(CallId(owner or client, sequence), kind, take(data, count))
+        for sequence, owner, kind, data, count in pickle.loads(parts[0])
+    ]
+
+
+class _Taker:
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self._parts = parts
+        self._next = 1
+
+    def __call__(self, data: bytes, count: int) -> Packed:
+        if not count:
+            return Packed(data)
+        begin, self._next = self._next, self._next + count
+        if self._next > len(self._parts):
+            raise BadMessage("fewer buffers than announced")
+        return Packed(data, self._parts[begin : self._next])
+
+
+def _buffers(packed: Iterable[Packed]) -> Parts:
+    return [buffer for one in packed for buffer in one.buffers]

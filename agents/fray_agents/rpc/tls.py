@@ -1,0 +1,55 @@
+"""TLS for secrecy between hosts: a certificate made for one server, known to its callers by its fingerprint."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import socket
+import ssl
+import tempfile
+from pathlib import Path
+
+from fray_agents.rpc.errors import NotAuthentic
+from fray_agents.rpc.session import same
+
+_LIFETIME = datetime.timedelta(days=3650)  # the fingerprint is what is trusted, not the dates
+
+
+def server_context() -> tuple[ssl.SSLContext, str]:
+    """A context with a new certificate, and the certificate's SHA-256 in hexadecimal."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fray")])
+    begin = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+    certificate = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), begin, begin + 10 * _LIFETIME
+    ).sign(key, hashes.SHA256())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    with tempfile.TemporaryDirectory() as directory:  # for this user only; the ssl module reads files alone
+        chain = Path(directory, "chain.pem")
+        chain.write_bytes(key.private_bytes(*plain) + certificate.public_bytes(serialization.Encoding.PEM))
+        context.load_cert_chain(chain)
+    return context, certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def connect(sock: socket.socket, fingerprint: str) -> socket.socket:
+    """Speak TLS with the holder of the certificate of that fingerprint.
+
+    Raises:
+        NotAuthentic: another certificate was shown.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # no authority vouches for it: its fingerprint does, below
+    wrapped = context.wrap_socket(sock)
+    shown = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
+    if not same(shown.encode(), fingerprint.encode()):
+        wrapped.close()
+        raise NotAuthentic("the server's certificate is not the one of its endpoint record")
+    return wrapped

@@ -1,0 +1,122 @@
+"""Calling methods of an object that another process serves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fray_agents.rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
+from tests.support.rpc import Keys, serving
+
+
+@pytest.fixture(scope="module", params=["tcp", "unix", "tls"])
+def channel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Channel]:
+    directory: Path | None = tmp_path_factory.mktemp("rpc") / "sockets" if request.param == "unix" else None
+    with serving(unix_dir=directory, tls=request.param == "tls") as target:
+        yield connect(target, Keys())
+
+
+def test_a_value_comes_back(channel: Channel) -> None:
+    assert channel.call("subject", "echo", ([1, "two", None],), {}) == [1, "two", None]
+    assert channel.call("subject", "echo", (), {"value": 2}) == 2
+
+
+def test_what_pickle_cannot_travels(channel: Channel) -> None:
+    class Local:
+        number = 7
+
+    assert channel.call("subject", "echo", (lambda: 5,), {})() == 5
+    assert channel.call("subject", "echo", (Local(),), {}).number == 7
+
+
+def test_calls_run_in_the_order_they_were_made(channel: Channel) -> None:
+    calls = [channel.start("subject", "note", (number,), {}) for number in range(3000)]
+    channel.call("subject", "note", (3000,), {})
+    assert [call.result() for call in calls] == list(range(3000))
+    assert channel.call("subject", "notes", (), {}) == list(range(3001))
+
+
+def test_exceptions_keep_their_type_and_carry_the_remote_traceback(channel: Channel) -> None:
+    with pytest.raises(KeyError, match="absent") as caught:
+        channel.call("subject", "fail", ("key",), {})
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "in fail" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("lock", "Unpicklable: held"), ("two", "TwoArguments: one two")])
+def test_an_exception_that_cannot_travel_arrives_as_its_text(channel: Channel, kind: str, text: str) -> None:
+    with pytest.raises(RemoteError, match=text):
+        channel.call("subject", "fail", (kind,), {})
+
+
+def test_an_exit_in_a_method_does_not_end_its_caller(channel: Channel) -> None:
+    with pytest.raises(RemoteError, match="SystemExit: 3"):
+        channel.call("subject", "fail", ("exit",), {})
+
+
+def test_no_such_actor_and_no_such_method(channel: Channel) -> None:
+    with pytest.raises(NoSuchActor):
+        channel.call("nobody", "echo", (1,), {})
+    with pytest.raises(AttributeError):
+        channel.call("subject", "absent", (), {})
+    with pytest.raises(AttributeError):
+        channel.call("subject", "_hidden", (), {})
+
+
+def test_a_timeout_cancels_nothing_and_the_result_can_be_asked_for_again(channel: Channel) -> None:
+    call = channel.start("wide", "sleep", (0.3,), {})
+    with pytest.raises(TimeoutError):
+        call.result(0.01)
+    assert not call.done()
+    assert call.result() == 0.3
+    assert call.exception() is None
+    with pytest.raises(TimeoutError):
+        channel.call("wide", "sleep", (0.3,), {}, timeout=0.01)
+    assert channel.call("wide", "echo", (1,), {}) == 1
+
+
+def test_a_slow_call_holds_up_nobody(channel: Channel) -> None:
+    waiting = channel.start("wide", "wait", (), {})
+    assert channel.call("wide", "echo", (1,), {}) == 1
+    lone = threading.Thread(target=channel.call, args=("wide", "wait", (), {}))
+    lone.start()
+    assert not waiting.done()
+    channel.call("wide", "open", (), {})
+    assert waiting.result(20)
+    lone.join(20)
+    assert not lone.is_alive()
+
+
+def test_a_hundred_at_once(channel: Channel) -> None:
+    begun = time.monotonic()
+    calls = [channel.start("wide", "sleep", (0.2,), {}) for _ in range(100)]
+    assert [call.result() for call in calls] == [0.2] * 100
+    assert time.monotonic() - begun < 10  # one after the other they would take 20 s
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 20_000, 2_000_000])
+def test_arrays_travel_whole_and_can_be_written(channel: Channel, size: int) -> None:
+    array = np.arange(size, dtype=np.float64)
+    back = channel.call("subject", "echo", ({"a": array, "b": array + 1},), {})
+    np.testing.assert_array_equal(back["a"], array)
+    np.testing.assert_array_equal(back["b"], array + 1)
+    back["a"][0] = 5
+
+
+def test_coroutines_run_together_up_to_the_limit(channel: Channel) -> None:
+    calls = [channel.start("wide", "together", (0.1,), {}) for _ in range(150)]
+    assert max(call.result() for call in calls) == 100
+    calls = [channel.start("subject", "together", (0.01,), {}) for _ in range(5)]
+    assert max(call.result() for call in calls) == 1
+
+
+def test_streams(channel: Channel) -> None:
+    assert list(channel.stream("subject", "count", (100,), {})) == list(range(100))
+    assert list(channel.stream("subject", "acount", (40,), {})) == list(range(40))
+    with pytest.raises(KeyError, match="at the end"):
+        list(channel.stream("subject", "count_and_fail", (3,), {}))
