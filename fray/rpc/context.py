@@ -71,4 +71,6 @@ def _asks(method: Callable[..., Any]) -> bool:
     annotation = first.annotation
     if annotation is inspect.Parameter.empty:
         return first.name == "ctx"
-    return annotation is ActorContext or (isinstance(annotation, str) and annotation.split(".")[-1] == "ActorContext")
+    if isinstance(annotation, str):
+        return annotation.strip("'\"").rpartition(".")[2] == "ActorContext"
+    return annotation is ActorContext

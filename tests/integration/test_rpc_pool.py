@@ -1,0 +1,417 @@
+"""Servers, resolvers and pools with real connections, in one process and between jobs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fray.cluster import (
+    ClusterResolver,
+    Entrypoint,
+    FixedResolver,
+    JobRequest,
+    JobStatus,
+    LocalCluster,
+    LocalResolver,
+    ResourceConfig,
+    StorageCluster,
+    current_cluster,
+)
+from fray.errors import ActorNotFoundError
+from fray.rpc import ActorContext, ActorServer
+from fray_agents.rpc import RemoteTraceback
+from fray_layouts.errors import InvalidInput
+
+Serve = Callable[..., ActorServer]
+
+
+class Counter:
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+        self.seen: list[int] = []
+
+    def add(self, number: int) -> int:
+        self.value += number
+        return self.value
+
+    def note(self, number: int) -> None:
+        self.seen.append(number)
+
+    def noted(self) -> list[int]:
+        return self.seen
+
+    def fail(self) -> None:
+        raise KeyError("nothing of that name")
+
+    def count(self, end: int) -> Iterator[int]:
+        yield from range(end)
+
+    async def later(self, number: int) -> int:
+        return number + 1
+
+    def _secret(self) -> str:
+        return "hidden"
+
+
+class Nosy:
+    def annotated(self, context: ActorContext, number: int) -> tuple[str, str, int]:
+        return context.namespace, context.job_id, number
+
+    def by_text(self, context: "ActorContext", number: int) -> tuple[str, int]:  # noqa: UP037
+        return context.namespace, number
+
+    def named(self, ctx, number):  # type: ignore[no-untyped-def]
+        return ctx.namespace, number
+
+    def plain(self, number: int) -> int:
+        return number
+
+    def its_own(self, ctx: str) -> str:
+        return ctx
+
+    def ask(self, ctx: ActorContext, name: str, number: int) -> int:
+        answer: int = ctx.resolver.lookup(name).add(number)
+        return answer
+
+
+@pytest.fixture
+def cluster() -> Iterator[StorageCluster]:
+    with StorageCluster(f"memory://{uuid.uuid4()}") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def serve(cluster: StorageCluster) -> Iterator[Serve]:
+    """Starts servers of the given actors on `cluster`, and shuts them down in the end."""
+    servers: list[ActorServer] = []
+
+    def start(**actors: Any) -> ActorServer:
+        server = ActorServer(cluster)
+        servers.append(server)
+        for name, actor in actors.items():
+            server.register(name, actor)
+        server.serve_background()
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[LocalCluster]:
+    """A local cluster whose jobs are processes."""
+    with LocalCluster(max_workers=16) as cluster:
+        yield cluster
+
+
+def test_every_way_to_call(cluster: StorageCluster, serve: Serve) -> None:
+    serve(counter=Counter())
+    pool = ClusterResolver(cluster).lookup("counter")
+    assert pool.call().add(1) == 1
+    assert pool.add(1) == 2
+    assert pool.add.remote(1).result() == 3
+    assert pool.call().later(1) == pool.later(1) == 2
+    assert list(pool.count.stream(100)) == list(range(100))
+    assert pool.size == 1
+
+
+def test_what_a_method_raises_keeps_its_type_and_tells_where_it_was(cluster: StorageCluster, serve: Serve) -> None:
+    serve(counter=Counter())
+    pool = ClusterResolver(cluster).lookup("counter")
+    for act in (pool.fail, pool.fail.remote().result):
+        with pytest.raises(KeyError, match="nothing of that name") as caught:
+            act()
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "in fail" in str(caught.value.__cause__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        pool.nonsense()
+
+
+def test_a_method_gets_a_context_if_it_asks_for_one(cluster: StorageCluster, serve: Serve) -> None:
+    serve(nosy=Nosy(), counter=Counter())
+    nosy = ClusterResolver(cluster).lookup("nosy")
+    assert nosy.annotated(1) == (cluster.namespace, "", 1)
+    assert nosy.by_text(2) == nosy.named(2) == (cluster.namespace, 2)
+    assert nosy.plain(3) == 3
+    assert nosy.its_own("text") == "text"
+    assert nosy.ask("counter", 5) == 5
+
+
+def test_arguments_and_results_are_copies_even_in_one_process(cluster: StorageCluster, serve: Serve) -> None:
+    class Keeper:
+        def keep(self, given: list[int]) -> list[int]:
+            self.given = given
+            return self.given
+
+        def kept(self) -> list[int]:
+            return self.given
+
+    serve(keeper=Keeper())
+    keeper = ClusterResolver(cluster).lookup("keeper")
+    mine = [1]
+    returned = keeper.keep(mine)
+    mine.append(2)
+    returned.append(3)
+    assert keeper.kept() == [1]
+
+
+def test_calls_of_one_caller_run_in_the_order_they_were_made(cluster: StorageCluster, serve: Serve) -> None:
+    serve(counter=Counter())
+    pool = ClusterResolver(cluster).lookup("counter")
+    futures = [pool.note.remote(number) for number in range(2000)]
+    for future in futures:
+        future.result()
+    assert pool.noted() == list(range(2000))
+
+
+def test_a_pool_shares_calls_out_and_broadcasts(cluster: StorageCluster, serve: Serve) -> None:
+    for start in (100, 200, 300):
+        serve(counters=Counter(start))
+    pool = ClusterResolver(cluster).lookup("counters")
+    pool.wait_for_size(3)
+    assert sorted(pool.add(1) for _ in range(3)) == [101, 201, 301]
+    assert sorted(future.result() for future in pool.broadcast().add(1)) == [102, 202, 302]
+    assert [str(future.result()) for future in pool.broadcast().fail()] == ["'nothing of that name'"] * 3
+
+
+def test_a_thousand_calls_ask_nothing_of_the_storage(cluster: StorageCluster, serve: Serve) -> None:
+    serve(counter=Counter())
+    serve(counter=Counter())
+    pool = ClusterResolver(cluster).lookup("counter")
+    pool.add(1)
+    before = cluster.requests()
+    for _ in range(500):
+        pool.add(1)
+    for future in [pool.call().add.remote(1) for _ in range(500)]:
+        future.result()
+    spent = cluster.requests() - before
+    assert (spent.writes, spent.lists, spent.reads, spent.deletes) == (0, 0, 0, 0)
+
+
+def test_the_cost_of_a_lookup_does_not_grow_with_the_number_of_actors(cluster: StorageCluster, serve: Serve) -> None:
+    """Five servers with a hundred actors each: every lookup of a name is one listing and one read."""
+    resolver = ClusterResolver(cluster)
+    for number in range(5):
+        serve(**{f"actor-{number}-{i}": Counter(number * 100 + i) for i in range(100)})
+        before = cluster.requests()
+        assert resolver.lookup(f"actor-{number}-99").add(0) == number * 100 + 99
+        spent = cluster.requests() - before
+        assert (spent.writes, spent.lists, spent.reads) == (0, 1, 1)
+    assert [resolver.lookup(f"actor-{n}-{i}").add(0) for n in range(5) for i in range(100)] == list(range(500))
+
+
+def test_a_lookup_reads_only_what_has_changed(cluster: StorageCluster, serve: Serve) -> None:
+    for _ in range(4):
+        serve(counter=Counter())
+    pool = ClusterResolver(cluster).lookup("counter")
+    assert pool.size == 4
+    serve(counter=Counter())
+    before = cluster.requests()
+    assert pool.size == 5
+    spent = cluster.requests() - before
+    assert (spent.lists, spent.reads) == (1, 1)
+
+
+def test_who_shuts_down_is_no_longer_found_and_calls_go_to_the_others(cluster: StorageCluster, serve: Serve) -> None:
+    first, _ = serve(counter=Counter(1)), serve(counter=Counter(2))
+    pool = ClusterResolver(cluster).lookup("counter")
+    assert sorted(pool.add(0) for _ in range(2)) == [1, 2]
+    first.shutdown()
+    assert [pool.add(0) for _ in range(4)] == [2] * 4
+    assert pool.size == 1
+    first.shutdown()
+
+
+def test_names_come_and_go_while_a_server_serves(cluster: StorageCluster, serve: Serve) -> None:
+    server = serve()
+    server.register("counter", Counter(), metadata={"model": "small"})
+    pool = ClusterResolver(cluster).lookup("counter")
+    [endpoint] = pool.endpoints
+    assert (endpoint.name, endpoint.address, endpoint.metadata) == ("counter", server.address, {"model": "small"})
+    assert endpoint.namespace == cluster.namespace
+    with pytest.raises(InvalidInput, match="has an actor of that name"):
+        server.register("counter", Counter())
+    with pytest.raises(InvalidInput, match="name"):
+        server.register("../counter", Counter())
+    server.unregister("counter")
+    assert pool.size == 0
+    with pytest.raises(InvalidInput, match="none"):
+        server.unregister("counter")
+
+
+def test_nothing_is_announced_before_it_is_served(cluster: StorageCluster) -> None:
+    server = ActorServer(cluster)
+    server.register("counter", Counter())
+    pool = ClusterResolver(cluster).lookup("counter")
+    assert pool.size == 0
+    server.serve_background()
+    assert pool.size == 1
+    server.shutdown()
+
+
+def test_shutdown_lets_running_calls_answer(cluster: StorageCluster, serve: Serve) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        def work(self) -> str:
+            begun.set()
+            may_end.wait()
+            return "done"
+
+    server = serve(slow=Slow())
+    future = ClusterResolver(cluster).lookup("slow").work.remote()
+    begun.wait()
+    ending = threading.Thread(target=server.shutdown)
+    ending.start()
+    assert not future.done()
+    may_end.set()
+    assert future.result() == "done"
+    ending.join()
+
+
+def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -> None:
+    together = threading.Barrier(8)
+
+    class Meeting:
+        def meet(self) -> None:
+            together.wait(30)
+
+    server = ActorServer(cluster)
+    server.register("meeting", Meeting(), max_concurrency=8)
+    server.serve_background()
+    pool = ClusterResolver(cluster).lookup("meeting")
+    for future in [pool.meet.remote() for _ in range(8)]:
+        future.result(30)
+    server.shutdown()
+
+
+def test_resolvers_that_ask_no_storage(cluster: StorageCluster, serve: Serve) -> None:
+    first, second = serve(counter=Counter(1)), serve(counter=Counter(2))
+    both = FixedResolver({"counter": [first.address, second.address]}).lookup("counter")
+    assert sorted(both.add(0) for _ in range(2)) == [1, 2]
+    one = FixedResolver(second.address, cluster)
+    assert one.lookup("counter").add(0) == 2
+    assert FixedResolver({"counter": first.address}).lookup("other").size == 0
+    with pytest.raises(InvalidInput, match="host:port"):
+        FixedResolver("localhost")
+    here = LocalResolver().wait_for_actor("counter")
+    assert sorted(here.add(0) for _ in range(2)) == [1, 2]
+    assert LocalResolver(cluster).lookup("counter").size == 2
+
+
+def test_a_fixed_address_where_nobody_serves(cluster: StorageCluster, serve: Serve) -> None:
+    server = serve(counter=Counter())
+    resolver = FixedResolver(server.address, cluster)
+    resolver.patience = 0.1
+    with pytest.raises(ActorNotFoundError, match="other"):
+        resolver.lookup("other").add(1)
+    server.shutdown()
+    with pytest.raises(ActorNotFoundError, match="counter"):
+        resolver.lookup("counter").add(1)
+
+
+def test_drivers_do_not_see_each_other_s_actors(cluster: StorageCluster, serve: Serve) -> None:
+    serve(counter=Counter())
+    other = StorageCluster(cluster.root)
+    assert ClusterResolver(other).lookup("counter").size == 0
+    assert ClusterResolver(StorageCluster(cluster.root, namespace=cluster.namespace)).lookup("counter").size == 1
+
+
+# --- between processes
+
+
+def job(function: Callable[..., Any], *args: Any, **fields: Any) -> JobRequest:
+    return JobRequest("job", Entrypoint.from_callable(function, args=args), ResourceConfig(cpu=0.5), **fields)
+
+
+def serve_counter(start: int) -> None:
+    class Hosted(Counter):
+        def pid(self) -> int:
+            return os.getpid()
+
+        def die(self) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def sleep(self, began: str, seconds: float) -> str:
+            Path(began).touch()
+            time.sleep(seconds)
+            return "awake"
+
+        def where(self, ctx: ActorContext) -> tuple[str, str]:
+            return ctx.job_id, ActorContext.from_environment().job_id
+
+    server = ActorServer(current_cluster())
+    server.register("hosted", Hosted(start))
+    server.serve()
+
+
+def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
+    """A pool travels as an argument; a job calls an actor in another job, and one in the driver."""
+
+    def call_both(pool: Any) -> tuple[int, int]:
+        resolver = ClusterResolver(current_cluster())
+        return pool.add(1), resolver.wait_for_actor("mine").add(1)
+
+    server = ActorServer(machine)
+    server.register("mine", Counter(10))
+    server.serve_background()
+    hosting = machine.launch(job(serve_counter, 20))
+    pool = ClusterResolver(machine).wait_for_actor("hosted")
+    assert machine.result(machine.launch(job(call_both, pool))) == (21, 11)
+    assert pool.where() == (hosting, hosting)
+    [endpoint] = pool.endpoints
+    assert endpoint.job_id == endpoint.actor_id == hosting
+    array = np.arange(1_000_000)
+    assert (pickle.loads(pickle.dumps(pool)).add(array) == array + 21).all()
+    server.shutdown()
+    machine.terminate(hosting)
+    assert machine.wait(hosting).status is JobStatus.STOPPED
+    assert pool.size == 0
+
+
+def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
+    machine: LocalCluster, tmp_path: Path
+) -> None:
+    hosting = machine.launch(job(serve_counter, 0))
+    pool = ClusterResolver(machine).wait_for_actor("hosted")
+    future = pool.sleep.remote(str(tmp_path / "began"), 0.5)
+    until((tmp_path / "began").exists)
+    machine.terminate(hosting)
+    assert future.result() == "awake"
+    info = machine.wait(hosting)
+    assert info.status is JobStatus.STOPPED
+    assert info.attempt == 1
+    assert pool.size == 0
+
+
+def test_calls_follow_a_server_that_died_to_its_next_attempt(machine: LocalCluster) -> None:
+    hosting = machine.launch(job(serve_counter, 0, max_retries_failure=1))
+    pool = ClusterResolver(machine).wait_for_actor("hosted")
+    before = pool.pid()
+    os.kill(before, signal.SIGKILL)
+    handle = pool.call(idempotent=True)
+    after = handle.pid()
+    assert after != before
+    [endpoint] = pool.endpoints
+    assert endpoint.actor_id == hosting
+    assert machine.poll(hosting).attempt == 2
+    machine.terminate(hosting)
+    machine.wait(hosting)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
