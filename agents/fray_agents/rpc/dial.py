@@ -6,7 +6,7 @@ import os
 import socket
 from typing import NamedTuple
 
-from fray_agents.rpc.errors import BadMessage, ConnectionLost
+from fray_agents.rpc.errors import BadMessage, ConnectionLost, ServerGone
 from fray_agents.rpc.handshake import greet
 from fray_agents.rpc.link import Link
 from fray_agents.rpc.session import Keyring
@@ -28,13 +28,14 @@ def dial(target: Target, keyring: Keyring) -> tuple[Link, str]:
     """An authenticated link, and the identity of the server it goes to.
 
     Raises:
-        ConnectionLost: nobody is there, or another server.
+        ConnectionLost: it does not answer; if it has ended for sure, `ServerGone`.
         NotAuthentic: who is there does not hold the key.
     """
     try:
         sock = _unix(target.unix) or _tcp(target)
     except OSError as error:
-        raise ConnectionLost(f"no server at {target.tcp}: {error}", started=False) from error
+        kind = ServerGone if isinstance(error, ConnectionRefusedError) else ConnectionLost
+        raise kind(f"no server at {target.tcp}: {error}", started=False) from error
     try:
         return greet(sock, keyring, target.identity)
     except (ConnectionLost, BadMessage):

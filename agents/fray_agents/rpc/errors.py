@@ -27,6 +27,10 @@ class ConnectionLost(Temporary, ConnectionError):
         return type(self), (str(self), self.started, self.call)
 
 
+class ServerGone(ConnectionLost):
+    """Nobody listens there any more, or another server does: the one that was meant has ended."""
+
+
 class NoSuchActor(Temporary, ConnectionError):
     """The server does not serve that actor (any more): look its address up again. The call did not start."""
 

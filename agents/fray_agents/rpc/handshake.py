@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 
-from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic
+from fray_agents.rpc.errors import BadMessage, NotAuthentic, ServerGone
 from fray_agents.rpc.framing import Framing, Message
 from fray_agents.rpc.link import Link
 from fray_agents.rpc.session import Keyring, RpcKey, Session, nonce, same
@@ -67,7 +67,7 @@ def greet(sock: socket.socket, keyring: Keyring, identity: str) -> tuple[Link, s
 
     Raises:
         NotAuthentic: the server does not hold the key, or refuses each of ours.
-        ConnectionLost: another server is there.
+        ServerGone: another server is there.
         OSError: the connection broke.
     """
     framing = Framing(requests=False, max_body=0)
@@ -93,7 +93,7 @@ def _prove(
     if not same(answer.headers.get(b"fray-proof", b""), session.to_client.proof()):
         raise NotAuthentic("who answers at this address does not hold the cluster's key")
     if identity and there != identity.encode():
-        raise ConnectionLost(f"another server ({there.decode('latin-1')}) is at this address", started=False)
+        raise ServerGone(f"another server ({there.decode('latin-1')}) is at this address", started=False)
     sock.sendall(_request(b"/proof", proof=session.to_server.proof()))
     if _response(sock, framing).status != 200:
         raise NotAuthentic("the server refused our proof")

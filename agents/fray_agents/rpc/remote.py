@@ -18,7 +18,7 @@ from collections.abc import Callable
 from fray_agents.rpc.caller import Channel, Kept
 from fray_agents.rpc.calls import NEW, CallId, Reply, Request
 from fray_agents.rpc.dial import Target, dial
-from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic
+from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic, ServerGone
 from fray_agents.rpc.link import Link
 from fray_agents.rpc.pending import Pending, Waiting
 from fray_agents.rpc.session import Keyring
@@ -224,6 +224,8 @@ class RemoteChannel(Channel):
                 link, _ = dial(self.target, self._keyring)
             except (ConnectionLost, NotAuthentic, BadMessage) as error:
                 problem = error
+                if isinstance(error, ServerGone):
+                    break
                 continue
             with self._lock:
                 self._link = link
