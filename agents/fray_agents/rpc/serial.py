@@ -7,6 +7,7 @@ program: whatever mentions it goes through cloudpickle, which is imported only t
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ def pack(value: object, foreign: bool = True) -> Packed:
 
     try:
         data = pickle.dumps(value, 5, buffer_callback=beside)
-        if not (foreign and b"__main__" in data):
+        if not (foreign and (b"__main__" in data or described_modules())):
             return Packed(data, buffers)
     except (pickle.PicklingError, AttributeError, TypeError):
         pass  # cloudpickle can do more, and says what it cannot
@@ -60,6 +61,12 @@ def pack(value: object, foreign: bool = True) -> Packed:
 
     buffers.clear()
     return Packed(cloudpickle.dumps(value, 5, buffer_callback=beside), buffers)
+
+
+def described_modules() -> set[str]:
+    """The modules that the user wants pickled by value (`cloudpickle.register_pickle_by_value`)."""
+    cloudpickle = sys.modules.get("cloudpickle")
+    return cloudpickle.list_registry_pickle_by_value() if cloudpickle is not None else set()
 
 
 def unpack(packed: Packed) -> Any:
