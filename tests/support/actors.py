@@ -1,0 +1,167 @@
+"""Actor classes for the tests, and clusters to run them on. Pickled by value: agents need not have the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from fray.actor import current_actor
+from fray.cluster import LocalCluster, StorageCluster, current_cluster
+from tests.support.agents import AgentProcess, agents, on_cluster
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Counter:
+    """Counts, and tells where it runs."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def add(self, number: int = 1) -> int:
+        self.count += number
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def fail(self, text: str) -> None:
+        raise LookupError(text)
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def extend(self, items: list[int]) -> list[int]:
+        items.append(0)
+        return items
+
+
+class Diary:
+    """Notes what it is told, in the order in which it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+
+    def note(self, value: Any, wait: float = 0.0) -> None:
+        time.sleep(wait)
+        self.notes.append(value)
+
+    def read(self) -> list[Any]:
+        return self.notes
+
+
+class Meeting:
+    """`arrive` returns only once `size` calls are inside at once."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size)
+
+    def arrive(self) -> int:
+        return self.barrier.wait(30)
+
+
+class Async:
+    """Coroutines, and generators of both kinds."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+
+    async def wait(self) -> str:
+        await self.opened.wait()
+        return "open"
+
+    async def open(self) -> None:
+        self.opened.set()
+
+    def numbers(self, end: int) -> Iterator[int]:
+        yield from range(end)
+
+    async def later(self, end: int) -> AsyncIterator[int]:
+        for number in range(end):
+            await asyncio.sleep(0)
+            yield number
+
+
+class Self:
+    """Tells what it knows of itself; its `__init__` starts a thread that calls it."""
+
+    def __init__(self) -> None:
+        mine = current_actor()
+        self.before = (mine.index, mine.group_name)
+        self.called = threading.Event()
+        handle = mine.handle
+        threading.Thread(target=lambda: handle.call(), daemon=True).start()
+
+    def call(self) -> None:
+        self.called.set()
+
+    def was_called(self) -> bool:
+        return self.called.wait(30)
+
+    def here(self) -> tuple[int, str, bool]:
+        mine = current_actor()
+        return mine.index, mine.group_name, (mine.index, mine.group_name) == self.before
+
+    def handle(self) -> Any:
+        return current_actor().handle
+
+    def fail(self) -> None:
+        current_actor().fail(LookupError("it is not here"))
+
+    def until_shutdown(self) -> str:
+        current_actor().shutdown_event.wait(60)
+        return "flushed"
+
+    def cluster_in_a_thread(self) -> tuple[str, str]:
+        cluster = current_cluster()
+        return cluster.root, cluster.namespace
+
+
+class Broken:
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise LookupError("no such model")
+
+
+def wait_until(look: Callable[[], Any], within: float = 30.0) -> Any:
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + within
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"not within {within} s"
+        time.sleep(0.02)
+    return answer
+
+
+@contextlib.contextmanager
+def storage(directory: Path, count: int = 2, cores: float = 4) -> Iterator[tuple[StorageCluster, list[AgentProcess]]]:
+    """A cluster under a local root with agents in processes of their own."""
+    root = directory / "root"
+
+    async def make(core: Any) -> None:
+        """The settings of `on_cluster` are those of the root from now on."""
+
+    on_cluster(root, make)
+    with agents(str(root), directory / "work", count, cores) as running, StorageCluster(str(root)) as cluster:
+        yield cluster, running
+
+
+@contextlib.contextmanager
+def cluster_of_kind(kind: str, directory: Path) -> Iterator[StorageCluster]:
+    """kind: "threads", "processes" or "storage"."""
+    if kind == "storage":
+        with storage(directory) as (cluster, _):
+            yield cluster
+    else:
+        with LocalCluster(max_workers=8, use_processes=kind == "processes") as cluster:
+            yield cluster
