@@ -27,8 +27,8 @@ from fray.cluster import (
 from fray.rpc import ActorContext, ActorServer
 
 TEXTS = {
-    "Danish": "alle mennesker er født frie og lige i værdighed og rettigheder de er udstyret med fornuft og samvittighed",
-    "English": "all human beings are born free and equal in dignity and rights they are endowed with reason and conscience",
+    "Danish": "alle mennesker er født frie og lige i værdighed og rettigheder de er udstyret med fornuft",
+    "English": "all human beings are born free and equal in dignity and rights they are endowed with reason",
     "Finnish": "kaikki ihmiset syntyvät vapaina ja tasavertaisina arvoltaan ja oikeuksiltaan heille on annettu järki",
     "Spanish": "todos los seres humanos nacen libres e iguales en dignidad y derechos y dotados como están de razón",
 }

@@ -1,0 +1,207 @@
+"""Training on slices that come and go: a coordinator keeps who takes part, and the step at which all meet.
+
+Each slice computes a gradient on its share of the data; the coordinator's barrier lets all go on, with new weights,
+once every slice that takes part has given its own. Slices join and leave at any step; one that falls silent is no
+longer waited for. The model is linear, in numpy. Without `--root` everything runs on a private cluster; with it, on the
+agents of that cluster. A slice whose host dies starts anew elsewhere and joins again; so does the coordinator, which
+then learns from the slices how far they had come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from fray.cluster import (
+    ClusterResolver,
+    Entrypoint,
+    JobGroupConfig,
+    JobId,
+    JobRequest,
+    LocalCluster,
+    ResourceConfig,
+    StorageCluster,
+    current_cluster,
+)
+from fray.rpc import ActorServer
+
+TRUE_WEIGHTS = np.array([3.0, -1.0, 0.5, 2.0])
+"""What the data was made with, so what training must find."""
+
+NOT_A_MEMBER = "join first"
+
+
+@dataclass(frozen=True)
+class Config:
+    """How training goes.
+
+    Attributes:
+        early: slices at the start; one more joins at a third of the steps, and the first leaves at two thirds.
+        pause: seconds that computing a gradient takes longer.
+        rate: of learning.
+        silence: seconds after which a slice that gives no sign is no longer waited for.
+    """
+
+    steps: int = 300
+    early: int = 2
+    pause: float = 0.0
+    rate: float = 0.1
+    silence: float = 3.0
+
+
+class SliceCoordinator:
+    """Who takes part, and the weights at the current step. Calls wait in it for one another, each in a thread."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.step = 0
+        self.weights = np.zeros_like(TRUE_WEIGHTS)
+        self.seen: dict[str, float] = {}
+        self.given: dict[str, np.ndarray] = {}
+        self.changed = threading.Condition()
+
+    def join(self, name: str, step: int, weights: np.ndarray) -> tuple[int, np.ndarray]:
+        """Take part; who has come further than the coordinator tells it. Returns the step and weights to begin with."""
+        with self.changed:
+            if step > self.step:
+                self.step, self.weights = step, weights
+            self.seen[name] = time.monotonic()
+            return self.step, self.weights
+
+    def leave(self, name: str) -> None:
+        """Take part no more."""
+        with self.changed:
+            self.seen.pop(name, None)
+            self._advance()
+
+    def barrier(self, name: str, step: int, gradient: np.ndarray) -> tuple[int, np.ndarray] | str:
+        """Give a gradient and wait for the others; the next step and its weights. Giving it again changes nothing."""
+        with self.changed:
+            if name not in self.seen:
+                return NOT_A_MEMBER
+            self.seen[name] = time.monotonic()
+            if step == self.step:
+                self.given[name] = gradient
+            self._advance()
+            while self.step == step:
+                self.changed.wait(0.1)
+                self.seen[name] = time.monotonic()
+                self._drop_the_silent()
+            return self.step, self.weights
+
+    def status(self) -> tuple[int, list[str]]:
+        """The step, and who takes part."""
+        return self.step, sorted(self.seen)
+
+    def _drop_the_silent(self) -> None:
+        now = time.monotonic()
+        for name in [name for name, seen in self.seen.items() if now - seen > self.config.silence]:
+            print(f"{name} is no longer waited for", flush=True)
+            del self.seen[name]
+        self._advance()
+
+    def _advance(self) -> None:
+        """Take the step if all who take part have given their gradients."""
+        if self.given and self.seen.keys() <= self.given.keys():
+            self.weights = self.weights - self.config.rate * np.mean(list(self.given.values()), axis=0)
+            self.step += 1
+            self.given.clear()
+            self.changed.notify_all()
+
+
+# --- what the jobs run
+
+
+def coordinate(config: Config) -> None:
+    server = ActorServer(current_cluster())
+    server.register("slice_coordinator", SliceCoordinator(config), max_concurrency=32)
+    server.serve()
+
+
+def train(config: Config, number: int, until: int) -> tuple[int, np.ndarray]:
+    """One slice, until a step; returns the step and the weights that it has seen last."""
+    name = f"slice-{number}"
+    cluster = current_cluster()
+    coordinator = ClusterResolver(cluster).wait_for_actor("slice_coordinator").call(idempotent=True)
+    inputs = np.random.default_rng(number).normal(size=(200, len(TRUE_WEIGHTS)))
+    targets = inputs @ TRUE_WEIGHTS
+    step, weights = coordinator.join(name, 0, np.zeros_like(TRUE_WEIGHTS))
+    while step < until:
+        time.sleep(config.pause)
+        gradient = inputs.T @ (inputs @ weights - targets) / len(inputs)
+        answer = coordinator.barrier(name, step, gradient)
+        step, weights = coordinator.join(name, step, weights) if answer == NOT_A_MEMBER else answer
+    coordinator.leave(name)
+    return step, weights
+
+
+# --- the driver
+
+
+class MultiSliceJob:
+    """Launches the coordinator and the slices, and more of them as training goes on."""
+
+    def __init__(self, cluster: StorageCluster, config: Config) -> None:
+        self.cluster = cluster
+        self.config = config
+        self.slices: list[JobId] = []
+        self.jobs: list[JobId] = []
+
+    def run(self) -> None:
+        """Train, and tell what came of it."""
+        config = self.config
+        try:
+            coordinator = self.request("multislice-coordinator", coordinate, config)
+            self.jobs += self.cluster.launch_group([coordinator], JobGroupConfig("multislice"))
+            handle = ClusterResolver(self.cluster).wait_for_actor("slice_coordinator").call(idempotent=True)
+            for number in range(config.early):
+                self.add_slice(until=config.steps if number else config.steps * 2 // 3)
+            self.follow(handle)
+            step, weights = self.cluster.result(self.slices[-1])
+            error = float(np.abs(weights - TRUE_WEIGHTS).max())
+            print(f"step {step}: the weights are found to within {error:.1e}")
+        finally:
+            for job_id in self.jobs:
+                self.cluster.terminate(job_id)
+
+    def follow(self, coordinator: SliceCoordinator) -> None:
+        """Tell who takes part, and add a slice, until all slices are done."""
+        told: list[str] = []
+        while not all(self.cluster.poll(job).status.finished() for job in self.slices):
+            step, members = coordinator.status()
+            if members != told:
+                told = members
+                print(f"step {step}: {', '.join(members) or 'nobody'} take part", flush=True)
+            if len(self.slices) == self.config.early and step >= self.config.steps // 3:
+                self.add_slice(until=self.config.steps)
+            time.sleep(0.05)
+
+    def add_slice(self, until: int) -> None:
+        """One more, which leaves at step `until`."""
+        number = len(self.slices)
+        request = self.request(f"multislice-worker-{number}", train, self.config, number, until)
+        self.slices += self.cluster.launch_group([request], JobGroupConfig("multislice"))
+        self.jobs.append(self.slices[-1])
+
+    def request(self, name: str, function: object, *args: object) -> JobRequest:
+        """A small job."""
+        entrypoint = Entrypoint.from_callable(function, args=args)
+        return JobRequest(name, entrypoint, ResourceConfig.with_cpu(cpu=0.25), max_retries_failure=3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--root", help="a cluster with agents; by default a private one")
+    parser.add_argument("--steps", type=int, default=Config.steps, help="of training")
+    parser.add_argument("--pause", type=float, default=Config.pause, help="seconds that a gradient takes longer")
+    options = parser.parse_args()
+    with StorageCluster(options.root) if options.root else LocalCluster() as cluster:
+        MultiSliceJob(cluster, Config(steps=options.steps, pause=options.pause)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Reinforcement learning: a coordinator hosts what all share, rollout workers try things out, a trainer learns from it.
+
+The coordinator's job serves a curriculum, which gives out the lessons that go worst, and the latest weights. Rollout
+workers play lessons with those weights and send what happened to the trainer, which serves a buffer for that, improves
+the policy (a softmax over actions, by REINFORCE, in numpy) and publishes it. Without `--root` everything runs on a
+private cluster; with it, on the agents of that cluster. Any job may die with its host: workers and coordinator start
+anew and are told again what they need, and a trainer that starts anew goes on from the latest weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from fray.cluster import (
+    ClusterResolver,
+    Entrypoint,
+    JobGroupConfig,
+    JobId,
+    JobRequest,
+    LocalCluster,
+    ResourceConfig,
+    StorageCluster,
+    current_cluster,
+)
+from fray.rpc import ActorPool, ActorServer
+
+RIGHT = {"add": 3, "carry": 1, "divide": 5, "guess": 0, "prove": 4}
+"""The lessons and the one action of each that is rewarded; nobody but the environment knows."""
+
+ACTIONS = 6
+MASTERED = 0.9
+"""Mean reward from which a lesson counts as learnt."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """workers: rollout jobs. batch: rollouts that the trainer learns from at once. rate: of learning."""
+
+    workers: int = 2
+    batch: int = 64
+    rate: float = 2.0
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One try: what was done in a lesson, and what came of it."""
+
+    lesson: str
+    action: int
+    reward: float
+
+
+def policy(weights: np.ndarray, lesson: str) -> np.ndarray:
+    """How likely each action is."""
+    scores = np.exp(weights[list(RIGHT).index(lesson)])
+    return scores / scores.sum()
+
+
+# --- what all share
+
+
+class Curriculum:
+    """Gives out lessons: mostly those that went badly."""
+
+    def __init__(self) -> None:
+        self.rewards: dict[str, deque[float]] = {lesson: deque(maxlen=50) for lesson in RIGHT}
+        self.chance = np.random.default_rng()
+
+    def get_lesson(self) -> str:
+        wanted = np.array([1.1 - self.mean(lesson) for lesson in self.rewards])
+        return str(self.chance.choice(list(self.rewards), p=wanted / wanted.sum()))
+
+    def report_results(self, rollouts: list[Rollout]) -> None:
+        for rollout in rollouts:
+            self.rewards[rollout.lesson].append(rollout.reward)
+
+    def learnt(self) -> list[str]:
+        """The lessons that go well."""
+        return [lesson for lesson, seen in self.rewards.items() if len(seen) == 50 and self.mean(lesson) >= MASTERED]
+
+    def mean(self, lesson: str) -> float:
+        seen = self.rewards[lesson]
+        return sum(seen) / len(seen) if seen else 0.0
+
+
+class Weights:
+    """Keeps the latest weights."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.weights = np.zeros((len(RIGHT), ACTIONS))
+
+    def publish(self, step: int, weights: np.ndarray) -> None:
+        self.step, self.weights = step, weights
+
+    def latest(self) -> tuple[int, np.ndarray]:
+        return self.step, self.weights
+
+
+class Buffer:
+    """Keeps rollouts until the trainer takes them; when it does not keep up, the oldest go."""
+
+    def __init__(self) -> None:
+        self.rollouts: deque[Rollout] = deque(maxlen=1000)
+
+    def put(self, rollouts: list[Rollout]) -> None:
+        self.rollouts.extend(rollouts)
+
+    def take(self, count: int) -> list[Rollout]:
+        """So many, or nothing."""
+        return [self.rollouts.popleft() for _ in range(count)] if len(self.rollouts) >= count else []
+
+
+# --- what the jobs run
+
+
+def coordinate() -> None:
+    server = ActorServer(current_cluster())
+    server.register("curriculum", Curriculum())
+    server.register("weights", Weights())
+    server.serve()
+
+
+def train(config: Config) -> np.ndarray:
+    """Learn until every lesson goes well; returns the weights."""
+    cluster = current_cluster()
+    curriculum, keeper = shared(cluster)
+    server = ActorServer(cluster)
+    server.register("rollouts", Buffer())
+    server.serve_background()
+    rollouts = ClusterResolver(cluster).wait_for_actor("rollouts")
+    step, weights = keeper.latest()
+    print(f"the trainer begins at step {step}", flush=True)
+    while len(learnt := curriculum.learnt()) < len(RIGHT):
+        batch = rollouts.take(config.batch)
+        if not batch:
+            time.sleep(0.01)  # the workers are slower
+            continue
+        step, weights = step + 1, improved(weights, batch, config.rate)
+        keeper.publish(step, weights)
+        if step % 10 == 0:
+            print(f"step {step}: learnt {len(learnt)} of {len(RIGHT)} lessons", flush=True)
+    server.shutdown()
+    return weights
+
+
+def improved(weights: np.ndarray, batch: list[Rollout], rate: float) -> np.ndarray:
+    """One step of REINFORCE; the mean reward of a lesson is its baseline."""
+    gradient = np.zeros_like(weights)
+    for lesson in {rollout.lesson for rollout in batch}:
+        tries = [rollout for rollout in batch if rollout.lesson == lesson]
+        baseline = sum(rollout.reward for rollout in tries) / len(tries)
+        for rollout in tries:
+            advantage = rollout.reward - baseline
+            gradient[list(RIGHT).index(lesson)] += advantage * (
+                np.eye(ACTIONS)[rollout.action] - policy(weights, lesson)
+            )
+    return weights + rate * gradient / len(batch)
+
+
+def roll_out(size: int = 16) -> None:
+    """Play lessons for as long as this job lives."""
+    cluster = current_cluster()
+    curriculum, keeper = shared(cluster)
+    rollouts = ClusterResolver(cluster).lookup("rollouts").call(idempotent=True)
+    chance = np.random.default_rng()
+    while True:
+        _, weights = keeper.latest()
+        lesson = curriculum.get_lesson()
+        actions = chance.choice(ACTIONS, size=size, p=policy(weights, lesson))
+        tried = [Rollout(lesson, int(action), float(action == RIGHT[lesson])) for action in actions]
+        curriculum.report_results(tried)
+        rollouts.put(tried)
+
+
+def shared(cluster: StorageCluster) -> tuple[ActorPool, ActorPool]:
+    """Handles to the curriculum and the weights, once they are there. No call of theirs does harm when made twice."""
+    resolver = ClusterResolver(cluster)
+    return tuple(resolver.wait_for_actor(name).call(idempotent=True) for name in ("curriculum", "weights"))
+
+
+# --- the driver
+
+
+def launch(cluster: StorageCluster, config: Config) -> list[JobId]:
+    """The trainer's job and those that help it."""
+    little = ResourceConfig.with_cpu(cpu=0.25)
+    requests = [
+        JobRequest("rl-train", Entrypoint.from_callable(train, args=(config,)), little),
+        JobRequest("rl-coordinator", Entrypoint.from_callable(coordinate), little),
+        *(
+            JobRequest(f"rl-rollout-{number}", Entrypoint.from_callable(roll_out), little)
+            for number in range(config.workers)
+        ),
+    ]
+    return cluster.launch_group(requests, JobGroupConfig("rl"))
+
+
+def run(cluster: StorageCluster, config: Config) -> None:
+    """Launch everything, follow the trainer, and tell what it has learnt."""
+    jobs = launch(cluster, config)
+    try:
+        cluster.monitor(jobs[0])
+        weights = cluster.result(jobs[0])
+        best = {lesson: int(policy(weights, lesson).argmax()) for lesson in RIGHT}
+        print(f"{sum(best[lesson] == RIGHT[lesson] for lesson in RIGHT)} of {len(RIGHT)} lessons are done right")
+    finally:
+        for job_id in jobs:
+            cluster.terminate(job_id)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--root", help="a cluster with agents; by default a private one")
+    parser.add_argument("--workers", type=int, default=Config.workers, help="rollout jobs")
+    parser.add_argument("--rate", type=float, default=Config.rate, help="of learning")
+    options = parser.parse_args()
+    with StorageCluster(options.root) if options.root else LocalCluster(max_workers=8) as cluster:
+        run(cluster, Config(workers=options.workers, rate=options.rate))
+
+
+if __name__ == "__main__":
+    main()

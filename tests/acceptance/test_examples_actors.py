@@ -1,0 +1,136 @@
+"""The actor examples as anybody runs them: on a private cluster, and on one with two agents of which one is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import JobInfo, StorageCluster
+from fray_coordinator import sync
+from fray_coordinator.core import open_core
+from tests.support.agents import QUICK, agents
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+LOCAL = {
+    "inference_pool": [],
+    "rl": [],
+    "multislice": ["--pause", "0.01"],
+}
+LONGER = {
+    "inference_pool": ["--repeats", "4000"],
+    "rl": ["--rate", "0.2"],
+    "multislice": ["--steps", "400", "--pause", "0.02"],
+}
+UNDER_WAY = {
+    "inference_pool": r"^1200 of 12000 batches",
+    "rl": r"^step 10:",
+    "multislice": r"^step [1-9]\d*: .*slice-1",
+}
+
+
+class Running:
+    """An example that runs; it prints into a file."""
+
+    def __init__(self, name: str, options: list[str], place: Path) -> None:
+        self.output = place / f"{name}.txt"
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with self.output.open("wb") as file:
+            command = [sys.executable, str(EXAMPLES / name / "main.py"), *options]
+            self.process = subprocess.Popen(command, cwd=place, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def has_said(self, pattern: str) -> bool:
+        assert self.process.poll() in (None, 0), self.said
+        return re.search(pattern, self.said, re.MULTILINE) is not None
+
+    def finished(self) -> str:
+        assert self.process.wait(100) == 0, self.said
+        return self.said
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each example prints on a cluster of its own."""
+    place = tmp_path_factory.mktemp("alone")
+    with ExitStack() as stack:
+        running = {name: stack.enter_context(Running(name, options, place)) for name, options in LOCAL.items()}
+        return {name: example.finished() for name, example in running.items()}
+
+
+@pytest.fixture(scope="module")
+def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, str], list[JobInfo]]]:
+    """What the examples print that share two agents, one of which is killed; and what became of their jobs."""
+    place = tmp_path_factory.mktemp("shared")
+    root = (place / "root").as_uri()
+    sync.run(_create(root))
+    with ExitStack() as stack:
+        both = stack.enter_context(agents(root, place / "work", count=2, cores=4))
+        cluster = stack.enter_context(StorageCluster(root))
+        running = {
+            name: stack.enter_context(Running(name, ["--root", root, *options], place))
+            for name, options in LONGER.items()
+        }
+        until(lambda: all(example.has_said(UNDER_WAY[name]) for name, example in running.items()))
+        busiest, jobs = Counter(info.agent for info in cluster.list_jobs()).most_common(1)[0]
+        assert jobs > 1
+        next(agent for agent in both if agent.id == busiest).kill()
+        said = {name: example.finished() for name, example in running.items()}
+        yield said, cluster.list_jobs()
+
+
+async def _create(root: str) -> None:
+    await (await open_core(root, QUICK)).store.close()
+
+
+def test_every_prompt_is_answered(alone: dict[str, str]) -> None:
+    assert "600 of 600 prompts were told right, by 3 servers" in alone["inference_pool"]
+
+
+def test_every_lesson_is_learnt(alone: dict[str, str]) -> None:
+    assert "5 of 5 lessons are done right" in alone["rl"]
+
+
+def test_slices_join_and_leave_and_the_weights_are_found(alone: dict[str, str]) -> None:
+    assert "slice-0, slice-1 take part" in alone["multislice"]
+    assert error(alone["multislice"]) < 1e-6
+
+
+def test_an_agent_that_is_killed_changes_no_result(after_a_kill: tuple[dict[str, str], list[JobInfo]]) -> None:
+    said, jobs = after_a_kill
+    assert "48000 of 48000 prompts were told right" in said["inference_pool"]
+    assert "5 of 5 lessons are done right" in said["rl"]
+    assert error(said["multislice"]) < 1e-6
+    assert any(info.attempt > 1 for info in jobs), "what the killed agent had was started anew"
+
+
+def error(said: str) -> float:
+    found = re.search(r"the weights are found to within (\S+)", said)
+    assert found is not None, said
+    return float(found[1])
