@@ -1,8 +1,11 @@
-"""The processes of a cluster, found by the root that stands in their environment."""
+"""The processes of a cluster, found by the root that stands in their environment; and waiting for them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def processes(variable: str, value: str) -> list[int]:
@@ -17,3 +20,10 @@ def processes(variable: str, value: str) -> list[int]:
         if wanted in environment:
             found.append(int(folder.name))
     return found
+
+
+def wait_for(condition: Callable[[], Any], otherwise: str, within: float = 60.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.05)

@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import pytest
 import release
-from processes import processes
+from processes import processes, wait_for
 from release import Dataset, ZephyrContext, inline
 
 from fray.client import StorageClient
@@ -63,13 +62,6 @@ def nobody_is_left(place: Place) -> None:
     """Every job has ended, and every process of one is gone."""
     wait_for(lambda: all(job.status.finished() for job in place.cluster.list_jobs()), "jobs go on")
     wait_for(lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root), "processes are left")
-
-
-def wait_for(condition: Callable[[], Any], otherwise: str, within: float = 60.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)
 
 
 def doubled_unless(first: Callable[[Path], None], folder: Path) -> Dataset:

@@ -1,0 +1,12 @@
+"""Zephyr pipelines on file queues: every shard of every stage is an item, workers come and go, nobody coordinates.
+
+backend = FrayBackend(cluster, max_parallelism=100, memory_per_worker="2GB")
+files = backend.execute(Dataset.from_files("gs://in/*.jsonl.gz").flat_map(load_jsonl).write_jsonl(...), name="nightly")
+
+Zephyr itself (`marin-zephyr`, which is not among this package's requirements) makes the plan and runs each shard.
+"""
+
+from fray.zephyr.backend import Backend, FrayBackend
+from fray.zephyr.run import ShardGivenUp
+
+__all__ = ["Backend", "FrayBackend", "ShardGivenUp"]

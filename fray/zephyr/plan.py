@@ -1,0 +1,89 @@
+"""Zephyr's plan, walked stage by stage: what a stage's tasks are, and what its results make of the next stage's shards.
+
+Shards are only references here (files, and small items in memory); the data is read and written by whoever runs tasks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fray.zephyr.release import (
+    Join,
+    ListShard,
+    MemChunk,
+    PhysicalPlan,
+    PhysicalStage,
+    Scatter,
+    ShardTask,
+    StageType,
+    TaskResult,
+    new_task,
+)
+from fray_layouts.errors import InvalidInput
+
+RunStage = Callable[[str, str, list[ShardTask]], list[TaskResult]]
+"""Runs the tasks of a stage and returns their results in order; gets a name unique in the plan, and one for people."""
+
+
+def run_plan(plan: PhysicalPlan, run_stage: RunStage, prefix: str = "") -> list[ListShard]:
+    """The last stage's shards, in order."""
+    shards = _source_shards(plan.source_items)
+    for number, stage in enumerate(plan.stages):
+        if stage.stage_type == StageType.RESHARD:
+            shards = _dealt_out(shards, stage.output_shards or len(shards))
+        elif shards:
+            shards = _run_stage(stage, shards, run_stage, f"{prefix}{number}")
+    return shards
+
+
+def _run_stage(stage: PhysicalStage, shards: list[ListShard], run_stage: RunStage, name: str) -> list[ListShard]:
+    beside = _joined(stage, len(shards), run_stage, name)
+    tasks = [
+        new_task(
+            shard_idx=index,
+            total_shards=len(shards),
+            shard=shard,
+            operations=stage.operations,
+            stage_name=f"stage{name}",
+            aux_shards={place: right[index] for place, right in beside.items()} or None,
+        )
+        for index, shard in enumerate(shards)
+    ]
+    results = run_stage(name, stage.stage_name(), tasks)
+    if any(isinstance(operation, Scatter) for operation in stage.operations):
+        return _scattered(results, len(shards) if stage.output_shards is None else stage.output_shards)
+    return [result.shard for result in results]
+
+
+def _joined(stage: PhysicalStage, count: int, run_stage: RunStage, name: str) -> dict[int, list[ListShard]]:
+    """The right sides of the stage's joins by the place of the operation, each run to its end."""
+    right = {
+        place: run_plan(operation.right_plan, run_stage, f"{name}.{place}.")
+        for place, operation in enumerate(stage.operations)
+        if isinstance(operation, Join) and operation.right_plan is not None
+    }
+    for shards in right.values():
+        if len(shards) != count:
+            raise InvalidInput("dataset", f"{count} and {len(shards)} shards", "both sides of a join need equally many")
+    return right
+
+
+def _source_shards(items: Iterable[Any]) -> list[ListShard]:
+    by_shard: dict[int, list[Any]] = defaultdict(list)
+    for item in items:
+        by_shard[item.shard_idx].append(MemChunk(items=[item.data]))
+    return [ListShard(refs=by_shard[index]) for index in range(max(by_shard, default=-1) + 1)]
+
+
+def _dealt_out(shards: list[ListShard], count: int) -> list[ListShard]:
+    """The chunks of all shards dealt out to `count` new ones in turn."""
+    chunks = [chunk for shard in shards for chunk in shard.refs]
+    return [ListShard(refs=chunks[index::count]) for index in range(count)]
+
+
+def _scattered(results: list[TaskResult], count: int) -> list[ListShard]:
+    """Each new shard reads its own part of what all tasks wrote."""
+    everything = MemChunk(items=[path for result in results for path in result.shard])
+    return [ListShard(refs=[everything]) for _ in range(count)]

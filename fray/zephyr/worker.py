@@ -1,0 +1,92 @@
+"""What a worker's job does: shard after shard, until there are none."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from contextlib import suppress
+from functools import lru_cache
+
+import cloudpickle
+
+from fray.cluster.current import open_cluster
+from fray.cluster.storage import StorageCluster
+from fray.queue import Lease, UnknownLease
+from fray.zephyr.release import InlineRunner, ShardTask
+from fray.zephyr.run import ATTEMPTS, Run
+from fray_agents.threads import task_environ
+from fray_coordinator import outcomes
+from fray_coordinator.core import Core
+from fray_layouts.tasks import Outcome
+
+LEASE = 20.0
+"""Seconds until the shard of a worker that vanished goes to another."""
+
+IDLE = 30.0
+"""Seconds without a shard after which a worker ends: it holds memory that others could use."""
+
+
+def work(run: Run) -> None:
+    """Take shards from the execution's queue until there are none for a while."""
+    if task_environ() is os.environ:
+        signal.signal(signal.SIGTERM, lambda number, frame: _leave())
+    cluster, queue = open_cluster(run.root), run.queue()
+    while (lease := queue.pop(LEASE, wait=IDLE)) is not None:
+        _handle(cluster, run, lease.keep())
+
+
+def _leave() -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _handle(cluster: StorageCluster, run: Run, lease: Lease[tuple[str, str, int]]) -> None:
+    """Run a shard; with a result, or with what it raised last, it is done."""
+    stage, key, number = lease.item
+    try:
+        outcome = Outcome(f"{stage}/{number}", "value", data=_result(cluster, run, key, number))
+    except SystemExit:
+        lease.release(failed=False)
+        raise
+    except Exception as error:
+        if lease.delivery < ATTEMPTS:
+            lease.release()
+            return
+        outcome = Outcome(f"{stage}/{number}", "error", data=_pickled(error))
+    cluster.run(lambda core: outcomes.write(core, run.tasks, [outcome]))
+    with suppress(UnknownLease):  # another has it meanwhile, and will find the same result
+        lease.done()
+
+
+def _result(cluster: StorageCluster, run: Run, key: str, number: int) -> bytes:
+    """The pickled result and counters of a shard."""
+    result: bytes = pickle.dumps(new_runner().execute(_stage(cluster, key)[number], run.chunks, run.name))
+    return result
+
+
+def new_runner() -> InlineRunner:
+    """Runs shards in this process: it is a process of its own already, and ends with its job."""
+    return InlineRunner()
+
+
+@lru_cache(maxsize=2)
+def _stage(cluster: StorageCluster, key: str) -> list[ShardTask]:
+    tasks: list[ShardTask] = pickle.loads(cluster.run(lambda core: _read(core, key)))
+    return tasks
+
+
+async def _read(core: Core, key: str) -> bytes:
+    found = await core.store.get(key)
+    if found is None:
+        raise SystemExit(f"the stage {key} is gone: its execution has ended")
+    return found.data
+
+
+def _pickled(error: Exception) -> bytes:
+    """The exception, or one that says the same if it cannot be carried."""
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # pickling runs the users' own code, which may raise anything
+        data = pickle.dumps(RuntimeError(f"{type(error).__qualname__}: {error}"))
+    return data
