@@ -37,7 +37,7 @@ async def end_attempt(
     stored = (await core.records.update(held.key, JobRecord, decide, known=held)).stored
     if stored is None:
         return None
-    if stored.record.status == Status.PENDING and stored.record.attempt == attempt + 1:
+    if stored.record.status == Status.PENDING and stored.record.attempt > attempt:
         await index.requeued(core, stored.record, entry)
     elif entry is not None and not holds(stored.record, attempt + 1, agent):
         await index.leave(core, entry)

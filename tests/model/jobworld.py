@@ -34,7 +34,13 @@ from tests.model.explorer import Step
 SETTINGS = Settings(requeue_backoff=0.0)
 A, C = "A", "C"
 Flight = tuple[Any, ...]
-ENDS = {"success": "success", "failure": "exited", "preemption": "preempted", "stopping": "exited"}
+ENDS = {
+    "success": "success",
+    "failure": "exited",
+    "restart": "exited",
+    "preemption": "preempted",
+    "stopping": "exited",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +56,21 @@ class Rules:
     decided_again: bool = True
     holder_heeds_stop: bool = True
     burial_heeds_stop: bool = True
+    entry_outlives_restart: bool = True
+    later_entry_whoever_put_back: bool = True
 
 
 class Agent(NamedTuple):
     """An agent's process: its mode ("up", "frozen", "gone"), the attempt that it deals with, and how far that is.
 
+    `entry` is the attempt in the name of the entry that it claimed the job by, which a restart leaves as it is.
     Phases: idle, claiming, running, one of ENDS (it wants to end that way), requeued (the next entry is to be made).
     """
 
     mode: str = "up"
     attempt: int = 0
     phase: str = "idle"
+    entry: int = 0
 
 
 class World(NamedTuple):
@@ -88,7 +98,7 @@ def _last_words(w: World) -> World:
 
 
 class JobWorld:
-    """The steps of the world under `rules`. `faults`: which of crash, freeze, failure, preemption, stop may happen."""
+    """The steps of the world under `rules`. `faults`: of crash, freeze, failure, restart, preemption, stop."""
 
     def __init__(self, rules: Rules, faults: frozenset[str]) -> None:
         self.rules = rules
@@ -117,7 +127,7 @@ class JobWorld:
     def _decide_end(self, job: Job, attempt: int, agent: str, phase: str) -> Job | None:
         """The record that the holder writes at the end of its attempt; None: nothing is left to write."""
         seen = record(job) if self.rules.holder_heeds_stop else replace(record(job), stop=None)
-        ending = Ending(Exit(kind=ENDS[phase]), complete_before_stop=True)
+        ending = Ending(Exit(kind=ENDS[phase]), complete_before_stop=True, restart=phase == "restart")
         wanted = finish(seen, attempt, agent, ending, NOW, SETTINGS)
         return (
             None if isinstance(wanted, Settled) else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
@@ -221,16 +231,16 @@ class JobWorld:
             if entry != self._name(w.job.attempt):
                 continue
             if holds(record(w.job), w.job.attempt, name):
-                yield Step(
-                    f"{name} finds that it holds the job", self._is(w, name, Agent("up", w.job.attempt, "running"))
-                )
+                found = Agent("up", w.job.attempt, "running", w.job.attempt)
+                yield Step(f"{name} finds that it holds the job", self._is(w, name, found))
             elif (claimed := self._claimed(w.job, name)) is None:
                 continue
             elif name == C:
-                yield self._write(self._is(w, C, Agent("up", w.job.attempt, "running")), "C claims", claimed)
+                running = Agent("up", w.job.attempt, "running", w.job.attempt)
+                yield self._write(self._is(w, C, running), "C claims", claimed)
             else:
                 flying = w.flying | {("claim", A)}
-                claiming = Agent("up", w.job.attempt, "claiming")
+                claiming = Agent("up", w.job.attempt, "claiming", w.job.attempt)
                 yield Step("A sends a claim", self._is(w, A, claiming)._replace(flying=flying))
 
     def _resolve_claim(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
@@ -248,12 +258,12 @@ class JobWorld:
             yield Step(f"{name} reads the record: not its own any more", self._is(w, name, Agent("up")))
         if mine and w.job.stop:
             yield Step(f"{name} reads the record and stops its task", self._is(w, name, me._replace(phase="stopping")))
-        for fault in ("failure", "preemption"):
+        for fault in ("failure", "restart", "preemption"):
             if name == A and fault in w.faults:
                 after = self._is(w, name, me._replace(phase=fault))._replace(faults=w.faults - {fault})
                 yield Step(f"{name}'s task ends by {fault}", after, fault=True)
-        listed = seen.state == "live" and seen.listed == me.attempt
-        entry = self._name(me.attempt)
+        listed = seen.state == "live" and me.entry <= seen.listed <= me.attempt
+        entry = self._name(me.entry)
         if (listed or not self.rules.entry_outlives_claim) and entry in w.entries and ("delete", entry) not in w.flying:
             yield Step(f"{name} sends the delete of entry {entry}", w._replace(flying=w.flying | {("delete", entry)}))
 
@@ -264,10 +274,7 @@ class JobWorld:
             return
         wanted = self._end(w.job, me.attempt, name, me.phase)
         if wanted is None:
-            requeued = w.job.status == Status.PENDING and w.job.attempt == me.attempt + 1
-            after = me._replace(phase="requeued") if requeued else Agent("up")
-            gone = w if requeued else self._without_entry(w, self._name(me.attempt))
-            yield Step(f"{name} learns how its attempt ended", self._is(gone, name, after))
+            yield Step(f"{name} learns how its attempt ended", self._ended(w, name, me))
         elif w.job.stop and me.phase == "success" and not self.rules.decided_again:
             breaks = "a complete result was thrown away while its lease stood"
             yield Step(f"{name} is rejected because of the stop, and gives up", w, breaks=breaks)
@@ -276,11 +283,20 @@ class JobWorld:
         else:
             yield Step(f"A sends {me.phase}", w._replace(flying=w.flying | {flight}))
 
+    def _ended(self, w: World, name: str, me: Agent) -> World:
+        without_entry = self._without_entry(w, self._name(me.entry))
+        lasts = 9 if self.rules.later_entry_whoever_put_back else 1
+        if w.job.status == Status.PENDING and me.attempt < w.job.attempt <= me.attempt + lasts:
+            return self._is(w, name, me._replace(phase="requeued"))
+        if holds(record(w.job), me.attempt + 1, name):
+            kept = w if self.rules.entry_outlives_restart else without_entry
+            return self._is(kept, name, me._replace(phase="running", attempt=me.attempt + 1))
+        return self._is(without_entry, name, Agent("up"))
+
     def _enter_next(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
-        later = self._name(me.attempt + 1)
-        moved_on = w.job.over or w.job.attempt > me.attempt + 1 or w.job.status != Status.PENDING
-        if later in w.entries or moved_on:
-            cleaned = w if later == self._name(me.attempt) else self._without_entry(w, self._name(me.attempt))
+        later = self._name(w.job.attempt)
+        if later in w.entries or w.job.status != Status.PENDING:
+            cleaned = w if later == self._name(me.entry) else self._without_entry(w, self._name(me.entry))
             yield Step(f"{name} knows the next entry to exist", self._is(cleaned, name, Agent("up")))
         elif ("create", later) not in w.flying:
             yield Step(f"{name} sends the creation of entry {later}", w._replace(flying=w.flying | {("create", later)}))

@@ -1,0 +1,38 @@
+"""Restarts in place: a failed actor's next attempt by its holder, against stop, death and burial."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.explorer import Found, explore
+from tests.model.jobworld import JobWorld, Rules
+
+
+def explored(rules: Rules, *faults: str) -> Found:
+    world = JobWorld(rules, frozenset(faults))
+    return explore(world.start, world.steps, world.good)
+
+
+@pytest.mark.parametrize("other", ["crash", "freeze", "stop", "preemption"])
+def test_no_restarted_job_is_lost_and_no_invariant_breaks(other: str) -> None:
+    found = explored(Rules(), "restart", other)
+    assert found.holes == {}
+    assert found.states > 1_000, "the model lost its interleavings"
+
+
+@pytest.mark.slow
+def test_nor_with_a_stop_besides() -> None:
+    assert explored(Rules(), "restart", "crash", "stop").holes == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault", "hole"),
+    [
+        ("entry_outlives_restart", "crash", "stuck"),
+        pytest.param("later_entry_whoever_put_back", "freeze", "stuck", marks=pytest.mark.slow),
+        ("holder_heeds_stop", "stop", "a later attempt came after an acknowledged stop"),
+        ("burial_repeated", "crash", "stuck"),
+    ],
+)
+def test_without_the_rule_it_is(rule: str, fault: str, hole: str) -> None:
+    assert hole in explored(Rules(**{rule: False}), "restart", fault).holes
