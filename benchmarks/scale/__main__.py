@@ -31,7 +31,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The figures of one scenario."""
     size = Size(options.agents, options.jobs, options.seconds, options.submitters)
     loop = ManyTimersLoop()
-    storage = Storage(SERVICES[options.service], LoopClock(loop), options.seed, options.share)
+    storage = Storage(SERVICES[options.service], LoopClock(loop), options.seed, options.grown)
     began, cpu = time.monotonic(), time.process_time()
     gc.set_threshold(100_000, 50, 50)
     with tempfile.TemporaryDirectory(prefix="fray-scale-") as folder, hosts_apart():
@@ -48,7 +48,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "bench": "scale",
         "scenario": name,
         "service": options.service,
-        "share_of_limits": options.share,
+        "grown": options.grown,
         "agents": size.agents,
         "slots": options.slots,
         "task_seconds": options.task,
@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--task", type=float, default=30.0, help="mean seconds of a task")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long the idle fleet is looked at")
     parser.add_argument("--submitters", type=int, default=10)
-    parser.add_argument("--share", type=float, default=1.0, help="of the service's limits, for a smaller fleet")
+    parser.add_argument("--grown", type=float, default=1.0, help="times a new bucket's rates: one under load for long")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     for name in options.scenario:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,19 +68,19 @@ async def burst(fleet: Fleet, size: Size) -> dict[str, Any]:
     await fleet.clock.sleep(CALM)
     fleet.storage.forget()
     begun = fleet.clock.boottime()
-    share = size.jobs // size.submitters
+    each = size.jobs // size.submitters
     cores = [(await fleet.core())[0] for _ in range(size.submitters)]
-    failed = await asyncio.gather(*(_submit_within_a_minute(core, share) for core in cores))
+    failed = await asyncio.gather(*(_submit_within_a_minute(core, each) for core in cores))
     took = fleet.clock.boottime() - begun
     finished = len(fleet.storage.commits)
     return {
-        "jobs": size.submitters * share,
+        "jobs": size.submitters * each,
         "finished_meanwhile": finished,
         "submitters": size.submitters,
         "submitted_seconds": round(took, 1),
         "failed_submissions": sum(failed),
         "first_end_after": round(fleet.storage.commits[0] - begun, 1) if fleet.storage.commits else None,
-        "requests_per_job": traffic.totals(fleet.storage, size.submitters * share),
+        "requests_per_job": traffic.totals(fleet.storage, size.submitters * each),
         **traffic.figures(fleet.storage, begun, fleet.clock.boottime()),
     }
 
@@ -130,10 +131,15 @@ SCENARIOS = {"drain": drain, "burst": burst, "idle": idle, "deaths": deaths}
 
 
 async def _all_ended(fleet: Fleet, jobs: int, patience: float) -> int:
-    deadline = fleet.clock.boottime() + patience
-    while len(fleet.storage.commits) < jobs and fleet.clock.boottime() < deadline:
+    """Wait for all jobs to end, telling on stderr each virtual minute how far they are; how many have ended."""
+    begun = fleet.clock.boottime()
+    told = begun
+    while (ended := len(fleet.storage.commits)) < jobs and fleet.clock.boottime() < begun + patience:
+        if fleet.clock.boottime() >= told + 60.0:
+            told = fleet.clock.boottime()
+            print(f"{told:.0f} s: {ended} of {jobs} jobs ended; claims {fleet.claims()}", file=sys.stderr, flush=True)
         await fleet.clock.sleep(1.0)
-    return len(fleet.storage.commits)
+    return ended
 
 
 async def _submit_within_a_minute(core: Core, jobs: int) -> int:

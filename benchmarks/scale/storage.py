@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import islice, takewhile
+from itertools import islice
 
 from sortedcontainers import SortedList
 
@@ -35,8 +35,8 @@ class ManyContents(Contents):
 
     def keys(self, prefix: str, after: str | None) -> Iterator[str]:
         behind = after is not None and after >= prefix
-        found = self._sorted.irange(after if behind else prefix, inclusive=(not behind, True))
-        return takewhile(lambda key: key.startswith(prefix), found)
+        end = f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}" if prefix else None
+        return iter(self._sorted.irange(after if behind else prefix, end, inclusive=(not behind, False)))
 
 
 class Rate:
@@ -78,14 +78,14 @@ class Storage:
         deaths: when each agent was declared dead, by key.
     """
 
-    def __init__(self, service: Service, clock: LoopClock, seed: int, share: float = 1.0) -> None:
+    def __init__(self, service: Service, clock: LoopClock, seed: int, grown: float = 1.0) -> None:
         self.service = service
         self.contents = ManyContents()
         self.asked: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         self.throttled: Counter[tuple[str, str]] = Counter()
         self.commits: list[float] = []
         self.deaths: dict[str, float] = {}
-        self._share = share
+        self._grown = grown
         self.clock = clock
         self._chance = random.Random(seed)
         self._rates: dict[tuple[str, bool], Rate] = {}
@@ -125,7 +125,7 @@ class Storage:
 
     def first_rates(self) -> dict[str, float]:
         """What one group of names was served at first."""
-        return {"writes": self.service.writes * self._share, "reads": self.service.reads * self._share}
+        return {"writes": self.service.writes * self._grown, "reads": self.service.reads * self._grown}
 
     def forget(self) -> None:
         """Begin to count anew."""
@@ -137,7 +137,7 @@ class Storage:
         group = (prefix if service.by_prefix else "", writes)
         if group not in self._rates:
             rate = service.writes if writes else service.reads
-            self._rates[group] = Rate(rate * self._share, service.doubling)
+            self._rates[group] = Rate(rate * self._grown, service.doubling)
         return self._rates[group]
 
 

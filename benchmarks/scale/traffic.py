@@ -29,12 +29,12 @@ def figures(storage: Storage, begin: float, end: float) -> dict[str, Any]:
     }
 
 
-def totals(storage: Storage, share: float) -> dict[str, float]:
-    """Requests that were served, by class, divided by `share`."""
+def totals(storage: Storage, times: float) -> dict[str, float]:
+    """Requests that were served, by class, divided by `times`."""
     served: Counter[str] = Counter()
     for (prefix, kind), counts in storage.asked.items():
         served[kind] += sum(counts.values()) - storage.throttled[prefix, kind]
-    return {kind: round(count / share, 2) for kind, count in sorted(served.items())}
+    return {kind: round(count / times, 2) for kind, count in sorted(served.items())}
 
 
 def dollars(storage: Storage, times: float) -> dict[str, float]:
