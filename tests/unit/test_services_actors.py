@@ -1,0 +1,441 @@
+"""Names, endpoints, keys and checkpoints through the store, with requests that race, fail and land late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator import endpoints, index, keys, naming
+from fray_coordinator.checkpoints import open_log
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.errors import Fenced, NameTaken, StoreUnavailable, Superseded
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.stopping import stop
+from fray_coordinator.store.api import ABSENT
+from fray_coordinator.submit import submit
+from fray_layouts.names import Checkpoints, Endpoint, JobId, Names
+from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+from tests.support.participants import join, launch, passes
+from tests.support.virtual import Cluster, run
+
+
+def endpoint(job: str = "", attempt: int = 1, incarnation: int = 1, **fields: Any) -> EndpointRecord:
+    usual = EndpointRecord(namespace="ns", name="a", actor_id="a", nonce=f"n{attempt}", address="host:1")
+    return replace(usual, job=job, attempt=attempt, incarnation=incarnation, **fields)
+
+
+async def actor(core: Core, **spec: Any) -> JobRecord:
+    """A job that waits, by whose name an actor is held."""
+    wanted: dict[str, Any] = {"name": "actor", "actor": True, "max_retries_failure": 9, **spec}
+    return await launch(core, **wanted)
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_goes_to_one_of_many_who_take_it_at_once_and_the_others_find_it() -> None:
+    async def main(cluster: Cluster) -> None:
+        cores = [await cluster.core() for _ in range(8)]
+        jobs = [await actor(core) for core in cores]
+        takings = [naming.take(c, "ns", "actor", "a", j.id, exist_ok=True) for c, j in zip(cores, jobs, strict=True)]
+        found = await asyncio.gather(*takings)
+        assert len({(name.job, name.incarnation) for name in found}) == 1
+        assert found[0].incarnation == 1
+
+    run(main)
+
+
+def test_a_name_that_somebody_has_is_refused_and_named() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        first, second = await actor(core), await actor(core)
+        await naming.take(core, "ns", "actor", "a", first.id)
+        assert (await naming.take(core, "ns", "actor", "a", first.id)).incarnation == 1, "the same call again"
+        with pytest.raises(NameTaken, match=first.id):
+            await naming.take(core, "ns", "actor", "a", second.id)
+        await naming.take(core, "other", "actor", "a", second.id)
+
+    run(main)
+
+
+def test_the_name_of_a_job_that_ended_is_free_and_its_incarnation_grows() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        first, second = await actor(core), await actor(core)
+        await naming.take(core, "ns", "actor", "a", first.id)
+        await stop(core, first.id, "enough")
+        assert await naming.living(core, "ns", "actor", "a") is None
+        taken = await naming.take(core, "ns", "actor", "a", second.id)
+        assert (taken.job, taken.incarnation) == (second.id, 2)
+        assert await naming.living(core, "ns", "actor", "a") == taken
+
+    run(main)
+
+
+def test_a_name_whose_creator_died_is_free_after_a_minute_and_nobody_is_sent_to_it_before() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        await naming.take(core, "ns", "actor", "a", JobId.fresh("actor", core.now(), "zzzzzz"))
+        mine, began = await actor(core), core.now()
+        taken = await naming.take(core, "ns", "actor", "a", mine.id, exist_ok=True)
+        assert (taken.job, taken.incarnation) == (mine.id, 2)
+        assert core.now() - began == pytest.approx(60, abs=3)
+
+    run(main)
+
+
+def test_a_name_is_found_as_soon_as_its_job_has_come() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, other = await cluster.core(), await cluster.core()
+        job_id = JobId.fresh("actor", core.now(), core.chance.token())
+        await naming.take(core, "ns", "actor", "a", job_id)
+        search = asyncio.create_task(naming.take(other, "ns", "actor", "a", "actor-mine", exist_ok=True))
+        await asyncio.sleep(5)
+        assert not search.done()
+        spec = (await actor(other)).spec
+        (done,) = await submit(core, [spec], ids=[job_id])
+        assert done.job.id == job_id
+        assert (await search).job == job_id
+
+    run(main)
+
+
+def test_what_needs_no_job_is_held_until_it_is_given_up() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        first = await naming.take(core, "ns", "queue", "q", "", exist_ok=True)
+        await asyncio.sleep(1e6)
+        assert await naming.take(core, "ns", "queue", "q", "", exist_ok=True) == first
+        await naming.free(core, "ns", "queue", "q", first.incarnation)
+        again = await naming.take(core, "ns", "queue", "q", "")
+        assert again.incarnation == 2
+        await naming.free(core, "ns", "queue", "q", first.incarnation)
+        assert await naming.living(core, "ns", "queue", "q") == again
+
+    run(main)
+
+
+# --- endpoints ---------------------------------------------------------------------------------------------------
+
+
+async def named(cluster: Cluster) -> tuple[Core, JobRecord]:
+    core = await cluster.core()
+    job = await actor(core)
+    await naming.take(core, "ns", "actor", "a", job.id)
+    return core, job
+
+
+def test_a_later_attempt_replaces_the_endpoint_and_an_earlier_one_that_wakes_is_told_to_end() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, job = await named(cluster)
+        await endpoints.publish(core, endpoint(job.id, 1), singleton=True)
+        await endpoints.publish(core, endpoint(job.id, 2), singleton=True)
+        with pytest.raises(Superseded):
+            await endpoints.publish(core, endpoint(job.id, 1), singleton=True)
+        (found,) = await endpoints.lookup(core, "ns", "a")
+        assert (found.attempt, found.nonce) == (2, "n2")
+
+    run(main)
+
+
+def test_one_that_froze_between_its_reads_and_its_writes_does_not_publish_over_a_later_one() -> None:
+    for stops_before in (("put", "names/"), ("put", "actors/")):
+
+        async def main(cluster: Cluster, at: tuple[str, str] = stops_before) -> None:
+            core, job = await named(cluster)
+            frozen = await cluster.core()
+
+            async def meanwhile() -> None:
+                await endpoints.publish(core, endpoint(job.id, 2), singleton=True)
+
+            cluster.ways[-1].before[at] = meanwhile
+            with pytest.raises(Superseded):
+                await endpoints.publish(frozen, endpoint(job.id, 1), singleton=True)
+            (found,) = await endpoints.lookup(core, "ns", "a")
+            assert found.attempt == 2
+
+        run(main)
+
+
+def test_the_old_incarnation_is_told_to_end_and_the_new_one_is_found_alone() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, job = await named(cluster)
+        await endpoints.publish(core, endpoint(job.id, 1), singleton=True)
+        await stop(core, job.id, "enough")
+        after = await actor(core)
+        name = await naming.take(core, "ns", "actor", "a", after.id)
+        later = endpoint(after.id, 1, name.incarnation, actor_id="b")
+        await endpoints.publish(core, later, singleton=True)
+        with pytest.raises(Superseded):
+            await endpoints.publish(core, endpoint(job.id, 2), singleton=True)
+        assert [found.actor_id for found in await endpoints.lookup(core, "ns", "a")] == ["b"]
+
+    run(main)
+
+
+def test_one_without_the_name_does_not_publish() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        with pytest.raises(Superseded):
+            await endpoints.publish(core, endpoint("j-1"), singleton=True)
+        assert await endpoints.lookup(core, "ns", "a") == []
+
+    run(main)
+
+
+def test_members_of_a_pool_publish_beside_one_another_and_are_looked_up_by_what_changed() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        members = [endpoint(f"j-{n}", actor_id=f"m{n}") for n in range(50)]
+        await asyncio.gather(*(endpoints.publish(core, member, singleton=False) for member in members))
+        view = endpoints.Lookup(core, "ns", "a")
+        assert len(await view.look()) == 50
+        asked = cluster.ways[0].asked
+        asked.clear()
+        await endpoints.publish(core, replace(members[7], attempt=2), singleton=False)
+        asked.clear()
+        assert sorted(found.attempt for found in await view.look())[-2:] == [1, 2]
+        assert [verb for verb, _ in asked] == ["list", "get"]
+        await endpoints.withdraw(core, members[3])
+        assert len(await view.look()) == 49
+
+    run(main)
+
+
+def test_a_server_withdraws_only_what_it_published() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        old, new = endpoint("j-1", 1), endpoint("j-1", 2)
+        await endpoints.publish(core, old, singleton=False)
+        await endpoints.publish(core, new, singleton=False)
+        await endpoints.withdraw(core, old)
+        assert [found.attempt for found in await endpoints.lookup(core, "ns", "a")] == [2]
+        await endpoints.withdraw(core, new)
+        assert await endpoints.lookup(core, "ns", "a") == []
+
+    run(main)
+
+
+def test_an_agent_removes_what_its_task_published_and_nothing_else() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        job = replace(await actor(core), attempt=2)
+        later = endpoint(job.id, 3, actor_id="later")
+        other = endpoint("other-1", 1, actor_id="other")
+        mine = endpoint(job.id, 2, actor_id="mine")
+        for one in (later, other, mine):
+            await endpoints.publish(core, one, singleton=False)
+        named_keys = [Endpoint("ns", "a", one.actor_id).key() for one in (later, other, mine)]
+        await endpoints.withdraw_all(core, [*named_keys, f"jobs/{job.id}.json", "../x", ""], job)
+        left = await endpoints.lookup(core, "ns", "a")
+        assert [found.actor_id for found in left] == ["later", "other"]
+        assert cluster.keys("jobs/") == [f"jobs/{job.id}.json"]
+
+    run(main)
+
+
+def test_the_repair_removes_endpoints_of_jobs_that_do_not_run_again_and_again() -> None:
+    async def main(cluster: Cluster) -> None:
+        hand = await join(cluster, "agent")
+        core = hand.core
+        beating = asyncio.create_task(hand.beat_for_ever())
+        alive = await actor(core, name="alive")
+        await index.leave(core, entry_of((await hand.claim()).record))
+        gone = await actor(core, name="gone")
+        held = await hand.claim()
+        for job in (alive, gone):
+            await endpoints.publish(core, endpoint(job.id, 1, actor_id=job.id), singleton=False)
+        coordinator = Pass(await cluster.core(), "p")
+        await hand.end(held, kind="exited")
+        settings = core.settings
+        await passes(coordinator, 2 * settings.repair_interval)
+        assert [found.job for found in await endpoints.lookup(core, "ns", "a")] == [alive.id]
+        await endpoints.publish(core, endpoint(gone.id, 1, actor_id=gone.id), singleton=False)  # its write landed late
+        await passes(coordinator, 2 * settings.repair_interval)
+        assert [found.job for found in await endpoints.lookup(core, "ns", "a")] == [alive.id]
+        beating.cancel()
+
+    run(main)
+
+
+def test_the_repair_keeps_the_endpoint_of_a_program_that_writes_it_and_not_of_one_that_died() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        coordinator = Pass(core, "p")
+        for hour in range(60):
+            if hour % 20 == 0:
+                await endpoints.publish(core, endpoint(actor_id="alive"), singleton=False)
+            if hour == 0:
+                await endpoints.publish(core, endpoint(actor_id="dead"), singleton=False)
+            await coordinator.repair.run([])
+            await asyncio.sleep(3600)
+        assert [found.actor_id for found in await endpoints.lookup(core, "ns", "a")] == ["alive"]
+
+    run(main)
+
+
+def test_all_endpoints_are_listed_and_a_broken_one_is_told() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        await endpoints.publish(core, endpoint("j-1"), singleton=False)
+        await core.store.put("actors/ns/b/broken.json", b"{", ABSENT)
+        problems: dict[str, str] = {}
+        assert [found.job for found in await endpoints.all_endpoints(core, problems)] == ["j-1"]
+        assert list(problems) == ["actors/ns/b/broken.json"]
+
+    run(main)
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+def test_all_who_ask_for_the_keys_at_once_get_the_same() -> None:
+    async def main(cluster: Cluster) -> None:
+        cores = [await cluster.core() for _ in range(5)]
+        found = await asyncio.gather(*(keys.rpc_keys(core) for core in cores))
+        assert all(one == found[0] for one in found)
+        ((_, secret),) = found[0]
+        assert len(secret) == 32
+        await keys.rotate(cores[0])
+        rotated = await keys.rpc_keys(cores[1])
+        assert rotated[1:] == found[0]
+        assert rotated[0] not in found[0]
+
+    run(main)
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_goes_on_from_the_last_checkpoint_and_shuts_the_earlier_one_out() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, other = await cluster.core(), await cluster.core()
+        state, first = await open_log(core, "a-1", "a", 1)
+        assert state is None
+        await first.write(b"one")
+        await first.write(b"two")
+        state, second = await open_log(other, "a-1", "a", 2)
+        assert state == b"two"
+        with pytest.raises(Fenced):
+            await first.write(b"three")
+        with pytest.raises(Fenced):
+            await open_log(core, "a-1", "a", 1)
+        await second.write(b"drei")
+        assert (await open_log(core, "a-1", "a", 3))[0] == b"drei"
+
+    run(main)
+
+
+def test_an_empty_state_is_a_state() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        _, log = await open_log(core, "a-1", "a", 1)
+        await log.write(b"")
+        assert (await open_log(core, "a-1", "a", 2))[0] == b""
+        assert (await open_log(core, "a-1", "b", 1))[0] is None, "another actor of the job"
+
+    run(main)
+
+
+def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing() -> None:
+    """The number below a fence is free again once it was collected: only the listing tells."""
+
+    async def main(cluster: Cluster) -> None:
+        core, other = await cluster.core(), await cluster.core()
+        _, old = await open_log(core, "a-1", "a", 1)
+
+        async def meanwhile() -> None:
+            _, new = await open_log(other, "a-1", "a", 2)
+            await new.write(b"new")
+            await new.write(b"newer")
+
+        cluster.ways[0].before["put", Checkpoints.prefix("a-1", "a")] = meanwhile
+        with pytest.raises(Fenced):
+            await old.write(b"old")
+        assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
+
+    run(main)
+
+
+def test_what_a_new_attempt_reads_while_the_old_one_collects_is_found_all_the_same() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, other = await cluster.core(), await cluster.core()
+        _, old = await open_log(core, "a-1", "a", 1)
+        await old.write(b"one")
+
+        async def meanwhile() -> None:
+            await old.write(b"two")
+
+        cluster.ways[1].before["get", Checkpoints.prefix("a-1", "a")] = meanwhile
+        assert (await open_log(other, "a-1", "a", 2))[0] == b"two"
+
+    run(main)
+
+
+def test_a_checkpoint_without_an_answer_is_written_again_or_found() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        _, log = await open_log(core, "a-1", "a", 1)
+        way = cluster.ways[0]
+
+        async def lost() -> None:
+            """The write lands, and nobody hears of it."""
+            body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
+            await way._backend.put(Checkpoints.key("a-1", "a", log.last.number + 1), body, ABSENT)
+            way.cut = True
+
+        way.before["put", Checkpoints.prefix("a-1", "a")] = lost
+        with pytest.raises(StoreUnavailable):
+            await log.write(b"one")
+        way.cut = False
+        await log.write(b"one and two")
+        assert (await open_log(core, "a-1", "a", 2))[0] == b"one and two"
+
+    run(main)
+
+
+def test_old_checkpoints_are_collected_and_the_rest_goes_with_the_job() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        job = await actor(core)
+        for attempt in (1, 2):
+            _, log = await open_log(core, job.id, "a", attempt)
+            for number in range(20):
+                await log.write(bytes([number]))
+            assert len(cluster.keys(Checkpoints.prefix(job.id, "a"))) <= 2
+        await stop(core, job.id, "enough")
+        await asyncio.sleep(core.settings.retention + 1)
+        await Pass(core, "p").repair.run([])
+        assert cluster.keys(f"jobs/{job.id}") == []
+        assert cluster.keys("work/") == []
+
+    run(main)
+
+
+def test_a_checkpoint_costs_a_write_and_a_list() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        _, log = await open_log(core, "a-1", "a", 1)
+        await log.write(b"x")
+        asked = cluster.ways[0].asked
+        asked.clear()
+        await log.write(b"y")
+        assert sorted(verb for verb, _ in asked) == ["delete", "list", "put"]
+
+    run(main)
+
+
+def test_the_name_says_which_attempt_serves() -> None:
+    async def main(cluster: Cluster) -> NameRecord | None:
+        core, job = await named(cluster)
+        await endpoints.publish(core, endpoint(job.id, 4), singleton=True)
+        assert cluster.keys("names/") == [Names.key("ns", "actor", "a")]
+        return await naming.read(core, "ns", "actor", "a")
+
+    found = run(main)
+    assert found is not None
+    assert (found.incarnation, found.attempt) == (1, 4)
