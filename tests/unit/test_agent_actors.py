@@ -1,0 +1,278 @@
+"""An agent with actors: restarts in place, the end of trust, and what a task leaves published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray_agents.agent import Agent, AgentOptions
+from fray_agents.environment import note_endpoint
+from fray_agents.reach import Reach
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import TaskSpec
+from fray_coordinator import endpoints, mail
+from fray_coordinator.core import Core
+from fray_coordinator.lookup import live_in, read_agents, why_waiting
+from fray_coordinator.stopping import stop
+from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_layouts.records import EndpointRecord, JobRecord, Resources
+from tests.support.agents import eventually
+from tests.support.faketask import FakeTask
+from tests.support.participants import agent_now, job_now, launch
+from tests.support.virtual import Cluster, run
+
+HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+
+
+@dataclass
+class Stage:
+    """An agent in virtual time whose tasks run until the test ends them."""
+
+    core: Core
+    agent: Agent
+    folder: Path
+    tasks: list[FakeTask] = field(default_factory=list)
+    specs: list[TaskSpec] = field(default_factory=list)
+
+    async def start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        spec.directory.mkdir(parents=True, exist_ok=True)
+        self.tasks.append(FakeTask(spec, self.folder, 1e9, b"", None))
+        self.tasks[-1].set_deadline(deadline)
+        self.specs.append(spec)
+        return self.tasks[-1]
+
+    async def started(self, count: int) -> FakeTask:
+        """The task that was started as the `count`-th, once it is."""
+
+        async def look() -> FakeTask | None:
+            return self.tasks[count - 1] if len(self.tasks) >= count else None
+
+        return await eventually(look)
+
+    def crash(self, task: FakeTask) -> None:
+        task._end("exited")
+
+
+def staged(
+    tmp_path: Path, main: Callable[[Cluster, Stage], Awaitable[None]], local: bool = True, **options: Any
+) -> None:
+    """Run `main` beside an agent."""
+
+    async def play(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local)
+        stages: list[Stage] = []
+
+        async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+            return await stages[0].start(spec, deadline, lock_fd)
+
+        wanted = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start, **options)
+        stages.append(Stage(user, Agent(core, wanted), tmp_path))
+        running = asyncio.create_task(stages[0].agent.run())
+        await main(cluster, stages[0])
+        running.cancel()
+        for task in stages[0].tasks:
+            task.kill()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(play)
+
+
+async def actor(core: Core, **spec: Any) -> JobRecord:
+    wanted: dict[str, Any] = {"actor": True, "max_retries_failure": 5, **spec}
+    return await launch(core, **wanted)
+
+
+def test_a_crashed_actor_is_started_again_within_two_seconds_and_its_lease_stays(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core)
+        for count in range(1, 5):
+            task = await stage.started(count)
+            crashed_at = cluster.clock.boottime()
+            stage.crash(task)
+            await stage.started(count + 1)
+            assert cluster.clock.boottime() - crashed_at < 2.0
+        now = await job_now(stage.core, job.id)
+        assert (now.status, now.attempt, now.failures, now.preemptions) == ("running", 5, 4, 0)
+        assert now.lease is not None
+        assert now.lease.agent == stage.agent.id
+        assert [past.attempt for past in now.history] == [1, 2, 3, 4]
+        assert [spec.env["FRAY_ATTEMPT"] for spec in stage.specs] == ["1", "2", "3", "4", "5"]
+        await asyncio.sleep(10)
+        listed = (await agent_now(stage.core, stage.agent.id)).holdings[job.id]
+        assert (listed.attempt, listed.phase) == (5, "running")
+        assert cluster.keys("pending/") == []
+
+    staged(tmp_path, main)
+
+
+def test_when_its_budget_is_spent_it_fails(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core, max_retries_failure=1)
+        stage.crash(await stage.started(1))
+        stage.crash(await stage.started(2))
+        await asyncio.sleep(5)
+        assert (await job_now(stage.core, job.id)).status == "failed"
+        assert (await agent_now(stage.core, stage.agent.id)).holdings == {}
+
+    staged(tmp_path, main)
+
+
+def test_a_job_that_is_no_actor_goes_back_to_the_index(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await launch(stage.core, max_retries_failure=1)
+        stage.crash(await stage.started(1))
+        await asyncio.sleep(0.5)
+        now = await job_now(stage.core, job.id)
+        assert (now.status, now.attempt, now.lease) == ("pending", 2, None)
+
+    staged(tmp_path, main)
+
+
+def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(tmp_path: Path) -> None:
+    """Its agent may die before anybody else knows that it holds the job."""
+
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        await asyncio.sleep(0.1)
+        crashed: list[list[str]] = []
+
+        async def before_the_beat() -> None:
+            stage.crash(await stage.started(1))
+            await stage.started(2)
+            crashed.append(cluster.keys("pending/"))
+
+        cluster.ways[1].before["put", Agents.prefix] = before_the_beat
+        job = await actor(stage.core)
+        await asyncio.sleep(10)
+        assert [len(keys) for keys in crashed] == [1]
+        assert cluster.keys("pending/") == []
+        assert (await job_now(stage.core, job.id)).attempt == 2
+
+    staged(tmp_path, main)
+
+
+def test_a_stopped_actor_is_not_restarted_even_if_it_crashes_before_its_agent_hears_of_it(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core)
+        task = await stage.started(1)
+        cluster.ways[1].before["put", Jobs.key(job.id)] = lambda: stop(stage.core, job.id, "enough")
+        stage.crash(task)
+        await asyncio.sleep(5)
+        assert (await job_now(stage.core, job.id)).status == "stopped"
+        assert len(stage.tasks) == 1
+
+    staged(tmp_path, main)
+
+
+def test_an_agent_that_is_told_to_leave_while_an_actor_waits_for_its_restart_gives_it_back(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core)
+        for count in range(1, 5):
+            stage.crash(await stage.started(count))
+        await eventually(lambda: runs_at(stage.core, job.id, 5))
+        stage.agent.terminate()
+        await asyncio.sleep(5)
+        now = await job_now(stage.core, job.id)
+        assert (now.status, now.attempt, len(stage.tasks)) == ("pending", 6, 4)
+        assert now.history[-1].exit.kind == "preempted"
+
+    staged(tmp_path, main)
+
+
+async def runs_at(core: Core, job_id: str, attempt: int) -> bool:
+    return (await job_now(core, job_id)).attempt == attempt
+
+
+def test_a_draining_agent_leaves_the_restart_to_others(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core)
+        task = await stage.started(1)
+        await mail.drain(stage.core, stage.agent.id)
+        await asyncio.sleep(10)
+        stage.crash(task)
+        await asyncio.sleep(5)
+        now = await job_now(stage.core, job.id)
+        assert (now.status, now.attempt) == ("pending", 2)
+
+    staged(tmp_path, main)
+
+
+def test_an_actor_ends_with_the_trust_in_its_lease_and_other_tasks_go_on(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        await actor(stage.core)
+        await stage.started(1)
+        await launch(stage.core)
+        await stage.started(2)
+        await asyncio.sleep(30)
+        cluster.cut()
+        cut_at = cluster.clock.boottime()
+        await asyncio.sleep(100)
+        serving, working = stage.tasks
+        assert serving.deadline <= cut_at + 15
+        assert working.deadline > cut_at + 100
+        cluster.cut(False)
+
+    staged(tmp_path, main, local=False)
+
+
+def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_next_attempt_publishes(tmp_path: Path) -> None:
+    def published(job: str, attempt: int) -> EndpointRecord:
+        return EndpointRecord(
+            namespace="ns", name="a", actor_id="a", job=job, attempt=attempt, nonce=f"n{attempt}", address="host:1"
+        )
+
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core)
+        for attempt in (1, 2):
+            task = await stage.started(attempt)
+            note_endpoint(str(stage.specs[-1].directory), Endpoint("ns", "a", "a").key())
+            await endpoints.publish(stage.core, published(job.id, attempt), singleton=False)
+            (found,) = await endpoints.lookup(stage.core, "ns", "a")
+            assert found.attempt == attempt
+            stage.crash(task)
+            await stage.started(attempt + 1)
+            assert await endpoints.lookup(stage.core, "ns", "a") == []
+
+    staged(tmp_path, main)
+
+
+def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        serving, working = await actor(stage.core), await launch(stage.core)
+        await stage.started(1)
+        await asyncio.sleep(30)
+        assert (await job_now(stage.core, working.id)).status == "running"
+        waiting = await job_now(stage.core, serving.id)
+        assert waiting.status == "pending"
+        live = live_in(await read_agents(stage.core, {}), "default", stage.core.now())
+        (why,) = why_waiting(waiting, live, stage.core.now())
+        assert "accepts connections" in why
+
+    staged(tmp_path, main, reach=Reach(inbound=False))
+
+
+@pytest.mark.parametrize(
+    ("reach", "bind", "advertise"),
+    [
+        (Reach(), "127.0.0.1", "127.0.0.1"),
+        (Reach(bind="10.0.0.7"), "10.0.0.7", "10.0.0.7"),
+        (Reach(bind="0.0.0.0", advertise="host.example"), "0.0.0.0", "host.example"),
+        (Reach(bind="0.0.0.0"), "0.0.0.0", "127.0.0.1"),
+    ],
+)
+def test_tasks_learn_where_to_listen_and_what_to_advertise(
+    tmp_path: Path, reach: Reach, bind: str, advertise: str
+) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        await actor(stage.core)
+        await stage.started(1)
+        env = stage.specs[0].env
+        assert (env["FRAY_BIND_HOST"], env["FRAY_ADVERTISE_HOST"]) == (bind, advertise)
+        record = await agent_now(stage.core, stage.agent.id)
+        assert (record.bind, record.advertise, record.inbound) == (bind, advertise, True)
+
+    staged(tmp_path, main, reach=reach)
