@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextvars
-import functools
-import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -58,65 +54,3 @@ def settle(actor: CurrentActor, owns_process: bool) -> None:
     _current.set(actor)
     if owns_process:
         _of_process = actor
-
-
-class InContext:
-    """Stands before an actor: its methods run with the variables of `context`.
-
-    The threads that serve calls belong to no job; the current actor and the task's environment are such variables.
-    """
-
-    def __init__(self, target: Any, context: contextvars.Context) -> None:
-        self._target = target
-        self._context = context
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        return _within(self._context, found) if callable(found) else found
-
-
-def _within(context: contextvars.Context, method: Callable[..., Any]) -> Callable[..., Any]:
-    if inspect.isasyncgenfunction(method):
-
-        @functools.wraps(method)
-        async def yielding_async(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            _adopt(context)
-            async for item in method(*args, **kwargs):
-                yield item
-
-        return yielding_async
-    if inspect.iscoroutinefunction(method):
-
-        @functools.wraps(method)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            _adopt(context)
-            return await method(*args, **kwargs)
-
-        return awaited
-    if inspect.isgeneratorfunction(method):
-
-        @functools.wraps(method)
-        def yielding(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            own = context.copy()
-            items = method(*args, **kwargs)
-            try:
-                yield from iter(lambda: own.run(next, items, _END), _END)
-            finally:
-                own.run(items.close)
-
-        return yielding
-
-    @functools.wraps(method)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return context.copy().run(method, *args, **kwargs)
-
-    return called
-
-
-_END: Any = object()
-
-
-def _adopt(context: contextvars.Context) -> None:
-    """Take over another context's values; a task of an event loop has a context of its own."""
-    for variable, value in context.items():
-        variable.set(value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fray.actor.address import Address
 from fray.actor.config import told
-from fray.actor.current import CurrentActor, InContext, settle
+from fray.actor.current import CurrentActor, settle
 from fray.actor.durable import Durable, restore
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
@@ -56,9 +56,7 @@ def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, co
     on_stop(stop)
     settle(actor, owns_process=task_environ() is os.environ)
     instance, journal = _made(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
-    server = _serve(
-        cluster, InContext(instance, contextvars.copy_context()), told(cls, config), address, config, journal
-    )
+    server = _serve(cluster, instance, told(cls, config), address, config, journal)
     actor.shutdown_event.wait()
     server.shutdown(_FLUSH)
     if actor.failure is not None:
@@ -79,7 +77,7 @@ def _made(
 
 def _serve(
     cluster: StorageCluster,
-    target: InContext,
+    instance: Any,
     metadata: Mapping[str, Any],
     address: Address,
     config: ActorConfig,
@@ -88,7 +86,7 @@ def _serve(
     server = ActorServer(cluster)
     server.register(
         address.name,
-        target,
+        instance,
         metadata,
         max_concurrency=config.max_concurrency,
         actor_id=address.actor_id,
@@ -137,5 +135,5 @@ def host(
     context = contextvars.copy_context()
     context.run(settle, current, False)
     instance = context.run(cls, *args, **kwargs)
-    server = _serve(cluster, InContext(instance, context), told(cls, config), address, config)
+    server = context.run(_serve, cluster, instance, told(cls, config), address, config)
     return HostedActor(current.handle, current, server)

@@ -8,6 +8,7 @@ if that does no harm (`config.may_repeat`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from fray.actor.address import Address, find
 from fray.actor.config import may_repeat
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.rpc.endpoint import target_of
-from fray.rpc.future import ActorFuture, Lane, is_lost
+from fray.rpc.future import GONE, ActorFuture, Lane, is_lost
 from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import CallId, Channel, ConnectionLost, connect
 from fray_agents.rpc.calls import NEW, packed_call
@@ -67,7 +68,7 @@ class Errand:
 class NotSent:
     """Stands for a call that is not on its way: `error` says what it waits for."""
 
-    def __init__(self, error: ConnectionLost) -> None:
+    def __init__(self, error: ConnectionError) -> None:
         self._error = error
 
     def result(self, timeout: float | None = None) -> Any:
@@ -76,7 +77,7 @@ class NotSent:
     def done(self) -> bool:
         return True
 
-    def exception(self) -> ConnectionLost:
+    def exception(self) -> ConnectionError:
         return self._error
 
     def add_done_callback(self, function: Callable[[Any], object]) -> None:
@@ -97,7 +98,7 @@ class Line:
         self._way: Way | None = None
         self._seen: Rank = (0, 0)
         self._failed = ""
-        self._reached_at = self._pause = 0.0
+        self._pause = 0.0
         self._ended: ActorUnavailableError | None = None
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -107,7 +108,7 @@ class Line:
             return self.start(method, args, kwargs).result()
         try:
             return way.channel.call(self._address.name, method, args, kwargs)
-        except ConnectionLost as error:
+        except GONE as error:
             if not is_lost(error):
                 raise
             return self._later(method, args, kwargs, error, way).result()
@@ -134,14 +135,14 @@ class Line:
                     begun = True
                     yield item
                 return
-            except ConnectionLost as error:
+            except GONE as error:
                 if not is_lost(error):
                     raise
-                if begun or error.started is not False:
+                if begun or _may_have_begun(error):
                     raise self._interrupted(method) from error
 
     def _later(
-        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: ConnectionLost, way: Way | None = None
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: ConnectionError, way: Way | None = None
     ) -> ActorFuture[Any]:
         """The future of a call that has to wait in the lane, because of `error`."""
         errand = Errand(packed_call(self._address.name, method, args, kwargs), way)
@@ -164,7 +165,7 @@ class Line:
 
     # --- in the lane's thread
 
-    def _again(self, errand: Errand, error: ConnectionLost, since: float) -> Call:
+    def _again(self, errand: Errand, error: ConnectionError, since: float) -> Call:
         """Send a call that was lost, or not sent before. Raises what its future shall raise."""
         sent_to = lost = errand.way
         while True:
@@ -176,17 +177,17 @@ class Line:
                 lost = way
                 continue
             errand.way = way
-            errand.repeated += error.started is not False and request.id is NEW
+            errand.repeated += _may_have_begun(error) and request.id is NEW
             return call
 
-    def _id_for(self, errand: Errand, error: ConnectionLost, sent_to: Way | None, way: Way) -> CallId:
+    def _id_for(self, errand: Errand, error: ConnectionError, sent_to: Way | None, way: Way) -> CallId:
         """Under which id to make the call again; raises CallInterrupted if it may have begun and must not run again."""
-        if error.started is False or sent_to is None:
+        if sent_to is None or not _may_have_begun(error):
             return NEW
-        said = way.endpoint.metadata
+        said, call = way.endpoint.metadata, getattr(error, "call", None)
         same_server = sent_to.endpoint.nonce == way.endpoint.nonce
-        if error.call is not None and (same_server or said.get("durable")):
-            return CallId(*error.call)
+        if call is not None and (same_server or said.get("durable")):
+            return CallId(*call)
         if not may_repeat(said, errand.request.method, errand.repeated):
             raise self._interrupted(errand.request.method) from error
         return NEW
@@ -200,25 +201,14 @@ class Line:
         if self._way is not None and self._way is not lost:
             return self._way
         self._way = None
-        pause = self._pause_after(lost)
-        while True:
-            time.sleep(pause)
+        while self._way is None:
             endpoint = self._find()
-            try:
-                channel = connect(target_of(endpoint), keyring_of(self._cluster))
-            except ConnectionLost:
-                self._failed = endpoint.nonce
-                pause = _longer(pause)
-            else:
-                break
-        self._failed, self._reached_at, self._pause = endpoint.nonce, time.monotonic(), pause
-        self._way = Way(channel, endpoint)
+            self._pause = _longer(self._pause) if endpoint.nonce == self._failed else 0.0
+            self._failed = endpoint.nonce  # until it has proved good
+            time.sleep(self._pause)
+            with contextlib.suppress(ConnectionLost):
+                self._way = Way(connect(target_of(endpoint), keyring_of(self._cluster)), endpoint)
         return self._way
-
-    def _pause_after(self, lost: Way | None) -> float:
-        """Seconds to wait before the actor is looked up: none, unless it is lost again and again."""
-        quickly = lost is not None and time.monotonic() - self._reached_at < _LONGEST_PAUSE
-        return _longer(self._pause) if quickly else 0.0
 
     def _find(self) -> EndpointRecord:
         if self._ended is not None:
@@ -234,6 +224,10 @@ class Line:
     def _interrupted(self, method: str) -> CallInterrupted:
         remedy = "make the call again if that does no harm, mark the method idempotent, or set max_task_retries"
         return CallInterrupted(f"{self._address} died while {method}() may have been running; {remedy}")
+
+
+def _may_have_begun(error: ConnectionError) -> bool:
+    return isinstance(error, ConnectionLost) and error.started is not False
 
 
 def _longer(pause: float) -> float:

@@ -21,7 +21,7 @@ from tests.support import actors
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-SMALL = ResourceConfig(cpu=0.1)
+SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
 
 
 @pytest.fixture(scope="module", params=["threads", "processes", "storage"])

@@ -59,6 +59,9 @@ class Diary:
     def read(self) -> list[Any]:
         return self.notes
 
+    def pid(self) -> int:
+        return os.getpid()
+
 
 class Meeting:
     """`arrive` returns only once `size` calls are inside at once."""

@@ -1,0 +1,216 @@
+"""Actors whose process or host dies: they come back, and what callers are told is true."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from fray.actor import ActorConfig, ActorUnavailableError, CallInterrupted, CheckpointConfig, idempotent
+from fray.actor.create import create_actor
+from fray.cluster import StorageCluster
+from fray.types import ResourceConfig
+from tests.support import actors
+from tests.support.agents import AgentProcess, is_alive
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StorageCluster, list[AgentProcess]]]:
+    with actors.storage(tmp_path_factory.mktemp("cluster"), count=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(storage: tuple[StorageCluster, list[AgentProcess]]) -> StorageCluster:
+    return storage[0]
+
+
+class Worker:
+    """Notes each call that begins in a file, and dies where it is told to."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+        self.count = 0
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def once(self, what: str, die_in_attempts: int = 0) -> str:
+        """Notes `what`, and dies if it was not noted more often than that."""
+        with self.notes.open("a") as file:
+            file.write(f"{what}\n")
+        if self.noted(what) <= die_in_attempts:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return what
+
+    @idempotent
+    def repeatable(self, what: str) -> str:
+        return self.once(what, die_in_attempts=1)
+
+    def noted(self, what: str) -> int:
+        return self.notes.read_text().splitlines().count(what)
+
+    def slow(self, what: str, seconds: float) -> str:
+        time.sleep(seconds)
+        return self.once(what)
+
+
+def create(cluster: StorageCluster, cls: type, *args: Any, **config: Any) -> Any:
+    return create_actor(cluster, cls, args, name="actor", resources=SMALL, actor_config=ActorConfig(**config))
+
+
+def kill(pid: int) -> None:
+    """What is sent to the process from now on does not begin."""
+    os.kill(pid, signal.SIGKILL)
+    actors.wait_until(lambda: not is_alive(pid))
+
+
+def test_a_crashed_actor_is_started_again_and_the_handle_follows(cluster: StorageCluster, tmp_path: Path) -> None:
+    worker = create(cluster, Worker, tmp_path / "notes")
+    pid = worker.pid()
+    assert [worker.add(), worker.add()] == [1, 2]
+    kill(pid)
+    assert worker.add() == 1
+    assert worker.pid() != pid
+
+
+def test_a_call_that_may_have_run_is_not_made_again(cluster: StorageCluster, tmp_path: Path) -> None:
+    worker = create(cluster, Worker, tmp_path / "notes", max_concurrency=2)
+    worker.pid()
+    with pytest.raises(CallInterrupted, match=r"once\(\) may have been running"):
+        worker.once("a", die_in_attempts=1)
+    assert issubclass(CallInterrupted, ConnectionError)
+    assert worker.noted("a") == 1
+
+
+def test_a_call_is_made_again_as_often_as_it_may_be(cluster: StorageCluster, tmp_path: Path) -> None:
+    worker = create(cluster, Worker, tmp_path / "notes", max_task_retries=1)
+    assert worker.once.remote("a", die_in_attempts=1).result(60) == "a"
+    assert worker.noted("a") == 2
+    with pytest.raises(CallInterrupted):
+        worker.once("b", die_in_attempts=2)
+
+
+def test_an_idempotent_method_is_called_again(cluster: StorageCluster, tmp_path: Path) -> None:
+    worker = create(cluster, Worker, tmp_path / "notes")
+    assert worker.repeatable("a") == "a"
+    assert worker.noted("a") == 2
+
+
+def test_calls_that_did_not_begin_are_made_again_in_their_order(cluster: StorageCluster) -> None:
+    diary = create(cluster, actors.Diary)
+    kill(diary.pid())
+    futures = [diary.note.remote(number) for number in range(50)]
+    for future in futures:
+        future.result(60)
+    assert diary.read() == list(range(50))
+
+
+def test_an_actor_that_may_not_restart_is_gone_with_its_process(cluster: StorageCluster, tmp_path: Path) -> None:
+    worker = create(cluster, Worker, tmp_path / "notes", max_restarts=0)
+    kill(worker.pid())
+    with pytest.raises(ActorUnavailableError, match="killed by SIGKILL") as caught:
+        worker.pid()
+    assert worker._address.job in str(caught.value)
+
+
+def test_a_durable_actor_goes_on_and_applies_no_call_twice(cluster: StorageCluster, tmp_path: Path) -> None:
+    worker = create(cluster, Worker, tmp_path / "notes", checkpoint=CheckpointConfig(replies=True))
+    assert [worker.add() for _ in range(3)] == [1, 2, 3]
+    for count in (4, 5):
+        kill(worker.pid())
+        assert worker.add() == count
+    assert worker.once("a", die_in_attempts=1) == "a"
+    assert worker.add() == 6
+
+
+class Ledger:
+    """Dies between the checkpoint of a call and its reply."""
+
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+        self.entries: list[str] = []
+
+    def __checkpoint__(self) -> list[str]:
+        return self.entries
+
+    def __restore__(self, state: list[str]) -> None:
+        self.entries = state
+
+    def enter(self, entry: str) -> int:
+        self.entries.append(entry)
+        if entry == "doomed" and not self.flag.exists():
+            self.flag.touch()
+            self.die_once_it_is_written()
+        return len(self.entries)
+
+    def die_once_it_is_written(self) -> None:
+        from fray_coordinator.checkpoints import CheckpointLog
+
+        write = CheckpointLog.write
+
+        async def write_and_die(log: CheckpointLog, state: bytes) -> None:
+            await write(log, state)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        CheckpointLog.write = write_and_die  # type: ignore[method-assign]
+
+    def read(self) -> list[str]:
+        return self.entries
+
+
+def test_a_call_whose_reply_was_lost_after_its_checkpoint_has_the_outcome_it_had(
+    cluster: StorageCluster, tmp_path: Path
+) -> None:
+    ledger = create(cluster, Ledger, tmp_path / "flag", checkpoint=CheckpointConfig(replies=True))
+    assert [ledger.enter("first"), ledger.enter("doomed"), ledger.enter("last")] == [1, 2, 3]
+    assert ledger.read() == ["first", "doomed", "last"]
+
+
+def test_checkpoints_every_few_calls_and_seconds(cluster: StorageCluster, tmp_path: Path) -> None:
+    by_calls = create(cluster, Worker, tmp_path / "notes", checkpoint=CheckpointConfig(calls=3))
+    assert [by_calls.add() for _ in range(3)] == [1, 2, 3]
+    kill(by_calls.pid())
+    assert by_calls.add() == 4
+    by_time = create(cluster, Worker, tmp_path / "notes", checkpoint=CheckpointConfig(seconds=0.1))
+    assert by_time.add() == 1
+    actors.wait_until(lambda: checkpoints(cluster, by_time) > 1)
+    kill(by_time.pid())
+    assert by_time.add() == 2
+
+
+def checkpoints(cluster: StorageCluster, handle: Any) -> int:
+    """Highest number of the actor's sequence."""
+    from fray_coordinator.checkpoints import _numbers
+
+    job = handle._address.job
+    return cluster.run(lambda core: _numbers(core, job, handle._address.name))[-1]
+
+
+def test_an_actor_of_a_host_that_died_comes_back_elsewhere(tmp_path: Path) -> None:
+    with actors.storage(tmp_path, count=1) as (cluster, (first,)):
+        worker = create(cluster, Worker, tmp_path / "notes")
+        pid = worker.pid()
+        second = AgentProcess(cluster.root, tmp_path / "work", cores=4)
+        try:
+            first.kill()
+            actors.wait_until(lambda: not is_alive(pid))
+            assert worker.add.remote().result(60) == 1
+            assert worker.pid() != pid
+        finally:
+            second.kill()
