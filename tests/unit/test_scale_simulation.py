@@ -102,3 +102,9 @@ def test_a_small_fleet_drains_its_jobs_in_time_within_the_limits() -> None:
 def test_deaths_are_told_after_five_promised_intervals() -> None:
     spread = scale("deaths", "--agents", "12")["detection_seconds"]
     assert 25.0 <= spread["min"] <= spread["max"] < 45.0
+
+
+def test_a_burst_of_small_submissions_is_taken_as_it_comes_though_all_ring_one_bell() -> None:
+    figures = scale("burst", "--agents", "10", "--jobs", "200")
+    assert figures["failed_submissions"] == 0
+    assert figures["submitted_seconds"] < 60.0
