@@ -98,6 +98,8 @@ async def _settings(store: Store, records: Records, wanted: Settings | None, cha
 async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = 16) -> list[V]:
     """`act` on every item, `at_once` at a time, results in order; the first exception ends it."""
     todo = list(items)
+    if len(todo) == 1:
+        return [await act(todo[0])]
     results: dict[int, V] = {}
     numbered = iter(enumerate(todo))
 

@@ -102,8 +102,9 @@ class Held:
         """One write of all that has gathered until the write before it ended; what comes later is the next one's."""
         if before is not None:
             await asyncio.wait([before])
-        if not self._home.core.store.local:
-            await self._clock.sleep(max(0.0, self._committed_at + COMMIT_INTERVAL - self._clock.boottime()))
+        wait = 0.0 if self._home.core.store.local else self._committed_at + COMMIT_INTERVAL - self._clock.boottime()
+        if wait > 0:
+            await self._clock.sleep(wait)
         edits, self._edits = self._edits, []
         self._writing, self._gathering = self._gathering, None
         self._committed_at = self._clock.boottime()
