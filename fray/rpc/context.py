@@ -6,6 +6,7 @@ annotation and is named `ctx`. All others get the caller's arguments alone.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fray.cluster import StorageCluster, current_cluster
-from fray.cluster.here import here
+from fray.cluster.launch import launcher
+from fray.rpc.within import within
 from fray.types import JobId, Namespace
 from fray_agents.rpc.server import public_methods
 
@@ -40,7 +42,7 @@ class ActorContext:
         """The context of this code on `cluster`."""
         from fray.rpc.resolver import ClusterResolver
 
-        mine = here()
+        mine = launcher(cluster.root)
         return cls(cluster, ClusterResolver(cluster), JobId(mine.job_id if mine else ""), cluster.namespace)
 
     @classmethod
@@ -50,13 +52,17 @@ class ActorContext:
 
 
 def bound(target: object, context: ActorContext) -> Callable[[str], Callable[..., Any]]:
-    """A function from a method's name to what a caller's arguments are given to; AttributeError for what is none."""
-    find = public_methods(target)
+    """A function from a method's name to what a caller's arguments are given to; AttributeError for what is none.
+
+    Methods run with the context variables that are current now.
+    """
+    find, variables = public_methods(target), contextvars.copy_context()
 
     @functools.cache
     def method(name: str) -> Callable[..., Any]:
         found = find(name)
-        return functools.partial(found, context) if _asks(found) else found
+        inside = within(variables, found)
+        return functools.partial(inside, context) if _asks(found) else inside
 
     return method
 

@@ -1,7 +1,8 @@
 """The actors of one name as a pool knows them.
 
 Nothing is asked of the storage while all is well: a list is kept until one of its actors fails. That one is dropped and
-the name is looked up again, at growing intervals and only as calls are made, until as many have come as were lost.
+the name is looked up again, at growing intervals and only as calls are made, until as many have come as were lost. One
+that failed and is still listed is tried again less and less often; at every look if there is no other.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between two looks at a name that lacks actors."""
 
+LONGEST_BAN = 60.0
+"""Seconds that one which failed again and again is left alone; one after its first failure."""
+
 CALM = 60.0
 """Seconds after a failure until what is still missing is no longer expected."""
+
+Identity = tuple[str, str]
+"""Of one start of an actor's server."""
 
 
 class Members:
@@ -38,17 +45,18 @@ class Members:
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._missing = 0
+        self._failures: dict[Identity, tuple[int, float]] = {}
         self._pause = FIRST_PAUSE
         self._calm_at = 0.0
         self._due: float | None = None
 
     def look(self) -> tuple[ActorEndpoint, ...]:
-        """Look the name up now."""
-        before = set(self._identities())
+        """Look the name up now; all that is listed, also what failed and is not called for now."""
         found = tuple(self._find())
         with self._lock:
-            self._missing -= sum(_identity(endpoint) not in before for endpoint in found)
-            self._known = found
+            before = {_identity(endpoint) for endpoint in self._known}
+            self._known = self._usable(found)
+            self._missing -= sum(_identity(endpoint) not in before for endpoint in self._known)
             self._plan()
         return found
 
@@ -84,6 +92,16 @@ class Members:
             self._missing = max(self._missing, 0) + 1
             self._known = left
             self._due = now + self._pause
+            count = self._failures.get(_identity(endpoint), (0, 0.0))[0] + 1
+            self._failures[_identity(endpoint)] = count, now + min(2.0 ** (count - 1), LONGEST_BAN)
+
+    def _usable(self, found: tuple[ActorEndpoint, ...]) -> tuple[ActorEndpoint, ...]:
+        """Those that have not failed lately; all, if all have."""
+        now = time.monotonic()
+        self._failures = {
+            _identity(one): self._failures[_identity(one)] for one in found if _identity(one) in self._failures
+        }
+        return tuple(one for one in found if self._failures.get(_identity(one), (0, 0.0))[1] <= now) or found
 
     def _plan(self) -> None:
         """When to look next: not at all unless something is missing."""
@@ -117,9 +135,6 @@ class Members:
                     time.sleep(min(self._due, deadline) - now)
             return self._known
 
-    def _identities(self) -> list[tuple[str, str]]:
-        return [_identity(endpoint) for endpoint in self._known]
 
-
-def _identity(endpoint: ActorEndpoint) -> tuple[str, str]:
+def _identity(endpoint: ActorEndpoint) -> Identity:
     return endpoint.actor_id, endpoint.target.identity

@@ -13,6 +13,7 @@ import os
 import secrets
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,8 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import ref
 
+import msgspec
+
 from fray.cluster import StorageCluster
-from fray.cluster.here import Here, here
+from fray.cluster.here import Here
+from fray.cluster.launch import launcher
 from fray.rpc.context import ActorContext, bound
 from fray.rpc.endpoint import ActorId, host_identity
 from fray.rpc.keyring import keyring_of
@@ -42,6 +46,9 @@ log = logging.getLogger("fray")
 
 _TERMINATED = 128 + 15
 """Exit code of a process that SIGTERM ended."""
+
+_DEEPEST = 80
+"""Characters of a directory's path in which a socket still fits."""
 
 _numbers: defaultdict[Here | None, Iterator[int]] = defaultdict(itertools.count)
 """How many servers an attempt has made so far."""
@@ -71,14 +78,16 @@ class ActorServer:
         self.keyring = keyring_of(cluster)
         self.namespace = cluster.namespace
         self._cluster = cluster
-        self._job = here()
+        self._job = launcher(cluster.root)
+        self._process = os.getpid()
         self._context = ActorContext.of(cluster)
-        self._server = Server(self.keyring, reach.bind, port, unix_dir=_unix_dir())
+        self._server = Server(self.keyring, reach.bind, port, unix_dir=_unix_dir(self._job))
         self._advertised = reach.advertise
         self._number = next(_numbers[self._job])
         self._records: dict[str, EndpointRecord] = {}
         self._lock = threading.Lock()
         self._serving = False
+        self._closed = False
         self._stopped = False
         self._ended = threading.Event()
 
@@ -115,9 +124,10 @@ class ActorServer:
             journal: makes the actor durable.
 
         Raises:
-            InvalidInput: the name cannot be one, or this server has an actor of that name.
+            InvalidInput: the name cannot be one, this server has an actor of that name, or the metadata is no JSON.
         """
         check_name("name", name)
+        _check_metadata(metadata)
         record = self._record(name, actor_id, dict(metadata or {}), incarnation)
         with self._lock:
             if name in self._records:
@@ -174,19 +184,25 @@ class ActorServer:
         """Withdraw the records, let running calls end, send their replies and close; again, it does nothing.
 
         Args:
-            grace_period: seconds for the storage, and then for the calls.
+            grace_period: seconds for all that together.
         """
+        if os.getpid() != self._process:
+            return  # a fork does not serve
         with self._lock:
             serving, self._serving = self._serving, False
+            closed, self._closed = self._closed, True
             self._ended.set()
+        if closed:
+            return
         ActorServer.running.discard(self)
+        deadline = time.monotonic() + grace_period
         try:
             if serving:
-                self._cluster.run(partial(_withdraw, list(self._records.values()), grace_period))
+                self._cluster.run(partial(_withdraw, list(self._records.values()), max(grace_period, 1.0)))
         except (StoreUnavailable, TimeoutError):
             log.warning("%s could not withdraw its records; the repair will remove them", self.address)
         finally:
-            self._server.close(grace_period)
+            self._server.close(max(deadline - time.monotonic(), 0.0))
 
     def _stop(self) -> None:
         self._stopped = True
@@ -223,7 +239,10 @@ class ActorServer:
     def _keep(self) -> None:
         """Write the records again from time to time: nobody else tells that a program outside of jobs lives."""
         while not self._ended.wait(KEPT_WITHOUT_JOB / 4):
-            self._publish(list(self._records.values()))
+            try:
+                self._publish(list(self._records.values()))
+            except StoreUnavailable as error:
+                log.warning("the records of %s were not written again, which is tried later: %s", self.address, error)
 
 
 async def _publish(records: list[EndpointRecord], core: Core) -> None:
@@ -246,6 +265,16 @@ def _reach(local: bool, host: str | None) -> Reach:
     return Reach(bind=bind, advertise=environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else "").found(local)
 
 
-def _unix_dir() -> Path:
-    """Where this user's servers have their sockets; short, because the path of a socket is."""
+def _unix_dir(job: Here | None) -> Path:
+    """Where the socket goes: into the task's directory, which its agent removes; else, or if that is too deep for the
+    path of a socket, into one for all servers of this user."""
+    if job is not None and len(job.task_dir) <= _DEEPEST:
+        return Path(job.task_dir, "rpc")
     return Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "rpc"
+
+
+def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+    try:
+        msgspec.json.encode(metadata)
+    except TypeError as error:
+        raise InvalidInput("metadata", metadata, f"give JSON values ({error})") from None

@@ -244,6 +244,8 @@ def test_names_come_and_go_while_a_server_serves(cluster: StorageCluster, serve:
         server.register("counter", Counter())
     with pytest.raises(InvalidInput, match="name"):
         server.register("../counter", Counter())
+    with pytest.raises(InvalidInput, match="metadata"):
+        server.register("other", Counter(), metadata={"model": object()})
     server.unregister("counter")
     assert pool.size == 0
     with pytest.raises(InvalidInput, match="none"):
@@ -328,7 +330,7 @@ def test_drivers_do_not_see_each_other_s_actors(cluster: StorageCluster, serve: 
     assert ClusterResolver(StorageCluster(cluster.root, namespace=cluster.namespace)).lookup("counter").size == 1
 
 
-# --- between processes
+# --- in jobs
 
 
 def job(function: Callable[..., Any], *args: Any, **fields: Any) -> JobRequest:
@@ -378,6 +380,19 @@ def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
     machine.terminate(hosting)
     assert machine.wait(hosting).status is JobStatus.STOPPED
     assert pool.size == 0
+
+
+def test_jobs_that_are_threads_serve_too() -> None:
+    with LocalCluster(use_processes=False) as threads:
+        hosting = [threads.launch(job(serve_counter, start)) for start in (1, 2)]
+        pool = ClusterResolver(threads).lookup("hosted")
+        pool.wait_for_size(2)
+        assert sorted(pool.add(0) for _ in range(2)) == [1, 2]
+        assert sorted(pool.where() for _ in range(2)) == [(job_id, job_id) for job_id in sorted(hosting)]
+        for job_id in hosting:
+            threads.terminate(job_id)
+        assert [info.status for info in threads.wait(hosting)] == [JobStatus.STOPPED] * 2
+        assert pool.size == 0
 
 
 def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(

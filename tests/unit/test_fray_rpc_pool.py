@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from fray.errors import ActorNotFoundError, CallInterrupted
-from fray.rpc import ActorEndpoint, ActorId, ActorPool, Resolver
+from fray.rpc import ActorEndpoint, ActorId, ActorPool, Resolver, members
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Target
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
@@ -195,21 +196,40 @@ def test_after_a_loss_the_name_is_looked_up_until_another_has_come_and_then_no_m
     assert resolver.looks == looks
 
 
-def test_a_dead_actor_that_is_still_listed_is_tried_less_and_less() -> None:
-    tries = 0
+def test_a_dead_actor_that_is_still_listed_is_tried_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(members.time, "monotonic", lambda: now)
+    tried: list[float] = []
 
     def dead() -> BaseException:
-        nonlocal tries
-        tries += 1
+        tried.append(now)
         return unstarted()
 
     resolver = FakeResolver(a=fails(dead), b=answers("b"))
     pool = resolver.lookup("x")
-    end = time.monotonic() + 1.0
-    while time.monotonic() < end:
+    for _ in range(4000):
         assert pool.f() == "b"
-        time.sleep(0.001)
-    assert tries <= 7  # pauses of 0.05, 0.1, 0.2, 0.4, 0.8 s
+        now += 0.01
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert len(pauses) == 5
+    for nth, pause in enumerate(pauses):
+        assert 2**nth <= pause <= 2**nth + members.LONGEST_PAUSE + 0.02
+    assert resolver.looks < 50
+
+
+def test_one_that_failed_is_called_again_at_once_if_there_is_no_other() -> None:
+    broken = True
+
+    def flaky(*args: Any) -> str:
+        if broken:
+            raise unstarted()
+        return "a"
+
+    pool = FakeResolver(a=flaky).lookup("x")
+    with pytest.raises(ActorNotFoundError):
+        pool.f()
+    broken = False
+    assert pool.f() == "a"
 
 
 def test_a_lost_future_is_sent_again_though_nobody_waits_and_in_order() -> None:
