@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def test_calls_run_in_the_order_they_were_made(channel: Channel) -> None:
     calls = [channel.start("subject", "note", (number,), {}) for number in range(3000)]
     channel.call("subject", "note", (3000,), {})
     assert [call.result() for call in calls] == list(range(3000))
-    assert channel.call("subject", "notes", (), {}) == list(range(3001))
+    assert channel.call("subject", "notes", (), {})[-3001:] == list(range(3001))
 
 
 def test_exceptions_keep_their_type_and_carry_the_remote_traceback(channel: Channel) -> None:
@@ -93,10 +92,8 @@ def test_a_slow_call_holds_up_nobody(channel: Channel) -> None:
 
 
 def test_a_hundred_at_once(channel: Channel) -> None:
-    begun = time.monotonic()
-    calls = [channel.start("wide", "sleep", (0.2,), {}) for _ in range(100)]
-    assert [call.result() for call in calls] == [0.2] * 100
-    assert time.monotonic() - begun < 10  # one after the other they would take 20 s
+    calls = [channel.start("wide", "meet", (100,), {}) for _ in range(100)]
+    assert [call.result(20) for call in calls] == [True] * 100
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 20_000, 2_000_000])

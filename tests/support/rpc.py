@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
+import secrets
+import signal
+import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fray_agents.rpc import RpcKey, Server, Target
+from fray_agents.rpc import Channel, RpcKey, Server, Target
+from fray_agents.rpc.dial import dial
+from fray_agents.rpc.remote import RemoteChannel
 
 KEY = RpcKey("k1", b"0123456789abcdef0123456789abcdef")
 
@@ -53,8 +59,11 @@ class Subject:
         self.log: list[Any] = []
         self.gate = threading.Event()
         self.array: Any = None
-        self.most = self.now = 0
+        self.now = 0
+        self.met = 0
         self.closed = 0
+        self.entered = False
+        self.meeting = threading.Condition()
 
     def echo(self, value: Any) -> Any:
         return value
@@ -72,10 +81,23 @@ class Subject:
 
     def wait(self) -> bool:
         """Until `open` is called; needs max_concurrency above 1."""
+        self.entered = True
         return self.gate.wait(30)
 
     def open(self) -> None:
         self.gate.set()
+
+    def note_slowly(self, value: Any) -> Any:
+        """Noted only once `open` was called."""
+        self.gate.wait(30)
+        return self.note(value)
+
+    def meet(self, number: int) -> bool:
+        """Return once so many are in here at once."""
+        with self.meeting:
+            self.met += 1
+            self.meeting.notify_all()
+            return self.meeting.wait_for(lambda: self.met >= number, 20)
 
     def fail(self, kind: str) -> None:
         errors = {"key": KeyError("absent"), "lock": Unpicklable("held"), "two": TwoArguments("one", "two")}
@@ -115,18 +137,109 @@ class Subject:
             yield number
 
     async def together(self, seconds: float) -> int:
-        """The most calls of this that ran at once."""
+        """How many calls of this ran when it began."""
         self.now += 1
-        self.most = max(self.most, self.now)
+        present = self.now
         await asyncio.sleep(seconds)
         self.now -= 1
-        return self.most
+        return present
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def lock(self) -> Any:
+        """Cannot be pickled."""
+        return threading.Lock()
 
     def times_closed(self) -> int:
         return self.closed
 
     def _hidden(self) -> None:
         """Not to be called."""
+
+
+class Proxy:
+    """Stands between a caller and a server over TCP: remembers, alters, holds back, cuts."""
+
+    def __init__(self, address: str) -> None:
+        self.upstream = address
+        self.said: list[bytes] = []  # by callers, a list entry for each piece
+        self.alter_request: Callable[[bytes], bytes] = bytes
+        self.alter_reply: Callable[[bytes], bytes] = bytes
+        self.flowing = threading.Event()  # of replies
+        self.flowing.set()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break all connections; new ones may be made."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for sock in pair:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes who accepts; closing alone does not
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                down, _ = self._listener.accept()
+                try:
+                    up = dial_tcp(self.upstream)
+                except OSError:
+                    down.close()
+                    continue
+                self._pairs.append((down, up))
+                threading.Thread(target=self._pump, args=(down, up, True), daemon=True).start()
+                threading.Thread(target=self._pump, args=(up, down, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, requests: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if requests:
+                    self.said.append(data)
+                    sink.sendall(self.alter_request(data))
+                else:
+                    self.flowing.wait()
+                    sink.sendall(self.alter_reply(data))
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+def dial_tcp(address: str) -> socket.socket:
+    """A plain connection."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+@contextlib.contextmanager
+def through_proxy(target: Target) -> Iterator[tuple[Proxy, Channel]]:
+    """A channel of its own to `target`, through a proxy."""
+    proxy = Proxy(target.tcp)
+    mine = target._replace(tcp=proxy.address, unix="")
+    link, _ = dial(mine, Keys())
+    channel = RemoteChannel(mine, Keys(), f"test-{secrets.token_hex(4)}", link, lambda channel: None)
+    try:
+        yield proxy, channel
+    finally:
+        channel.close()
+        proxy.close()
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager
@@ -153,9 +266,10 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
 
 
 def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, **options: Any) -> Server:
-    """A server with a Subject under "subject" (one call at a time) and "wide" (a hundred)."""
+    """A server with one Subject under "subject" (one call at a time) and "wide" (a hundred)."""
     server = Server(keys or Keys(), unix_dir=unix_dir, **options)
-    server.add("subject", Subject())
-    server.add("wide", Subject(), max_concurrency=100)
+    subject = Subject()
+    server.add("subject", subject)
+    server.add("wide", subject, max_concurrency=100)
     server.start()
     return server

@@ -34,7 +34,11 @@ class Channel(ABC):
         """Call and wait; see `Call.result` for what it raises."""
         packed = pack((args, kwargs))
         pending = self._enter(Call, Request(call or NEW, actor_id, method, packed), wait=True)
-        return pending.result(timeout)
+        try:
+            return pending.result(timeout)
+        finally:
+            if not pending.ready:  # the caller goes on, and may change what the call still needs
+                pending.request = pending.request._replace(packed=packed.snapshot())
 
     def start(
         self,

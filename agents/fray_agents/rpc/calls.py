@@ -8,7 +8,10 @@ outcome goes, but its id stays, and asking again is answered with `ResultLost`.
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +20,9 @@ from fray_agents.rpc.serial import Packed, pack
 
 KEPT_BYTES = 64 * 2**20
 """Outcomes that a server keeps for clients that have not yet said that they have them."""
+
+FORGOTTEN = 3600.0
+"""Seconds after the end of a client's connection in which it may ask for its calls again."""
 
 
 class CallId(NamedTuple):
@@ -122,11 +128,12 @@ class Record:
 
 
 class _Client:
-    __slots__ = ("lowest", "records")
+    __slots__ = ("left", "lowest", "records")
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self.lowest = 0
+        self.left = math.inf  # when its connection ended
 
 
 class Table:
@@ -147,7 +154,9 @@ class Table:
         new: list[Record] = []
         known: list[tuple[Request, Record | None]] = []
         with self._lock:
-            self._forget(self._client(client), lowest)
+            known_client = self._client(client)
+            known_client.left = math.inf
+            self._forget(known_client, lowest)
             for request in requests:
                 owner = self._client(request.id.client)
                 record = owner.records.get(request.id.sequence)
@@ -177,10 +186,20 @@ class Table:
             record = self._client(call.client).records.get(call.sequence)
             return record.stream if record is not None else None
 
+    def left(self, client: str) -> None:
+        """Its connection has ended; it may come back."""
+        now = time.monotonic()
+        with self._lock:
+            if client in self._clients:
+                self._clients[client].left = now
+            for name in [name for name, known in self._clients.items() if known.left < now - FORGOTTEN]:
+                self._forget(self._clients.pop(name), sys.maxsize)
+
     def _client(self, name: str) -> _Client:
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = _Client()
+            client.left = time.monotonic()
         return client
 
     def _again(self, request: Request, record: Record | None, caller: Caller) -> None:
@@ -198,11 +217,14 @@ class Table:
             caller.reply(reply)
 
     def _forget(self, client: _Client, lowest: int) -> None:
-        while client.lowest < lowest:
-            record = client.records.pop(client.lowest, None)
-            client.lowest += 1
-            if record is not None and record.reply is not None:
-                self._bytes -= record.reply.size
+        client.lowest = max(client.lowest, lowest)
+        while client.records:
+            sequence = next(iter(client.records))
+            if sequence >= lowest:
+                return
+            reply = client.records.pop(sequence).reply
+            if reply is not None:
+                self._bytes -= reply.size
 
     def _evict(self) -> None:
         """Make room, oldest first, down to half of the bound; the ids stay."""

@@ -98,7 +98,8 @@ class Connection:
         self._on_end = ended
         self._state = threading.Condition()
         self._ready: deque[Reply] = deque()
-        self._held = 0
+        self._held = 0  # requests without response
+        self._due = 0  # calls without reply
         self._sending = False
         self._flusher = False
         self._client = ""
@@ -119,10 +120,15 @@ class Connection:
         """End it; replies that are ready are not sent."""
         self._link.close()
 
+    def abandon(self) -> None:
+        """In the child of a fork: the connection is the parent's."""
+        self._link.sock.close()
+
     def reply(self, reply: Reply) -> None:
         """Send it with the next response, which may be at once."""
         with self._state:
             self._ready.append(reply)
+            self._due -= reply.kind != Kind.ITEM
         self._flush()
 
     def drained(self, timeout: float) -> bool:
@@ -143,12 +149,15 @@ class Connection:
             _log.warning("a connection is closed: %s", error)
         except OSError:
             pass  # it broke; the client comes back if it lacks anything
+        except Exception:
+            _log.exception("a connection is closed: its client is another version of this, or broken")
         self._end()
 
     def _handle(self, calls: Calls) -> None:
         self._client = calls.client
         with self._state:
             self._held += 1
+            self._due += len(calls.requests)
         for call, limit in calls.grants:
             stream = self._serving.table.stream(call)
             if stream is not None:
@@ -201,7 +210,8 @@ class Connection:
     def _next_batch(self) -> list[Reply] | None:
         """The replies to send now, by this thread; None: there are none, or another thread sends."""
         with self._state:
-            if self._sending or not self.open or not (self._held > 1 or (self._held and self._ready)):
+            answer = self._held and (self._ready or self._held > 1 or not self._due)
+            if self._sending or not self.open or not answer:
                 if not self._ready:
                     self._state.notify_all()  # for `drained`
                 return None
@@ -227,4 +237,5 @@ class Connection:
             self.open = False
             self._state.notify_all()
         self._link.close()
+        self._serving.table.left(self._client)
         self._on_end(self)

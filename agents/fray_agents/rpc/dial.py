@@ -6,7 +6,7 @@ import os
 import socket
 from typing import NamedTuple
 
-from fray_agents.rpc.errors import BadMessage, ConnectionLost, ServerGone
+from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic, ServerGone
 from fray_agents.rpc.handshake import greet
 from fray_agents.rpc.link import Link
 from fray_agents.rpc.session import Keyring
@@ -33,12 +33,14 @@ def dial(target: Target, keyring: Keyring) -> tuple[Link, str]:
     """
     try:
         sock = _unix(target.unix) or _tcp(target)
+    except NotAuthentic:
+        raise
     except OSError as error:
         kind = ServerGone if isinstance(error, ConnectionRefusedError) else ConnectionLost
         raise kind(f"no server at {target.tcp}: {error}", started=False) from error
     try:
         return greet(sock, keyring, target.identity)
-    except (ConnectionLost, BadMessage):
+    except (ConnectionLost, BadMessage, NotAuthentic):
         sock.close()
         raise
     except OSError as error:

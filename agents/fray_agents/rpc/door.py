@@ -8,14 +8,16 @@ bytes.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from fray_agents.rpc.dial import keep_alive
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.framing import MAX_HEAD, Framing, Message
 from fray_agents.rpc.handshake import Greeting, response
@@ -25,6 +27,8 @@ from fray_agents.rpc.session import Keyring
 WAITING = 256
 PATIENCE = 10.0  # seconds
 FRESH = 1.0  # seconds between two readings of the keys because somebody named one that is not known
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -62,7 +66,9 @@ class Door:
         self._guests: dict[int, _Guest] = {}  # by descriptor, oldest first
         self._fresh_at = float("-inf")
         self._selector = selectors.DefaultSelector()
-        self._end, self._ended = socket.socketpair()
+        self._closing = False
+        self._back: deque[_Guest] = deque()  # whose key has been looked for
+        self._call, self._called = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="fray-door", daemon=True)
 
     def start(self) -> None:
@@ -71,25 +77,36 @@ class Door:
 
     def close(self) -> None:
         """Accept no more; whoever waits is sent away."""
-        self._end.close()
+        self._closing = True
+        self._call.send(b"-")
         if self._thread.ident is not None:
             self._thread.join()
 
+    def abandon(self) -> None:
+        """In the child of a fork: close the sockets, which are the parent's."""
+        for sock in (*self._listeners, *(guest.sock for guest in self._guests.values())):
+            sock.close()
+
     def _run(self) -> None:
-        self._selector.register(self._ended, selectors.EVENT_READ)
+        self._selector.register(self._called, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ)
-        while True:
-            for key, _ in self._selector.select(PATIENCE if not self._guests else 1.0):
-                if key.fileobj is self._ended:
-                    self._close_all()
-                    return
-                if key.data is None:
-                    self._accept(key.fileobj)  # type: ignore[arg-type]  # one of the listeners
-                elif key.fd in self._guests:  # else it had to make room in this very round
-                    self._hear(key.data)
+        while not self._closing:
+            for key, _ in self._selector.select(1.0 if self._guests else None):
+                self._attend(key)
             self._expire()
+        self._close_all()
+
+    def _attend(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._called:
+            self._called.recv(64)
+            while self._back:
+                self._watch(self._back.popleft())
+        elif key.data is None:
+            self._accept(key.fileobj)  # type: ignore[arg-type]  # one of the listeners
+        elif key.fd in self._guests:  # else it had to make room in this very round
+            self._hear(key.data)
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -101,8 +118,11 @@ class Door:
             self._drop_oldest()
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(sock)
         sock.setblocking(False)
-        guest = _Guest(self._wrap(sock), Greeting(self._identity, self._keyring), time.monotonic())
+        self._watch(_Guest(self._wrap(sock), Greeting(self._identity, self._keyring), time.monotonic()))
+
+    def _watch(self, guest: _Guest) -> None:
         self._guests[guest.sock.fileno()] = guest
         self._selector.register(guest.sock, selectors.EVENT_READ, guest)
 
@@ -123,7 +143,11 @@ class Door:
 
     def _answer(self, guest: _Guest, message: Message) -> None:
         if guest.greeting.session is None:
-            answer = guest.greeting.answer(message, self._may_refresh())
+            answer = guest.greeting.answer(message, fresh=False)
+            if answer is None and self._may_refresh():
+                self._forget(guest)
+                threading.Thread(target=self._look_again, args=(guest, message), name="fray-keys", daemon=True).start()
+                return
             guest.sock.sendall(answer or response(401))
         elif guest.greeting.proven(message):
             guest.sock.sendall(response(200))
@@ -131,6 +155,18 @@ class Door:
         else:
             guest.sock.sendall(response(401))
             self._drop(guest)
+
+    def _look_again(self, guest: _Guest, message: Message) -> None:
+        """Reading the keys again may take long: in a thread of its own."""
+        try:
+            answer = guest.greeting.answer(message, fresh=True)
+            guest.sock.sendall(answer or response(401))
+        except Exception:
+            _log.exception("a caller named a key that is not known, and the keys cannot be read again")
+            guest.sock.close()
+            return
+        self._back.append(guest)
+        self._call.send(b"-")
 
     def _let_in(self, guest: _Guest) -> None:
         self._forget(guest)
@@ -173,8 +209,8 @@ class Door:
         for listener in self._listeners:
             listener.close()
         self._selector.close()
-        with contextlib.suppress(OSError):
-            self._ended.close()
+        self._call.close()
+        self._called.close()
 
 
 def _would_block(error: Exception) -> bool:

@@ -150,6 +150,8 @@ class Actor:
             self._drive(record, value)
             return
         try:
+            if hasattr(value, "__next__") or hasattr(value, "__anext__"):
+                raise TypeError("it is a generator; call the method as a stream")
             packed = pack(value).snapshot()
         except Exception as error:
             problem = RemoteError(f"the result of {record.request.method!r} cannot be pickled: {error}")

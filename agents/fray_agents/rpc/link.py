@@ -12,12 +12,15 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import LARGE, RECEIVE, Framing, Message
 from fray_agents.rpc.serial import Buffer
 from fray_agents.rpc.session import SEAL_BYTES, Seals, same
+
+if TYPE_CHECKING:
+    from fray_agents.rpc.tls import TlsSocket
 
 MAX_BODY = 4 * 2**30
 """Bytes; the largest message."""
@@ -38,13 +41,7 @@ class Link:
     """
 
     def __init__(self, sock: socket.socket, requests: bool, incoming: Seals, outgoing: Seals) -> None:
-        stalled = struct.pack("@ll", int(STALLED), 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stalled)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, stalled)
-        sock.settimeout(None)
-        self.sock = sock
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+        self.sock: Plain | TlsSocket = _ready(sock)
         self._framing = Framing(requests, MAX_BODY)
         self._incoming = incoming
         self._outgoing = outgoing
@@ -66,10 +63,7 @@ class Link:
 
     def readable(self, seconds: float) -> bool:
         """Wait until a message, or part of one, is there; whether it is."""
-        pending = getattr(self.sock, "pending", None)  # TLS keeps decrypted bytes of its own
-        if self._framing.waiting or (pending is not None and pending()):
-            return True
-        return bool(self._poll.poll(max(seconds, 0) * 1000))
+        return self._framing.waiting or self.sock.readable(seconds)
 
     def receive(self) -> list[Buffer] | None:
         """The parts of the next message; None when the other side has closed.
@@ -111,9 +105,7 @@ class Link:
         while True:
             try:
                 return self.sock.recv(RECEIVE)
-            except OSError as error:
-                if not _is_timeout(error):
-                    raise
+            except BlockingIOError:  # nothing came for long
                 if self._framing.begun:
                     raise BadMessage(f"a message stood still for {STALLED:.0f} s") from None
 
@@ -173,7 +165,7 @@ class Link:
 class _Incoming:
     """A large body: what the parser had of it, then the socket."""
 
-    def __init__(self, sock: socket.socket, had: bytes) -> None:
+    def __init__(self, sock: Plain | TlsSocket, had: bytes) -> None:
         self._sock = sock
         self._had = memoryview(had)
 
@@ -190,5 +182,26 @@ class _Incoming:
         return target
 
 
-def _is_timeout(error: OSError) -> bool:
-    return isinstance(error, BlockingIOError) or type(error).__name__ == "SSLWantReadError"
+class Plain(socket.socket):
+    """A socket that blocks, but for no longer than `STALLED`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock.family, sock.type, sock.proto, sock.detach())
+        stalled = struct.pack("@ll", int(STALLED), 0)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stalled)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, stalled)
+        self.settimeout(None)
+        self._poll = select.poll()
+        self._poll.register(self, select.POLLIN)
+
+    def readable(self, seconds: float) -> bool:
+        """Whether something to read comes within that time."""
+        return bool(self._poll.poll(max(seconds, 0) * 1000))
+
+
+def _ready(sock: socket.socket) -> Plain | TlsSocket:
+    if not hasattr(sock, "pending"):
+        return Plain(sock)
+    from fray_agents.rpc.tls import TlsSocket
+
+    return TlsSocket(sock, STALLED)  # type: ignore[arg-type]  # what has `pending` is an SSLSocket

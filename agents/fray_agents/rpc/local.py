@@ -30,6 +30,13 @@ def withdraw(server: Server) -> None:
     _servers.pop(server.identity, None)
 
 
+def forked() -> None:
+    """In the child of a fork: the servers are the parent's."""
+    for server in _servers.values():
+        server.abandon()
+    _servers.clear()
+
+
 def find(target: Target) -> Server | None:
     """The server of this process that `target` means."""
     if target.identity:

@@ -22,6 +22,10 @@ class _Registry:
         self.by_identity: dict[str, Channel] = {}
         self.by_address: dict[str, Channel] = {}
 
+    def add(self, channel: RemoteChannel) -> None:
+        """Share it with all who mean its server."""
+        self.by_identity[channel.target.identity] = self.by_address[channel.target.tcp] = channel
+
     def next_client(self) -> str:
         """Names a channel."""
         return f"{self.client}.{next(self.numbers)}"
@@ -57,10 +61,9 @@ def connect(target: Target, keyring: Keyring) -> Channel:
     with registry.lock:
         known = registry.by_identity.get(identity)
         if known is None:
-            mine = target._replace(identity=identity)
-            known = RemoteChannel(mine, keyring, registry.next_client(), link, _forget)
-            registry.by_identity[identity] = registry.by_address[target.tcp] = known
-            return known
+            mine = RemoteChannel(target._replace(identity=identity), keyring, registry.next_client(), link, _forget)
+            registry.add(mine)
+            return mine
     link.close()
     return known
 
@@ -73,8 +76,14 @@ def _forget(channel: Channel) -> None:
 
 
 def _after_fork() -> None:
+    """The child has other calls, other connections, and serves nothing."""
     global _registry
-    _registry = _Registry()
+    before, _registry = _registry, _Registry()
+    local.forked()
+    for channel in before.by_identity.values():
+        if isinstance(channel, RemoteChannel):
+            channel.forked(_registry.next_client())
+            _registry.add(channel)
 
 
 os.register_at_fork(after_in_child=_after_fork)

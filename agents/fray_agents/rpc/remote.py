@@ -36,11 +36,11 @@ class RemoteChannel(Channel):
 
     Args:
         client: names this channel among all that ever were.
-        link: the connection; `target.identity` says to whom.
+        link: the connection, if there is one yet; `target.identity` says to whom.
     """
 
     def __init__(
-        self, target: Target, keyring: Keyring, client: str, link: Link, on_end: Callable[[RemoteChannel], None]
+        self, target: Target, keyring: Keyring, client: str, link: Link | None, on_end: Callable[[RemoteChannel], None]
     ) -> None:
         self.target = target
         self.client = client
@@ -65,6 +65,8 @@ class RemoteChannel(Channel):
     # Entering and sending.
 
     def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
+        if not self._calls:
+            self._settle()
         with self._lock:
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
@@ -72,7 +74,7 @@ class RemoteChannel(Channel):
                 request = request._replace(id=CallId(self.client, self._next))
                 self._next += 1
             pending = kind(self, request)
-            alone = wait and not self._calls and not self._reading and not self._sending and self._link is not None
+            alone = wait and not self._calls and not self._sending
             self._calls[request.id] = pending
             self._queue.append(pending)
         self._send(alone)
@@ -169,16 +171,38 @@ class RemoteChannel(Channel):
 
     def _read(self, enough: Callable[[], bool], deadline: float | None) -> None:
         """Receive until it is enough; this thread has set `_reading`."""
+        mending = False
         try:
             while not enough():
-                link = self._link or self._connect_again()
-                if link is None or (deadline is not None and not link.readable(deadline - time.monotonic())):
+                link = self._link
+                if link is None:  # somebody with all the time in the world connects again, and goes on reading
+                    mending = True
+                    threading.Thread(target=self._mend, name="fray-mend", daemon=True).start()
+                    return
+                if deadline is not None and not link.readable(deadline - time.monotonic()):
                     return
                 self._receive(link)
         finally:
-            with self._lock:
-                self._reading = False
-            self.watch()
+            if not mending:
+                self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        with self._lock:
+            self._reading = False
+        self.watch()
+
+    def _settle(self) -> None:
+        """Before the first call after a pause: take what came meanwhile; perhaps the news that the server is gone."""
+        with self._lock:
+            link = self._link
+            if link is None or self._reading or self._calls:
+                return
+            self._reading = True
+        try:
+            while self._link is link and link.readable(0):
+                self._receive(link)
+        finally:
+            self._stop_reading()
 
     def _receive(self, link: Link) -> None:
         try:
@@ -213,26 +237,32 @@ class RemoteChannel(Channel):
             if self._link is link:
                 self._link = None
 
+    def _mend(self) -> None:
+        """Connect to the same server again and read; or all calls fail. This thread has taken over `_reading`."""
+        link = self._connect_again()
+        if link is None:
+            self._stop_reading()
+            return
+        with self._lock:
+            self._link = link
+            self._out = 0
+            self._queue = deque(self._calls.values())
+        self._send()
+        self._read(lambda: not self._calls, None)
+
     def _connect_again(self) -> Link | None:
-        """To the same server; None when it is gone and all calls have failed."""
         problem: Exception | None = None
         for pause in RETRIES:
             time.sleep(pause)
             if self.closed:
                 return None
             try:
-                link, _ = dial(self.target, self._keyring)
+                return dial(self.target, self._keyring)[0]
+            except ServerGone as error:
+                problem = error
+                break
             except (ConnectionLost, NotAuthentic, BadMessage) as error:
                 problem = error
-                if isinstance(error, ServerGone):
-                    break
-                continue
-            with self._lock:
-                self._link = link
-                self._out = 0
-                self._queue = deque(self._calls.values())
-            self._send()
-            return link
         self._fail(f"the server of {self.target.actor_id or self.target.tcp} is gone: {problem}")
         return None
 
@@ -251,3 +281,12 @@ class RemoteChannel(Channel):
         self._on_end(self)
         for pending in failed:
             pending.announce()
+
+    def forked(self, client: str) -> None:
+        """In the child of a fork: the connection is the parent's, and so are its calls. The next call opens another."""
+        link, calls = self._link, self._calls
+        if link is not None:
+            link.sock.close()  # not shut down: the parent goes on with it
+        self.__init__(self.target, self._keyring, client, None, self._on_end)  # type: ignore[misc]  # as new
+        for pending in calls.values():
+            pending.fail(ConnectionLost("the call was made before a fork; its reply goes to the parent"))

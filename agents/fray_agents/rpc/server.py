@@ -116,6 +116,12 @@ class Server:
             connection.drained(max(deadline - time.monotonic(), 0.1))
             connection.close()
 
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the sockets, or callers would not see when the server itself dies."""
+        self._door.abandon()
+        for connection in self._connections:
+            connection.abandon()
+
     def _listen_unix(self, directory: Path) -> socket.socket:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(directory, 0o700)

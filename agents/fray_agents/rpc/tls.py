@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import select
 import socket
 import ssl
 import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from fray_agents.rpc.errors import NotAuthentic
+from fray_agents.rpc.serial import Buffer
 from fray_agents.rpc.session import same
+
+Done = TypeVar("Done")
 
 _LIFETIME = datetime.timedelta(days=3650)  # the fingerprint is what is trusted, not the dates
 
@@ -37,7 +45,67 @@ def server_context() -> tuple[ssl.SSLContext, str]:
     return context, certificate.fingerprint(hashes.SHA256()).hex()
 
 
-def connect(sock: socket.socket, fingerprint: str) -> socket.socket:
+class TlsSocket:
+    """An encrypted socket that one thread reads while another writes, which OpenSSL's own does not allow.
+
+    OpenSSL is entered under a lock and never waits in there; waiting for the network is done outside.
+
+    Args:
+        stalled: seconds after which a wait ends with BlockingIOError.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket, stalled: float) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._stalled = stalled
+        self._lock = threading.Lock()
+
+    def recv(self, size: int) -> bytes:
+        """As of a socket."""
+        return self._do(partial(self._sock.recv, size))
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """As of a socket."""
+        return self._do(partial(self._sock.recv_into, buffer))
+
+    def sendall(self, data: Buffer) -> None:
+        """As of a socket."""
+        view = memoryview(data)
+        while view:
+            view = view[self._do(partial(self._sock.send, view)) :]
+
+    def readable(self, seconds: float) -> bool:
+        """Whether something to read comes within that time."""
+        return bool(self._sock.pending()) or _wait(self._sock, select.POLLIN, seconds)
+
+    def shutdown(self, how: int) -> None:
+        """As of a socket."""
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        """As of a socket."""
+        self._sock.close()
+
+    def _do(self, action: Callable[[], Done]) -> Done:
+        while True:
+            try:
+                with self._lock:
+                    return action()
+            except ssl.SSLWantReadError:
+                wanted = select.POLLIN
+            except ssl.SSLWantWriteError:
+                wanted = select.POLLOUT
+            if not _wait(self._sock, wanted, self._stalled):
+                raise BlockingIOError("nothing moved")
+
+
+def _wait(sock: socket.socket, event: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(sock, event)
+    return bool(poll.poll(max(seconds, 0) * 1000))
+
+
+def connect(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     """Speak TLS with the holder of the certificate of that fingerprint.
 
     Raises:

@@ -1,0 +1,315 @@
+"""Calls when connections break, servers die, processes fork: at most once, in order, and said as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fray_agents.rpc import CallId, Channel, ConnectionLost, NoSuchActor, Server, Target, connect
+from fray_agents.rpc.pending import WINDOW
+from tests.support.rpc import Keys, Proxy, Subject, eventually, serve_subject, serving, through_proxy
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with serving() as target:
+        yield target
+
+
+@pytest.fixture
+def proxied(target: Target) -> Iterator[tuple[Proxy, Channel]]:
+    with through_proxy(target) as pair:
+        yield pair
+
+
+def test_a_running_call_is_joined_after_its_connection_broke(target: Target, proxied: tuple[Proxy, Channel]) -> None:
+    proxy, channel = proxied
+    call = channel.start("wide", "note_slowly", (1,), {})
+    direct = connect(target, Keys())
+    eventually(lambda: any(b"note_slowly" in data for data in proxy.said))
+    proxy.cut()
+    direct.call("wide", "open", (), {})
+    assert call.result(20) == 1
+    assert direct.call("wide", "notes", (), {}) == [1]
+
+
+def test_a_lost_reply_is_found_by_the_calls_id(target: Target, proxied: tuple[Proxy, Channel]) -> None:
+    proxy, channel = proxied
+    direct = connect(target, Keys())
+    proxy.flowing.clear()
+    call = channel.start("subject", "note", (1,), {})
+    eventually(lambda: direct.call("subject", "notes", (), {}) == [1])
+    proxy.cut()
+    proxy.flowing.set()
+    assert call.result(20) == 1
+    assert direct.call("subject", "notes", (), {}) == [1]
+
+
+def test_many_calls_over_a_connection_that_keeps_breaking_run_once_and_in_order(
+    target: Target, proxied: tuple[Proxy, Channel]
+) -> None:
+    proxy, channel = proxied
+    calls = []
+    for number in range(2000):
+        calls.append(channel.start("subject", "note", (number,), {}))
+        if number % 250 == 100:
+            calls[number - 50].result(20)  # so that some are answered, some are out, and some wait
+            proxy.cut()
+    assert [call.result(20) for call in calls] == list(range(2000))
+    assert connect(target, Keys()).call("subject", "notes", (), {}) == list(range(2000))
+
+
+def test_a_stream_goes_on_where_its_connection_broke(proxied: tuple[Proxy, Channel]) -> None:
+    proxy, channel = proxied
+    got = []
+    for number in channel.stream("subject", "count", (100,), {}):
+        got.append(number)
+        if number in (3, 40, 41):
+            proxy.cut()
+    assert got == list(range(100))
+    assert channel.call("subject", "notes", (), {}) == list(range(100))
+
+
+def test_a_call_to_a_server_that_dies_is_lost_and_nobody_knows_whether_it_started(target: Target) -> None:
+    channel = connect(target, Keys())
+    with pytest.raises(ConnectionLost) as caught:
+        channel.call("subject", "die", (), {})
+    assert caught.value.started is None
+    assert channel.closed
+    with pytest.raises(ConnectionLost) as caught:
+        connect(target, Keys())
+    assert caught.value.started is False
+
+
+def test_a_call_after_the_servers_end_is_known_not_to_have_started(target: Target) -> None:
+    channel = connect(target, Keys())
+    other = connect(target._replace(identity=""), Keys())
+    assert other is channel
+    with through_proxy(target) as (proxy, watched):
+        assert watched.call("subject", "echo", (1,), {}) == 1
+        proxy.close()
+        with pytest.raises(ConnectionLost) as caught:
+            watched.call("subject", "echo", (2,), {})
+    assert caught.value.started is False
+
+
+def test_another_server_at_the_same_address_is_not_asked(target: Target) -> None:
+    with serving() as other, through_proxy(target) as (proxy, channel):
+        call = channel.start("wide", "note_slowly", (1,), {})
+        eventually(lambda: any(b"note_slowly" in data for data in proxy.said))
+        proxy.upstream = other.tcp
+        proxy.cut()
+        with pytest.raises(ConnectionLost, match="another server"):
+            call.result(20)
+        assert connect(other, Keys()).call("wide", "notes", (), {}) == []
+
+
+def test_another_channel_may_ask_for_a_lost_call(target: Target) -> None:
+    direct = connect(target, Keys())
+    with through_proxy(target) as (proxy, channel):
+        call = channel.start("wide", "note_slowly", (1,), {})
+        eventually(lambda: any(b"note_slowly" in data for data in proxy.said))
+    with pytest.raises(ConnectionLost):
+        call.result(20)
+    again = direct.start("wide", "note_slowly", (1,), {}, call=call.id)
+    direct.call("wide", "open", (), {})
+    assert again.result(20) == 1
+    assert direct.call("wide", "notes", (), {}) == [1]
+
+
+def test_a_fork_has_connections_and_calls_of_its_own(target: Target) -> None:
+    channel = connect(target, Keys())
+    assert channel.call("subject", "note", ("parent",), {}) == "parent"
+    call = channel.start("wide", "wait", (), {})
+    pid = os.fork()
+    if not pid:
+        try:
+            lost = isinstance(call.exception(5), ConnectionLost)
+            os._exit(not (lost and channel.call("subject", "note", ("child",), {}, timeout=20) == "child"))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert channel.call("subject", "notes", (), {}) == ["parent", "child"]
+    channel.call("wide", "open", (), {})
+    assert call.result(20)
+
+
+def test_it_works_inside_a_running_event_loop(target: Target) -> None:
+    async def main() -> Any:
+        return connect(target, Keys()).call("subject", "echo", (1,), {})
+
+    assert asyncio.run(main()) == 1
+
+
+def test_many_threads_share_a_channel(target: Target) -> None:
+    channel = connect(target, Keys())
+    wrong: list[int] = []
+
+    def work(first: int) -> None:
+        wrong.extend(n for n in range(first, first + 200) if channel.call("subject", "echo", (n,), {}) != n)
+
+    threads = [threading.Thread(target=work, args=(first * 1000,)) for first in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_callbacks_run_once_when_the_outcome_is_there(target: Target) -> None:
+    channel = connect(target, Keys())
+    called = threading.Event()
+    call = channel.start("wide", "wait", (), {})
+    call.add_done_callback(lambda done: done is call and called.set())
+    assert not called.is_set()
+    channel.call("wide", "open", (), {})
+    assert called.wait(20)
+    late: list[Any] = []
+    call.add_done_callback(late.append)
+    assert late == [call]
+
+
+def test_arguments_are_as_they_were_when_the_call_was_made(target: Target) -> None:
+    channel = connect(target, Keys())
+    blocked = channel.start("subject", "note_slowly", (0,), {})
+    array = np.ones(100_000)
+    call = channel.start("subject", "keep", (array,), {})
+    array[:] = 0
+    assert not blocked.done()
+    channel.call("wide", "open", (), {})
+    assert call.result(20) == 100_000
+
+
+def test_an_array_that_a_server_keeps_is_its_own(target: Target) -> None:
+    channel = connect(target, Keys())
+    for size in (10_000, 1_000_000):
+        assert channel.call("subject", "keep", (np.ones(size),), {}) == size
+        mine = channel.call("subject", "kept_array", (), {})
+        for _ in range(5):
+            channel.call("subject", "echo", (np.full(size, 7.0),), {})
+        assert channel.call("subject", "kept", (), {}) == size
+        assert mine.sum() == size
+
+
+def test_a_generator_runs_no_further_than_its_consumer_has_room(target: Target) -> None:
+    channel = connect(target, Keys())
+    stream = channel.stream("subject", "count", (10_000,), {})
+    other = channel.start("wide", "echo", (1,), {})
+    assert list(itertools.islice(stream, 2)) == [0, 1]
+    assert other.result(20) == 1
+    stream.close()  # type: ignore[attr-defined]  # it is a generator
+    assert channel.call("subject", "times_closed", (), {}) == 1
+    assert len(channel.call("subject", "notes", (), {})) <= WINDOW + 2
+
+
+def test_a_method_that_returns_a_generator_says_how_to_call_it(target: Target) -> None:
+    with pytest.raises(RuntimeError, match="stream"):
+        connect(target, Keys()).call("subject", "count", (3,), {})
+
+
+def test_the_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:
+    server = serve_subject(unix_dir=tmp_path / "sockets")
+    try:
+        assert stat.S_IMODE(os.stat(server.unix_path).st_mode) == 0o600
+        assert stat.S_IMODE(os.stat(tmp_path / "sockets").st_mode) == 0o700
+    finally:
+        server.close()
+    assert not os.path.exists(server.unix_path)
+
+
+@pytest.fixture
+def local() -> Iterator[tuple[Server, Channel]]:
+    server = serve_subject()
+    yield server, connect(Target("subject", server.address, "", server.identity), Keys())
+    server.close()
+
+
+def test_in_this_process_everything_is_pickled_all_the_same(local: tuple[Server, Channel]) -> None:
+    _, channel = local
+    value = [1]
+    assert channel.call("subject", "note", (value,), {}) == [1]
+    value.append(2)
+    channel.call("subject", "notes", (), {})[0].append(3)
+    assert channel.call("subject", "notes", (), {}) == [[1]]
+    with pytest.raises(KeyError, match="absent"):
+        channel.call("subject", "fail", ("key",), {})
+    assert list(channel.stream("subject", "count", (40,), {})) == list(range(40))
+    calls = [channel.start("subject", "echo", (number,), {}) for number in range(100)]
+    assert [call.result(20) for call in calls] == list(range(100))
+    with pytest.raises(NoSuchActor):
+        channel.call("nobody", "echo", (1,), {})
+
+
+def test_an_actor_that_is_removed_refuses_what_waits_and_ends_what_runs(local: tuple[Server, Channel]) -> None:
+    server, channel = local
+    subject = Subject()
+    server.add("going", subject)
+    runs = channel.start("going", "wait", (), {})
+    eventually(lambda: subject.entered)
+    waits = channel.start("going", "echo", (1,), {})
+    server.remove("going")
+    with pytest.raises(NoSuchActor):
+        waits.result(20)
+    subject.gate.set()
+    assert runs.result(20)
+
+
+def test_a_server_that_closes_lets_running_calls_answer() -> None:
+    subject = Subject()
+    server = Server(Keys())
+    server.add("subject", subject, max_concurrency=5)
+    server.start()
+    with through_proxy(Target("subject", server.address, "", server.identity)) as (_, channel):
+        runs = channel.start("subject", "wait", (), {})
+        eventually(lambda: subject.entered)
+        closing = threading.Thread(target=server.close, args=(20.0,))
+        closing.start()
+        subject.gate.set()
+        assert runs.result(20)
+        closing.join(30)
+    assert not closing.is_alive()
+
+
+class _Journal:
+    def __init__(self) -> None:
+        self.outcomes: dict[CallId, bytes] = {}
+        self.fenced = False
+
+    def known(self, call: CallId) -> bytes | None:
+        return self.outcomes.get(call)
+
+    def applied(self, call: CallId, outcome: bytes) -> None:
+        if self.fenced:
+            raise RuntimeError("a newer incarnation has begun")
+        self.outcomes[call] = outcome
+
+
+def test_a_durable_actors_journal_answers_for_an_earlier_server_and_can_withhold_replies() -> None:
+    journal = _Journal()
+    first, second = Server(Keys()), Server(Keys())
+    subjects = Subject(), Subject()
+    for server, subject in zip((first, second), subjects, strict=True):
+        server.add("subject", subject, journal=journal)
+        server.start()
+    with through_proxy(Target("subject", first.address, "", first.identity)) as (_, channel):
+        made = channel.start("subject", "note", (1,), {})
+        assert made.result(20) == 1
+    first.close()
+    with through_proxy(Target("subject", second.address, "", second.identity)) as (_, channel):
+        assert channel.start("subject", "note", (1,), {}, call=made.id).result(20) == 1
+        assert subjects[1].log == []
+        journal.fenced = True
+        with pytest.raises(TimeoutError):
+            channel.call("subject", "note", (2,), {}, timeout=0.2)
+        assert subjects[1].log == [2]
+    second.close()

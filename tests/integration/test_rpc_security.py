@@ -1,0 +1,339 @@
+"""Nothing is done for who does not hold the key, whatever is sent; and who does not hold it gets nobody's trust."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fray_agents.rpc import ConnectionLost, NotAuthentic, RpcKey, Server, Target, connect, door
+from fray_agents.rpc.dial import dial
+from fray_agents.rpc.remote import RemoteChannel
+from tests.support.rpc import KEY, Keys, Subject, dial_tcp, eventually, serve_subject, serving, through_proxy
+
+SESSION = b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: k1\r\nfray-nonce: 00\r\ncontent-length: 0\r\n\r\n"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = serve_subject()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with serving() as target:
+        yield target
+
+
+def ended(sock: socket.socket) -> bytes:
+    """All that is answered before the server closes."""
+    sock.settimeout(20)
+    answer = b""
+    try:
+        while data := sock.recv(65536):
+            answer += data
+    except ConnectionResetError:
+        pass
+    return answer
+
+
+def own_channel(target: Target, keys: Keys) -> RemoteChannel:
+    """Not shared: over TCP even in this process."""
+    link, _ = dial(target, keys)
+    return RemoteChannel(target, keys, "test", link, lambda channel: None)
+
+
+class Bomb:
+    """Unpickling it leaves a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("path", [b"/calls", b"/proof", b"/session"])
+def test_without_the_key_nothing_is_unpickled(server: Server, tmp_path: Path, path: bytes) -> None:
+    body = pickle.dumps(Bomb(tmp_path / "exploded"))
+    with dial_tcp(server.address) as sock:
+        sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (path, len(body), body))
+        assert ended(sock) == b""
+    with dial_tcp(server.address) as sock:
+        sock.sendall(SESSION)
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+        sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\nfray-proof: 00\r\ncontent-length: 0\r\n\r\n" % path)
+        assert b" 200 " not in ended(sock)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_wrong_secret_and_an_unknown_key_are_refused(server: Server) -> None:
+    target = Target("subject", server.address)
+    with pytest.raises(NotAuthentic):
+        dial(target, Keys(RpcKey("k1", b"another secret 0123456789")))
+    with pytest.raises(NotAuthentic, match="knows none of the keys k9"):
+        dial(target, Keys(RpcKey("k9", KEY.secret)))
+    with pytest.raises(ValueError, match="at least 16"):
+        RpcKey("k1", b"short")
+
+
+def test_a_recorded_connection_is_worth_nothing_later_or_elsewhere(target: Target) -> None:
+    with through_proxy(target) as (proxy, channel):
+        channel.call("subject", "note", (1,), {})
+        recorded = list(proxy.said)
+    with serving() as other:
+        for address in (target.tcp, other.tcp):
+            with dial_tcp(address) as sock:
+                sock.sendall(recorded[0])
+                assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+                sock.sendall(b"".join(recorded[1:]))
+                assert b" 200 " not in ended(sock)
+        assert connect(other, Keys()).call("subject", "notes", (), {}) == []
+    assert connect(target, Keys()).call("subject", "notes", (), {}) == [1]
+
+
+def test_a_request_sent_twice_on_its_connection_runs_once(target: Target) -> None:
+    with through_proxy(target) as (proxy, channel):
+        proxy.alter_request = lambda data: data * 2 if data.startswith(b"POST /calls") else data
+        calls = [channel.call("subject", "note", (number,), {}) for number in range(3)]
+    assert calls == [0, 1, 2]
+    assert connect(target, Keys()).call("subject", "notes", (), {}) == [0, 1, 2]
+
+
+def _once(change: Callable[[bytes], bytes], where: Callable[[bytes], bool]) -> Callable[[bytes], bytes]:
+    """Alter the first piece of which `where` holds."""
+    left = [1]
+
+    def alter(data: bytes) -> bytes:
+        if left and where(data):
+            left.clear()
+            return change(data)
+        return data
+
+    return alter
+
+
+def _flip(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("at", [-1, -20])
+def test_an_altered_request_is_refused_and_asked_again(target: Target, at: int) -> None:
+    with through_proxy(target) as (proxy, channel):
+        proxy.alter_request = _once(lambda data: _flip(data, at), lambda data: data.startswith(b"POST /calls"))
+        assert channel.call("subject", "note", ("original",), {}) == "original"
+    assert connect(target, Keys()).call("subject", "notes", (), {}) == ["original"]
+
+
+def test_an_altered_large_body_is_refused_and_asked_again(target: Target) -> None:
+    array = np.arange(500_000.0)
+    with through_proxy(target) as (proxy, channel):
+        proxy.alter_request = _once(lambda data: _flip(data, 30_000), lambda data: len(data) > 30_000)
+        assert channel.call("subject", "keep", (array,), {}) == array.sum()
+        proxy.alter_reply = _once(lambda data: _flip(data, 10_000), lambda data: len(data) > 10_000)
+        np.testing.assert_array_equal(channel.call("subject", "kept_array", (), {}), array)
+
+
+def test_a_forged_reply_is_not_believed(target: Target) -> None:
+    with through_proxy(target) as (proxy, channel):
+        proxy.alter_reply = _once(lambda data: _flip(data, -1), lambda data: True)
+        assert channel.call("subject", "note", ("original",), {}) == "original"
+        answers: list[bytes] = []
+
+        def repeat(data: bytes) -> bytes:
+            answers.append(data)
+            return answers[0]
+
+        proxy.alter_reply = repeat
+        assert channel.start("subject", "echo", (1,), {}).result(20) == 1
+        with pytest.raises(ConnectionLost):  # an earlier reply again, and again at each attempt to come back
+            channel.call("subject", "echo", (2,), {})
+
+
+def test_a_process_that_took_over_the_port_is_found_out(target: Target) -> None:
+    impostor = socket.create_server(("127.0.0.1", 0))
+    asked: list[bytes] = []
+
+    def answer() -> None:
+        for _ in range(2):
+            sock, _ = impostor.accept()
+            with sock:
+                asked.append(sock.recv(4096))
+                identity = target.identity.encode()
+                sock.sendall(
+                    b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nfray-identity: %b\r\n"
+                    b"fray-nonce: 00\r\nfray-proof: 00\r\n\r\n" % identity
+                )
+                asked.append(sock.recv(4096))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    with impostor:
+        taken = target._replace(tcp=f"127.0.0.1:{impostor.getsockname()[1]}")
+        for _ in range(2):
+            with pytest.raises(NotAuthentic):
+                dial(taken, Keys())
+        thread.join(20)
+    assert [part for part in asked if part and not part.startswith(b"POST /session")] == []
+
+
+def bad_requests() -> dict[str, bytes]:
+    head = b"POST /session HTTP/1.1\r\nhost: x\r\n"
+    return {
+        "huge header": head + b"x-filler: " + b"a" * 100_000,
+        "many headers": head + b"x: y\r\n" * 20_000,
+        "two lengths": head + b"content-length: 0\r\ncontent-length: 0\r\n\r\n",
+        "chunked": head + b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "body": head + b"content-length: 5\r\n\r\nhello",
+        "huge body": head + b"content-length: 99999999999\r\n\r\n",
+        "overflow": head + b"content-length: 99999999999999999999999999\r\n\r\n",
+        "upgrade": b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+        "garbage": b"\x16\x03\x01\x00\xff\xfe" * 50,
+        "pickle": pickle.dumps(list(range(100))),
+    }
+
+
+@pytest.mark.parametrize("name", bad_requests())
+def test_what_is_not_of_the_protocol_is_sent_away(server: Server, name: str) -> None:
+    with dial_tcp(server.address) as sock:
+        try:
+            sock.sendall(bad_requests()[name])
+        except (BrokenPipeError, ConnectionResetError):
+            return  # sent away before the end
+        assert b" 200 " not in ended(sock)
+    channel = own_channel(Target("subject", server.address, "", server.identity), Keys())
+    assert channel.call("subject", "echo", (1,), {}) == 1
+    channel.close()
+
+
+def test_no_memory_is_taken_for_a_length_that_is_not_authenticated(server: Server) -> None:
+    target = Target("subject", server.address, "", server.identity)
+    link, _ = dial(target, Keys())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    head = b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000000\r\nfray-seal: %b\r\n\r\n" % (b"0" * 32)
+    link.sock.sendall(head + b"x" * 100)
+    assert link.receive() is None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KB
+
+
+def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "PATIENCE", 0.3)
+    server = serve_subject()
+    silent, dripping = dial_tcp(server.address), dial_tcp(server.address)
+    dripping.sendall(SESSION[:20])
+    with silent, dripping:
+        assert ended(silent) == b""
+        assert ended(dripping) == b""
+    server.close()
+
+
+def test_a_message_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
+    monkeypatch.setattr("fray_agents.rpc.link.STALLED", 1.0)
+    server = serve_subject()
+    link, _ = dial(Target("subject", server.address), Keys())
+    link.sock.sendall(b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-le")
+    assert link.receive() is None
+    server.close()
+
+
+def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    channel = connect(target, Keys())
+    waiting = channel.start("wide", "wait", (), {})
+    flood = []
+    try:
+        for _ in range(2000):
+            flood.append(dial_tcp(target.tcp))
+            flood[-1].sendall(SESSION[:30])
+        assert channel.call("wide", "echo", (1,), {}) == 1
+        late = own_channel(target, Keys())
+        late.call("wide", "open", (), {})
+        assert waiting.result(20)
+        late.close()
+    finally:
+        for sock in flood:
+            sock.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_keys_rotate_without_a_restart() -> None:
+    old, new = KEY, RpcKey("k2", b"the second secret of them")
+    ours, theirs = Keys(old), Keys(old)
+    server = serve_subject(keys=theirs)
+    target = Target("subject", server.address, "", server.identity)
+    before = own_channel(target, ours)
+    ours.current = ours.served = [new, old]
+    theirs.current = [new, old]
+    with_new = own_channel(target, ours)  # the server reads its keys again
+    assert theirs.readings == 1
+    ours.served, ours.current = [old], [new]
+    theirs.current = theirs.served = [new]
+    with_newest = own_channel(target, ours)  # the caller reads its keys again
+    assert [channel.call("subject", "echo", (1,), {}) for channel in (before, with_new, with_newest)] == [1, 1, 1]
+    with pytest.raises(NotAuthentic):
+        own_channel(target, Keys(old))
+    server.close()
+
+
+def test_strangers_cannot_make_the_server_read_its_keys_again_and_again() -> None:
+    keys = Keys()
+    server = serve_subject(keys=keys)
+    for number in range(20):
+        with pytest.raises(NotAuthentic):
+            dial(Target("subject", server.address), Keys(RpcKey(f"unknown-{number}", KEY.secret)))
+    eventually(lambda: keys.readings >= 1)
+    assert keys.readings < 10
+    server.close()
+
+
+def test_keys_that_cannot_be_read_send_one_caller_away_and_no_more() -> None:
+    class Broken(Keys):
+        def keys(self, fresh: bool = False) -> list[RpcKey]:
+            if fresh:
+                raise OSError("the bucket is away")
+            return super().keys()
+
+    server = serve_subject(keys=Broken())
+    target = Target("subject", server.address, "", server.identity)
+    with pytest.raises(ConnectionLost):
+        dial(target, Keys(RpcKey("unknown", KEY.secret)))
+    channel = own_channel(target, Keys())
+    assert channel.call("subject", "echo", (1,), {}) == 1
+    channel.close()
+    server.close()
+
+
+def test_another_certificate_is_refused_before_anything_is_said() -> None:
+    with serving(tls=True) as target:
+        assert connect(target, Keys()).call("subject", "echo", (1,), {}) == 1
+        with pytest.raises(NotAuthentic, match="certificate"):
+            dial(target._replace(fingerprint="0" * 64), Keys())
+        with pytest.raises(ConnectionLost):  # plain bytes to a TLS server
+            dial(target._replace(fingerprint=""), Keys())
+
+
+def test_tls_hides_what_is_said() -> None:
+    with serving(tls=True) as target, through_proxy(target) as (proxy, channel):
+        assert channel.call("subject", "echo", ("the secret word",), {}) == "the secret word"
+        assert not any(b"the secret word" in data for data in proxy.said)
+    with serving() as target, through_proxy(target) as (proxy, channel):
+        channel.call("subject", "echo", ("the secret word",), {})
+        assert any(b"the secret word" in data for data in proxy.said)
+
+
+def test_an_unpicklable_reply_of_a_holder_of_the_key_is_told(server: Server) -> None:
+    subject = Subject()
+    server.add("closing", subject)
+    channel = own_channel(Target("closing", server.address, "", server.identity), Keys())
+    with pytest.raises(RuntimeError, match="cannot be pickled"):
+        channel.call("closing", "lock", (), {})
+    channel.close()
