@@ -1,0 +1,29 @@
+"""Pools of workers for tasks that keep nothing between them.
+
+with WorkerPool(num_workers=4) as pool:
+    print([future.result() for future in pool.map(len, ["a", "bb", "ccc"])])
+"""
+
+from typing import TYPE_CHECKING
+
+from fray.lazily import exported
+
+if TYPE_CHECKING:
+    from fray.pool.dispatch import PoolClosed, TaskKillsWorkers
+    from fray.pool.objects import ObjectGone, ObjectRef
+    from fray.pool.pool import WorkerPool
+    from fray.pool.queued import PoolNotFound
+
+__all__ = ["ObjectGone", "ObjectRef", "PoolClosed", "PoolNotFound", "TaskKillsWorkers", "WorkerPool"]
+
+__getattr__, __dir__ = exported(
+    __name__,
+    {
+        "ObjectGone": "fray.pool.objects",
+        "ObjectRef": "fray.pool.objects",
+        "PoolClosed": "fray.pool.dispatch",
+        "PoolNotFound": "fray.pool.queued",
+        "TaskKillsWorkers": "fray.pool.dispatch",
+        "WorkerPool": "fray.pool.pool",
+    },
+)

@@ -10,7 +10,6 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import InvalidStateError
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,14 +26,14 @@ class TaskKillsWorkers(Permanent, RuntimeError):
 
 
 class PoolClosed(Permanent, RuntimeError):
-    """The pool was shut down before the task was done."""
+    """The pool takes no tasks any more, and the task was not done: make another pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A task came to its end on a worker, after `seconds` of its own: `value`, or what it raised."""
+    """A task came to its end on a worker: `value`, or what it raised. seconds: its own, where they are known."""
 
-    seconds: float
+    seconds: float | None = None
     value: object = None
     error: BaseException | None = None
 
@@ -67,7 +66,9 @@ class _Desk:
     def room(self) -> int:
         return self.limit - len(self.tasks)
 
-    def learn(self, seconds: float) -> None:
+    def learn(self, seconds: float | None) -> None:
+        if seconds is None:
+            return
         self.pace.append(max(seconds, AHEAD_SECONDS / MOST_AHEAD))
         self.limit = max(1, int(AHEAD_SECONDS / max(self.pace)))
 
@@ -78,12 +79,19 @@ class Dispatcher:
     Args:
         max_deaths: workers that may die of one task before it is given up.
         on_loss: told the name of each worker that is gone.
+        on_join: told that there is one more.
     """
 
-    def __init__(self, max_deaths: int, on_loss: Callable[[str], None]) -> None:
+    def __init__(
+        self, max_deaths: int, on_loss: Callable[[str], None], on_join: Callable[[], None] = lambda: None
+    ) -> None:
         self._max_deaths = max_deaths
         self._on_loss = on_loss
+        self._on_join = on_join
         self._lock = threading.Lock()
+        self._all_done = threading.Condition(self._lock)
+        self._unfinished = 0
+        self._closed = ""
         self._backlog: deque[Task] = deque()
         self._desks: dict[str, _Desk] = {}
         self._outbox: list[tuple[str, _Desk, Task]] = []
@@ -93,6 +101,11 @@ class Dispatcher:
     def workers(self) -> int:
         """How many workers there are now."""
         return len(self._desks)
+
+    @property
+    def unfinished(self) -> int:
+        """How many tasks are not done."""
+        return self._unfinished
 
     @property
     def waiting(self) -> int:
@@ -105,9 +118,13 @@ class Dispatcher:
             return [name for name, desk in self._desks.items() if not desk.tasks]
 
     def submit(self, tasks: Iterable[Task]) -> None:
-        """Take tasks; they go out in this order."""
+        """Take tasks; they go out in this order. Raises PoolClosed."""
+        added = list(tasks)
         with self._lock:
-            self._backlog.extend(tasks)
+            if self._closed:
+                raise PoolClosed(self._closed)
+            self._backlog.extend(added)
+            self._unfinished += len(added)
             self._assign_all()
         self._send()
 
@@ -118,6 +135,7 @@ class Dispatcher:
                 self._desks[name] = _Desk(worker)
             self._assign_all()
         self._send()
+        self._on_join()
 
     def dismiss(self, name: str) -> bool:
         """Send a worker nothing more, if it has nothing to do; whether it had nothing."""
@@ -128,14 +146,20 @@ class Dispatcher:
             del self._desks[name]
             return True
 
-    def close(self) -> None:
-        """Give up what is not done."""
+    def drain(self) -> None:
+        """Return once everything is done."""
+        with self._lock:
+            self._all_done.wait_for(lambda: self._unfinished == 0)
+
+    def close(self, why: str) -> None:
+        """Give up what is not done, and take nothing more."""
         with self._lock:
             left = [*self._backlog, *(task for desk in self._desks.values() for task in desk.tasks)]
+            self._closed = why
             self._backlog.clear()
             self._desks.clear()
         for task in left:
-            _settle(task, Done(0.0, error=PoolClosed()))
+            self._settle(task, Done(error=PoolClosed(why)))
 
     def _assign_all(self) -> None:
         while self._backlog and (free := self._freest()) is not None:
@@ -152,6 +176,8 @@ class Dispatcher:
             if task.future.running() or task.future.set_running_or_notify_cancel():
                 desk.tasks.append(task)
                 self._outbox.append((name, desk, task))
+            else:
+                self._count_done()
 
     def _send(self) -> None:
         """Send what was assigned, outside of the lock.
@@ -180,7 +206,7 @@ class Dispatcher:
             if self._desks.get(name) is desk:
                 self._assign(name, desk, len(self._backlog))
         self._send()
-        _settle(task, end)
+        self._settle(task, end)
 
     def _lost(self, name: str, desk: _Desk, end: Gone) -> None:
         """What the worker had goes to others; the first of it is what the worker may have died of."""
@@ -199,15 +225,18 @@ class Dispatcher:
         self._send()
         if condemned is not None:
             text = f"it was given up: {condemned.deaths} workers died while they ran it, the last because: {end.why}"
-            _settle(condemned, Done(0.0, error=TaskKillsWorkers(text)))
+            self._settle(condemned, Done(error=TaskKillsWorkers(text)))
         self._on_loss(name)
 
-
-def _settle(task: Task, end: Done) -> None:
-    try:
+    def _settle(self, task: Task, end: Done) -> None:
         if end.error is not None:
             task.future.set_exception(end.error)
         else:
             task.future.set_result(end.value)
-    except InvalidStateError:
-        return  # the caller has cancelled it, or its pool is closed
+        with self._lock:
+            self._count_done()
+
+    def _count_done(self) -> None:
+        self._unfinished -= 1
+        if self._unfinished == 0:
+            self._all_done.notify_all()

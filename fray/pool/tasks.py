@@ -1,16 +1,18 @@
-"""Tasks of a worker pool: a function and its arguments, pickled, and the future that the caller holds."""
+"""Tasks of a worker pool: a function and its arguments, packed for the way, and the future that the caller holds."""
 
 from __future__ import annotations
 
 import hashlib
-import pickle
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 from fray.errors import InvalidInput
+from fray_agents.rpc.calls import Request, packed_call
+from fray_agents.rpc.serial import described_modules, pack
 
 LARGE_FUNCTION = 64 * 1024
 """Bytes from which on a pickled function travels once to each worker, not with every task."""
@@ -18,10 +20,18 @@ LARGE_FUNCTION = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A pickled function. `key` tells equal ones apart from others; "" for one that travels with its tasks."""
+    """A function as it travels.
 
-    key: str
-    pickled: bytes
+    Attributes:
+        form: the function itself where a worker can import it by name; its pickle; or, of a large one, a key that
+            stands for `pickled`.
+        yields: it is a generator function.
+        pickled: what `form` stands for, b"" unless that is a key.
+    """
+
+    form: Callable[..., Any] | bytes | str
+    yields: bool = False
+    pickled: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,47 +39,62 @@ class Task:
     """One call. deaths: workers that died while it ran."""
 
     function: Function
-    arguments: bytes
+    request: Request
     future: Future[Any] = field(default_factory=Future)
     deaths: int = 0
 
 
 def function_of(call: Callable[..., Any]) -> Function:
-    """`call`, pickled as it is now.
+    """`call` as it is now.
 
     Raises:
         InvalidInput: it cannot be pickled.
     """
-    pickled = _by_name(call) or _dumps("fn", call)
-    key = hashlib.blake2b(pickled, digest_size=16).hexdigest() if len(pickled) > LARGE_FUNCTION else ""
-    return Function(key, pickled)
-
-
-def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Arguments, pickled. Raises InvalidInput for those that cannot be."""
-    try:
-        return pickle.dumps((args, kwargs), protocol=5)
-    except Exception:  # what pickle cannot, cloudpickle often can
-        return _dumps("args", (args, kwargs))
-
-
-def _by_name(call: Callable[..., Any]) -> bytes | None:
-    """The quick way for what a worker can import under the same name."""
-    module = getattr(call, "__module__", None)
-    if (
-        module in (None, "__main__")
-        or getattr(sys.modules.get(module), getattr(call, "__qualname__", ""), None) is not call
-    ):
-        return None
-    return pickle.dumps(call, protocol=5)
-
-
-def _dumps(field_name: str, value: object) -> bytes:
+    yields = inspect.isgeneratorfunction(call)
+    if _has_a_name(call):
+        return Function(call, yields)
     import cloudpickle
 
     try:
-        data: bytes = cloudpickle.dumps(value, protocol=5)
+        data: bytes = cloudpickle.dumps(call, protocol=5)
     except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
-        remedy = f"it cannot be pickled ({error}); make it inside the task instead"
-        raise InvalidInput(field_name, value, remedy) from error
+        raise InvalidInput("fn", call, f"it cannot be pickled ({error}); make it inside the task instead") from error
+    if len(data) <= LARGE_FUNCTION:
+        return Function(data, yields)
+    return Function(digest(data), yields, data)
+
+
+def task(worker: str, function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Task:
+    """A task for the workers of that name; what its arguments hold may be changed afterwards.
+
+    Raises:
+        InvalidInput: the arguments cannot be pickled.
+    """
+    try:
+        return Task(function, packed_call(worker, "run", (function.form, args, kwargs), {}))
+    except Exception as error:  # see `function_of`
+        raise InvalidInput("args", args, f"they cannot be pickled ({error}); make them inside the task") from error
+
+
+def _has_a_name(call: Callable[..., Any]) -> bool:
+    """Whether a worker can import it under the same name."""
+    module = getattr(call, "__module__", None)
+    if module is None or module == "__main__" or module in described_modules():
+        return False
+    return getattr(sys.modules.get(module), getattr(call, "__qualname__", ""), None) is call
+
+
+def digest(data: bytes) -> str:
+    """The name of bytes, by their content."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def pickled(value: object) -> bytes:
+    """`value` in one piece, by cloudpickle if it needs that."""
+    packed = pack(value)
+    if not packed.buffers:
+        return packed.data
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value, protocol=5)
     return data

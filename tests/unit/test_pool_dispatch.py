@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fray.pool.dispatch import Dispatcher, Done, Gone, PoolClosed, TaskKillsWorkers
-from fray.pool.tasks import Task, arguments_of, function_of
+from fray.pool import tasks
+from fray.pool.tasks import Task, function_of
 
 
 class Hands:
@@ -33,7 +34,7 @@ class Instant:
 
 
 def task() -> Task:
-    return Task(function_of(len), arguments_of(("abc",), {}))
+    return tasks.task("worker", function_of(len), ("abc",), {})
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_what_a_task_raised_is_its_futures_exception(dispatcher: Dispatcher) -> 
     only, hands = task(), Hands()
     dispatcher.join("a", hands)
     dispatcher.submit([only])
-    hands.end(Done(0.0, error=KeyError("x")))
+    hands.end(Done(error=KeyError("x")))
     assert isinstance(only.future.exception(), KeyError)
 
 
@@ -139,10 +140,10 @@ def test_a_worker_that_never_started_the_task_is_not_held_against_it(dispatcher:
 
 
 def test_workers_that_are_done_at_once_do_not_exhaust_the_stack(dispatcher: Dispatcher) -> None:
-    tasks = [task() for _ in range(5000)]
-    dispatcher.submit(tasks)
+    many = [task() for _ in range(5000)]
+    dispatcher.submit(many)
     dispatcher.join("instant", Instant())
-    assert all(each.future.result(timeout=0) == "instantly" for each in tasks)
+    assert all(each.future.result(timeout=0) == "instantly" for each in many)
 
 
 def test_a_task_cancelled_in_time_is_never_sent(dispatcher: Dispatcher) -> None:
@@ -167,7 +168,7 @@ def test_what_is_not_done_when_the_pool_closes_says_so(dispatcher: Dispatcher) -
     sent, waiting = task(), task()
     dispatcher.join("a", Hands())
     dispatcher.submit([sent, waiting])
-    dispatcher.close()
+    dispatcher.close("shut down")
     for each in (sent, waiting):
         with pytest.raises(PoolClosed):
             each.future.result(timeout=0)

@@ -1,0 +1,39 @@
+"""Tasks and objects inside one job, wherever they run.
+
+ctx = create_job_ctx("threadpool", max_workers=8)
+futures = [ctx.run(tokenize, shard) for shard in shards]
+ready, pending = ctx.wait(futures, num_returns=1)
+"""
+
+from typing import TYPE_CHECKING
+
+from fray.lazily import exported
+
+if TYPE_CHECKING:
+    from fray.job.cluster import ClusterContext
+    from fray.job.context import JobContext, fray_default_job_ctx, get_default_job_ctx
+    from fray.job.create import create_job_ctx
+    from fray.job.here import SyncContext, ThreadContext
+
+__all__ = [
+    "ClusterContext",
+    "JobContext",
+    "SyncContext",
+    "ThreadContext",
+    "create_job_ctx",
+    "fray_default_job_ctx",
+    "get_default_job_ctx",
+]
+
+__getattr__, __dir__ = exported(
+    __name__,
+    {
+        "ClusterContext": "fray.job.cluster",
+        "JobContext": "fray.job.context",
+        "SyncContext": "fray.job.here",
+        "ThreadContext": "fray.job.here",
+        "create_job_ctx": "fray.job.create",
+        "fray_default_job_ctx": "fray.job.context",
+        "get_default_job_ctx": "fray.job.context",
+    },
+)

@@ -1,0 +1,107 @@
+"""The context on a cluster: tasks go through a queue to workers that come and go, objects lie in the bucket."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fray import futures
+from fray.cluster import StorageCluster, current_cluster
+from fray.job.context import Lifetime
+from fray.pool import ObjectRef, WorkerPool
+from fray.pool.objects import fetched
+from fray.types import ResourceConfig
+from fray_coordinator import sync
+
+if TYPE_CHECKING:
+    from fray.actor import ActorHandle
+
+
+class ClusterContext:
+    """See `JobContext`.
+
+    A task that takes a reference as an argument is given the object. Results, values of generators and objects are in
+    storage, so they survive the worker that made them, until `close`.
+
+    Args:
+        max_workers: as many as there are tasks, up to this.
+        cluster: by default the current one.
+        resources: of each worker.
+    """
+
+    def __init__(
+        self, max_workers: int = 1, cluster: StorageCluster | None = None, resources: ResourceConfig | None = None
+    ) -> None:
+        self._max_workers = max_workers
+        self._cluster = cluster or current_cluster()
+        self._resources = resources
+        self._lock = threading.Lock()
+        self._made: WorkerPool | None = None
+
+    def put(self, obj: Any) -> ObjectRef:
+        """Store an object."""
+        return self._pool.put(obj)
+
+    def get(self, ref: Any) -> Any:
+        """What a reference or a future stands for, waiting for it; any other value as it is. Raises ObjectGone."""
+        return self.get(ref.result()) if isinstance(ref, Future) else fetched(ref)
+
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+        """Push `fn(*args)` for the next free worker; see `JobContext.run`."""
+        return self._pool.submit(fn, *args)
+
+    def wait(self, refs: Sequence[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
+        """Wait until `num_returns` futures are ready; see `JobContext.wait`."""
+        return futures.wait(refs, num_returns)
+
+    def create_actor(
+        self,
+        actor_class: type,
+        *args: Any,
+        name: str | None = None,
+        get_if_exists: bool = False,
+        lifetime: Lifetime = "non_detached",
+        preemptible: bool = True,
+        num_cpus: float | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle[Any]:
+        """An actor in a job of its own; see `JobContext.create_actor`."""
+        from fray.actor.named import create_named_actor
+
+        return create_named_actor(
+            self._cluster,
+            actor_class,
+            args,
+            kwargs,
+            name=name or f"actor-{secrets.token_hex(4)}",
+            get_if_exists=get_if_exists,
+            lifetime=lifetime,
+            preemptible=preemptible,
+            num_cpus=num_cpus,
+        )
+
+    def close(self) -> None:
+        """End the workers, and remove what they and `put` have stored."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.shutdown(wait=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def _pool(self) -> WorkerPool:
+        with self._lock:
+            if self._made is None:
+                sizes = (0, self._max_workers)
+                self._made = WorkerPool(self._cluster, sizes, self._resources, name_prefix="task", transport="queue")
+                sync.at_exit(self.close)
+            return self._made

@@ -1,0 +1,47 @@
+"""Choosing a context by its kind."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fray.errors import InvalidInput
+from fray.job.context import JobContext
+from fray.job.here import SyncContext, ThreadContext
+from fray_agents.threads import task_environ
+
+Kind = Literal["sync", "threadpool", "fray", "auto"]
+
+_KINDS = "say 'sync', 'threadpool', 'fray' or 'auto'"
+
+
+def create_job_ctx(context_type: Kind | str = "auto", max_workers: int = 1) -> JobContext:
+    """A context of a kind.
+
+    Args:
+        context_type: "sync" runs tasks at once on the caller's thread, "threadpool" on threads of this process, "fray"
+            on workers of the current cluster; "auto" is "fray" where FRAY_CLUSTER_SPEC names a cluster, as it does in
+            every job, and "threadpool" elsewhere.
+        max_workers: threads, or workers on the cluster.
+
+    Raises:
+        InvalidInput: there is no such kind.
+    """
+    match context_type:
+        case "sync":
+            return SyncContext()
+        case "threadpool":
+            return ThreadContext(max_workers)
+        case "fray":
+            return _on_cluster(max_workers)
+        case "auto":
+            on_cluster = task_environ().get("FRAY_CLUSTER_SPEC", "local") != "local"
+            return _on_cluster(max_workers) if on_cluster else ThreadContext(max_workers)
+        case "ray":
+            raise InvalidInput("context_type", context_type, f"Fray does not run tasks on Ray yet; {_KINDS}")
+    raise InvalidInput("context_type", context_type, f"Unknown context type; {_KINDS}")
+
+
+def _on_cluster(max_workers: int) -> JobContext:
+    from fray.job.cluster import ClusterContext  # the contexts of one process do without what a cluster needs
+
+    return ClusterContext(max_workers)

@@ -1,0 +1,137 @@
+"""Contexts inside this process: on the caller's own thread, or on a pool of threads. Objects are themselves."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from fray import futures
+from fray.errors import InvalidInput
+from fray.futures import Lazy, Yielding
+from fray.job.context import Lifetime
+
+Run = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+class _InProcess:
+    """What both contexts share."""
+
+    def __init__(self) -> None:
+        self._actors: dict[str, ActorHandle] = {}
+        self._lock = threading.RLock()
+
+    def put(self, obj: Any) -> Any:
+        """The object itself: nothing leaves this process."""
+        return obj
+
+    def get(self, ref: Any) -> Any:
+        """What a future stands for, waiting for it; any other value as it is."""
+        return ref.result() if isinstance(ref, Future) else ref
+
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+        """Start `fn(*args)`; see `JobContext.run`."""
+        raise NotImplementedError
+
+    def wait(self, refs: Sequence[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
+        """Wait until `num_returns` futures are ready; see `JobContext.wait`."""
+        return futures.wait(refs, num_returns)
+
+    def create_actor(
+        self,
+        actor_class: type,
+        *args: Any,
+        name: str | None = None,
+        get_if_exists: bool = False,
+        lifetime: Lifetime = "non_detached",
+        preemptible: bool = True,
+        num_cpus: float | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle:
+        """An object of this process; see `JobContext.create_actor`. It ends with the process, whatever its lifetime."""
+        with self._lock:
+            known = self._actors.get(name) if name is not None else None
+            if known is not None and not get_if_exists:
+                raise InvalidInput("name", name, "another actor has it; pass get_if_exists=True to be given that one")
+            if known is None:
+                known = ActorHandle(actor_class(*args, **kwargs), self._one_at_a_time())
+                if name is not None:
+                    self._actors[name] = known
+            return known
+
+    def _one_at_a_time(self) -> Run:
+        """What runs the calls of one actor, in the order they are made."""
+        raise NotImplementedError
+
+
+class SyncContext(_InProcess):
+    """Runs every task at once, on the caller's thread; what it raises is raised by `get`."""
+
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+        """Call `fn(*args)` now; a generator runs step by step as its values are asked for."""
+        if inspect.isgeneratorfunction(fn):
+            return Lazy(fn(*args))
+        future: Future[Any] = Future()
+        futures.call(fn, args, future)
+        return future
+
+    def _one_at_a_time(self) -> Run:
+        turn = threading.RLock()
+
+        def run(call: Callable[[], Any]) -> Future[Any]:
+            with turn:
+                return self.run(call)
+
+        return run
+
+
+class ThreadContext(_InProcess):
+    """Runs tasks on threads of this process.
+
+    Args:
+        max_workers: threads; a task that waits for another one occupies one meanwhile.
+    """
+
+    def __init__(self, max_workers: int = 1) -> None:
+        super().__init__()
+        self.executor = ThreadPoolExecutor(max_workers, thread_name_prefix="fray-task")
+
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+        """Start `fn(*args)` on the next free thread."""
+        future: Future[Any] = Yielding() if inspect.isgeneratorfunction(fn) else Future()
+        self.executor.submit(futures.call, fn, args, future)
+        return future
+
+    def _one_at_a_time(self) -> Run:
+        return ThreadPoolExecutor(1, thread_name_prefix="fray-actor").submit
+
+
+class ActorHandle:
+    """An object whose methods run one at a time: `handle.method(x)`, or `handle.method.remote(x)` for a future."""
+
+    def __init__(self, instance: object, run: Run) -> None:
+        self._instance = instance
+        self._run = run
+
+    def __getattr__(self, method: str) -> ActorMethod:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return ActorMethod(getattr(self._instance, method), self._run)
+
+
+class ActorMethod:
+    """One method of an actor of this process."""
+
+    def __init__(self, method: Callable[..., Any], run: Run) -> None:
+        self._method = method
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.remote(*args, **kwargs).result()
+
+    def remote(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start the call; `get` of the context gives what it returned."""
+        return self._run(functools.partial(self._method, *args, **kwargs))

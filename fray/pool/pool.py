@@ -1,0 +1,231 @@
+"""A pool of workers for tasks that keep nothing between them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+from fray.cluster import StorageCluster, current_cluster
+from fray.errors import InvalidInput
+from fray.pool.direct import Direct
+from fray.pool.elastic import Size
+from fray.pool.objects import ObjectRef
+from fray.pool.progress import shown
+from fray.pool.queued import Queued
+from fray.pool.tasks import function_of
+from fray.pool.transport import Call, Transport
+from fray.types import EnvironmentConfig, ResourceConfig
+from fray_layouts.spec import check_name
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CALM = 30.0
+"""Seconds that a worker of an elastic pool may have nothing to do."""
+
+
+class WorkerPool:
+    """Workers, each a job of its own, that run what they are given.
+
+        with WorkerPool(current_cluster(), num_workers=10, resources=ResourceConfig.with_cpu(2, memory="4GB")) as pool:
+            futures = pool.map(process, shards)
+            for future in pool.as_completed(futures, progress="shards"):
+                print(future.result())
+
+    The next task goes to a worker that has nothing to do; those of a worker that dies go to others; one that took
+    three workers with it fails with `TaskKillsWorkers`. So a task may run more than once, also when only its worker's
+    connection was lost.
+
+    Args:
+        cluster: where the workers run; by default the current one.
+        num_workers: how many; or a pair: at least, and at most as many as there are unfinished tasks.
+        resources: what each worker needs.
+        environment: of the workers.
+        name_prefix: what the workers' jobs are called.
+        transport: "direct" calls the workers: quick, and the tasks are lost with the driver's process. "queue" puts the
+            tasks into a queue in storage, and the workers their outcomes beside it: `attach` goes on after the driver
+            has died.
+        name: of a pool with a queue, by which `attach` finds it.
+
+    Raises:
+        InvalidInput: an argument is wrong, or the name is taken.
+    """
+
+    def __init__(
+        self,
+        cluster: StorageCluster | None = None,
+        num_workers: int | Sequence[int] = 1,
+        resources: ResourceConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        name_prefix: str = "worker",
+        *,
+        transport: Literal["direct", "queue"] = "direct",
+        name: str | None = None,
+    ) -> None:
+        check_name("name_prefix", name_prefix)
+        size = Size.of(num_workers)
+        cluster = cluster or current_cluster()
+        resources = resources or ResourceConfig()
+        own_name = name or f"{name_prefix}-{secrets.token_hex(4)}"
+        match transport:
+            case "direct" if name is None:
+                made: Transport = Direct(cluster, own_name, resources, environment)
+            case "direct":
+                raise InvalidInput("name", name, 'only a pool with transport="queue" can be found again')
+            case "queue":
+                made = Queued.create(cluster, own_name, resources, environment)
+            case _:
+                raise InvalidInput("transport", transport, 'say "direct" or "queue"')
+        self._begin(own_name, made, size)
+
+    @classmethod
+    def attach(
+        cls,
+        name: str,
+        cluster: StorageCluster | None = None,
+        num_workers: int | Sequence[int] = 1,
+        resources: ResourceConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+    ) -> Self:
+        """Go on with a pool whose driver has died: its tasks are in `futures`, done or not.
+
+        Args:
+            num_workers, resources, environment: as for a new pool; workers that still run are counted.
+
+        Raises:
+            PoolNotFound: there is no pool of that name, or it was shut down.
+        """
+        size = Size.of(num_workers)
+        pool = cls.__new__(cls)
+        found = Queued.attach(cluster or current_cluster(), name, resources or ResourceConfig(), environment)
+        pool._begin(name, found, size)
+        return pool
+
+    def _begin(self, name: str, transport: Transport, size: Size) -> None:
+        self._name = name
+        self._transport = transport
+        self._limits = size
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._adjust()
+        threading.Thread(target=self._calm_down, name="fray-pool-size", daemon=True).start()
+
+    @property
+    def name(self) -> str:
+        """By which `attach` finds a pool with a queue."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """How many workers there are now."""
+        return self._transport.workers
+
+    @property
+    def futures(self) -> Mapping[str, Future[Any]]:
+        """Of a pool with a queue: every task by its key, in the order of submission."""
+        return self._queued().futures
+
+    def wait_for_workers(self, min_workers: int | None = None, timeout: float = 60.0) -> None:
+        """Block until there are `min_workers`, by default all that are wanted.
+
+        Raises:
+            TimeoutError: there are fewer after `timeout` seconds.
+        """
+        self._transport.await_workers(self._transport.wanted if min_workers is None else min_workers, timeout)
+
+    def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn(*args, **kwargs)` on a worker. What is pickled is the state of now.
+
+        Raises:
+            InvalidInput: something cannot be pickled.
+        """
+        return self._submit([Call(function_of(fn), args, kwargs)])[0]
+
+    def submit_as(self, key: str, fn: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+        """`submit` a task under a key that is run once: where the key has a task or a result, that is its future.
+
+        Only of a pool with a queue, where a driver that died and attaches again submits the same keys.
+        """
+        known = self._queued().futures.get(key)
+        return known if known is not None else self._submit([Call(function_of(fn), args, kwargs, key)])[0]
+
+    def map(self, fn: Callable[..., T], items: Iterable[Any]) -> list[Future[T]]:
+        """A future of `fn(item)` for each item, in order."""
+        function = function_of(fn)
+        return self._submit([Call(function, (item,), {}) for item in items])
+
+    def put(self, obj: Any) -> ObjectRef:
+        """Store an object once for many tasks: one that gets the reference as an argument is given the object.
+
+        Only of a pool with a queue. Raises InvalidInput for what cannot be pickled.
+        """
+        return self._queued().put(obj)
+
+    def as_completed(
+        self, futures: Iterable[Future[T]], timeout: float | None = None, progress: str = ""
+    ) -> Iterator[Future[T]]:
+        """The futures as they are done.
+
+        Args:
+            timeout: seconds for all of them; then the builtin TimeoutError.
+            progress: title of a bar that shows how many are; none is shown without.
+        """
+        wanted = list(futures)
+        done = concurrent.futures.as_completed(wanted, timeout)
+        return shown(done, len(wanted), progress) if progress else done
+
+    def resize(self, num_workers: int | Sequence[int]) -> None:
+        """Have another number of workers; busy ones are ended when they have nothing to do."""
+        self._limits = Size.of(num_workers)
+        self._adjust()
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End the workers.
+
+        Args:
+            wait: until all tasks are done; otherwise what is not done raises `PoolClosed`.
+        """
+        if self._ended.is_set():
+            return
+        if wait:
+            self._transport.drain()
+        self._ended.set()
+        self._transport.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown(wait=kind is None)
+
+    def _submit(self, calls: list[Call]) -> list[Future[Any]]:
+        futures = self._transport.submit(calls)
+        self._adjust()
+        return futures
+
+    def _adjust(self) -> None:
+        """As many workers as the tasks need; too many are left to `_calm_down`."""
+        if self._transport.wanted >= self._limits.most:
+            return
+        with self._lock:
+            missing = self._limits.wanted(self._transport.unfinished) - self._transport.wanted
+            if missing > 0:
+                self._transport.grow(missing)
+
+    def _calm_down(self) -> None:
+        """End workers that have had too little to do for a while."""
+        while not self._ended.wait(_CALM):
+            with self._lock:
+                spare = self._transport.wanted - self._limits.wanted(self._transport.unfinished)
+                if spare > 0:
+                    self._transport.shrink(spare)
+
+    def _queued(self) -> Queued:
+        if not isinstance(self._transport, Queued):
+            raise InvalidInput("transport", "direct", 'only the tasks of a pool with transport="queue" have keys')
+        return self._transport

@@ -1,0 +1,201 @@
+"""What a worker of a pool with a queue does: take tasks, run them, write what came of them, and then call them done.
+
+In that order: a task whose outcome is not in storage comes back, and runs again elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fray.cluster import StorageCluster, current_cluster
+from fray.errors import Permanent
+from fray.pool.objects import fetched
+from fray.pool.tasks import pickled
+from fray.queue import FileQueue, Lease, LeaseLost
+from fray_agents.rpc.serial import pack_error
+from fray_agents.threads import on_stop, task_environ
+from fray_coordinator import outcomes
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
+from fray_layouts.names import Tasks
+from fray_layouts.tasks import Outcome
+
+log = logging.getLogger("fray")
+
+LEASE_INTERVALS, LONGEST_LEASE = 4, 20.0
+"""After so many of the cluster's heartbeat intervals, at most so many seconds, a dead worker's tasks come back."""
+
+IDLE = 600.0
+"""Seconds without a task after which a worker ends; its driver starts others when there is work."""
+
+GRACE = 10.0
+"""Seconds between the wish that a worker end and its being killed."""
+
+_FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
+
+Item = tuple[str, bytes]
+"""What lies in the queue: a task's key, and the pickled function (or its key, if it is large), args and kwargs."""
+
+
+class FunctionMissing(Permanent, RuntimeError):
+    """A large function is no longer in storage: its pool was shut down."""
+
+
+def serve(name: str, incarnation: int) -> None:
+    """Work for a pool of the current cluster until there is nothing to do for long, or the job is asked to end."""
+    Shift(current_cluster(), name, incarnation).work()
+
+
+class Shift:
+    """One worker of one pool."""
+
+    def __init__(self, cluster: StorageCluster, name: str, incarnation: int) -> None:
+        self._cluster = cluster
+        self._queue: FileQueue[Item] = FileQueue(cluster.root, name=name, namespace=cluster.namespace)
+        self._tasks = Tasks.of(cluster.namespace, name, incarnation)
+        self._lease = cluster.run(_lease)
+        self._is_process = task_environ() is os.environ
+        self._lock = threading.Lock()
+        self._written: list[Outcome] = []
+        self._bytes = 0
+        self._finished: list[Lease[Item]] = []
+        self._current: Lease[Item] | None = None
+        self._noted = threading.Event()
+        self._flushing = threading.Lock()
+        self._free = threading.Event()
+        self._stopping = threading.Event()
+        self._function = functools.lru_cache(maxsize=8)(self._fetched)
+
+    def work(self) -> None:
+        """Take and run tasks."""
+        on_stop(self._stop)
+        for loop in (self._keep, self._flush_soon):
+            threading.Thread(target=loop, name="fray-worker", daemon=True).start()
+        try:
+            while not self._stopping.is_set() and (lease := self._next()) is not None:
+                self._current = lease
+                self._run(lease)
+        finally:
+            self._flush()
+            self._stopping.set()
+            self._queue.close()
+            self._free.set()
+
+    def _next(self) -> Lease[Item] | None:
+        if (lease := self._queue.pop(self._lease)) is not None:
+            return lease
+        self._flush()
+        begin = time.monotonic()
+        while not self._stopping.is_set() and time.monotonic() - begin < IDLE:
+            if (lease := self._queue.pop(self._lease, wait=30.0 if self._is_process else 1.0)) is not None:
+                return lease
+        return None
+
+    def _run(self, lease: Lease[Item]) -> None:
+        key, payload = lease.item
+        try:
+            function, args, kwargs = pickle.loads(payload)
+            args = tuple(map(fetched, args))
+            call = self._function(function) if isinstance(function, str | bytes) else function
+            if inspect.isgeneratorfunction(call):
+                self._iterate(key, call(*args, **kwargs))
+            else:
+                self._note(Outcome(key, "value", data=pickled(call(*args, **kwargs))))
+        except (Exception, SystemExit) as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+            self._note(Outcome(key, "error", data=pack_error(error).data))
+        with self._lock:
+            self._finished.append(lease)
+            self._current = None
+
+    def _iterate(self, key: str, items: Any) -> None:
+        count = 0
+        for item in items:
+            self._note(Outcome(key, "item", count, pickled(item)))
+            count += 1
+        self._note(Outcome(key, "end", count))
+
+    def _fetched(self, function: str | bytes) -> Callable[..., Any]:
+        if isinstance(function, str):
+            key = self._tasks.object(function)
+            found = self._cluster.run(lambda core: core.store.get(key))
+            if found is None:
+                raise FunctionMissing()
+            function = found.data
+        call: Callable[..., Any] = pickle.loads(function)
+        return call
+
+    def _note(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._written.append(outcome)
+            self._bytes += len(outcome.data)
+            full = self._bytes > _FLUSH_BYTES
+        self._noted.set()
+        if full:
+            self._flush()
+
+    def _flush_soon(self) -> None:
+        """Write what is noted soon after it was, whatever the task does meanwhile."""
+        while not self._stopping.is_set():
+            if self._noted.wait(1.0):
+                self._stopping.wait(_FLUSH_SECONDS)
+                self._flush()
+
+    def _flush(self) -> None:
+        """Write what has come of tasks, then call them done; goes on through outages."""
+        with self._flushing:
+            with self._lock:
+                self._noted.clear()
+                written, self._written, self._bytes = self._written, [], 0
+                finished, self._finished = self._finished, []
+            if written:
+                self._persist(lambda: self._cluster.run(lambda core: outcomes.write(core, self._tasks, written)))
+            if finished:
+                self._persist(lambda: self._call_done(finished))
+
+    def _call_done(self, leases: list[Lease[Item]]) -> None:
+        try:
+            self._queue.done(leases)
+        except LeaseLost as error:
+            log.warning("a task runs elsewhere too: %s", error)
+
+    def _persist(self, act: Callable[[], None]) -> None:
+        while True:
+            try:
+                return act()
+            except StoreUnavailable as error:
+                log.warning("outcomes wait for the storage: %s", error)
+
+    def _keep(self) -> None:
+        """Renew the leases of what is not done yet."""
+        while not self._stopping.wait(self._lease / 4):
+            with self._lock:
+                held = [*self._finished, *([self._current] if self._current else [])]
+            for lease in held:
+                try:
+                    if not lease.ended:
+                        lease.extend(self._lease)
+                except (StoreUnavailable, LeaseLost) as error:
+                    log.warning("a lease could not be renewed: %s", error)
+
+    def _stop(self) -> None:
+        """Let the task that runs come to its end; what does not in time is given back, and held against nobody."""
+        self._stopping.set()
+        if not self._is_process:
+            return
+        if self._current is not None and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
+            self._queue.release(lease, failed=False)
+        self._queue.close()
+        os._exit(0 if self._free.is_set() else 128 + 15)
+
+
+async def _lease(core: Core) -> float:
+    return min(LEASE_INTERVALS * core.settings.beat_interval, LONGEST_LEASE)

@@ -1,0 +1,61 @@
+"""What the two ways of reaching workers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from fray.pool.tasks import Function
+
+
+class Call(NamedTuple):
+    """One call to make. key: tells it from others for ever; "" where nobody will ask for it again."""
+
+    function: Function
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    key: str = ""
+
+
+class Transport(Protocol):
+    """Reaches the workers of one pool; may be used by many threads."""
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are now."""
+        ...
+
+    @property
+    def wanted(self) -> int:
+        """How many there should be."""
+        ...
+
+    @property
+    def unfinished(self) -> int:
+        """How many tasks are not done."""
+        ...
+
+    def submit(self, calls: Sequence[Call]) -> list[Future[Any]]:
+        """Hand calls over, in this order. Raises InvalidInput for what cannot be pickled; then nothing was."""
+        ...
+
+    def grow(self, count: int) -> None:
+        """Start workers; returns at once."""
+        ...
+
+    def shrink(self, count: int) -> None:
+        """End up to so many workers that have nothing to do."""
+        ...
+
+    def await_workers(self, count: int, timeout: float) -> None:
+        """Block until there are so many workers; raises builtin TimeoutError."""
+        ...
+
+    def drain(self) -> None:
+        """Block until all tasks are done."""
+        ...
+
+    def end(self) -> None:
+        """End all workers, and give up what is not done; returns at once."""
+        ...

@@ -1,0 +1,226 @@
+"""Worker pools as their users see them, by direct calls and through a queue, on real worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from fray.cluster import StorageCluster
+from fray.job import ClusterContext
+from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool
+from fray.types import ResourceConfig
+from fray_agents.rpc.errors import RemoteTraceback
+from fray_layouts.errors import InvalidInput
+from tests.support import actors
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SMALL = ResourceConfig(cpu=0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
+    with actors.cluster_of_kind("storage", tmp_path_factory.mktemp("cluster")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["direct", "queue"])
+def pool(request: pytest.FixtureRequest, cluster: StorageCluster) -> Iterator[WorkerPool]:
+    with WorkerPool(cluster, 2, SMALL, transport=request.param) as opened:
+        opened.wait_for_workers()
+        yield opened
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def kill_me() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_results_are_in_the_order_of_the_items(pool: WorkerPool) -> None:
+    assert pool.size == 2
+    assert [future.result(30) for future in pool.map(double, range(300))] == list(range(0, 600, 2))
+
+
+def test_tasks_run_in_other_processes(pool: WorkerPool) -> None:
+    assert os.getpid() not in {future.result(30) for future in [pool.submit(os.getpid) for _ in range(20)]}
+
+
+def test_what_a_closure_sees_is_what_it_was_when_submitted(pool: WorkerPool) -> None:
+    seen = [1]
+    first = pool.submit(lambda: list(seen))
+    seen.append(2)
+    assert (first.result(30), pool.submit(lambda: list(seen)).result(30)) == ([1], [1, 2])
+
+
+def test_a_large_function_runs_as_any_other(pool: WorkerPool) -> None:
+    weights = os.urandom(300_000)
+    futures = [pool.submit(lambda number: (number, len(weights)), number) for number in range(3)]
+    assert [future.result(30) for future in futures] == [(0, 300_000), (1, 300_000), (2, 300_000)]
+
+
+def test_what_a_task_raises_keeps_its_type_and_its_traceback(pool: WorkerPool) -> None:
+    error = pool.submit(int, "seven").exception(30)
+    assert isinstance(error, ValueError)
+    assert isinstance(error.__cause__, RemoteTraceback)
+
+
+def test_arguments_that_cannot_be_pickled_are_named_at_once(pool: WorkerPool) -> None:
+    with pytest.raises(InvalidInput, match="args"):
+        pool.submit(len, threading.Lock())
+
+
+def test_a_result_that_cannot_be_pickled_is_the_tasks_error(pool: WorkerPool) -> None:
+    with pytest.raises(Exception, match="pickle"):
+        pool.submit(threading.Lock).result(30)
+
+
+def test_futures_come_as_they_are_done(pool: WorkerPool) -> None:
+    slow, quick = pool.submit(time.sleep, 1.0), pool.submit(double, 1)
+    assert list(pool.as_completed([slow, quick], timeout=30)) == [quick, slow]
+
+
+def test_a_dead_workers_task_runs_elsewhere(pool: WorkerPool, tmp_path: Path) -> None:
+    died = tmp_path / "died"
+
+    def die_once() -> str:
+        if not died.exists():
+            died.touch()
+            kill_me()
+        return "alive"
+
+    others = pool.map(double, range(20))
+    assert pool.submit(die_once).result(60) == "alive"
+    assert [future.result(30) for future in others] == list(range(0, 40, 2))
+
+
+def test_a_task_that_kills_every_worker_is_given_up_and_its_neighbours_are_not(pool: WorkerPool) -> None:
+    neighbours = pool.map(double, range(10))
+    poison = pool.submit(kill_me)
+    neighbours += pool.map(double, range(10))
+    with pytest.raises(TaskKillsWorkers):
+        poison.result(110)
+    assert [future.result(60) for future in neighbours] == [*range(0, 20, 2)] * 2
+
+
+def test_a_generators_values_are_its_result(pool: WorkerPool) -> None:
+    def count() -> Iterator[int]:
+        yield from range(3)
+
+    assert pool.submit(count).result(30) == [0, 1, 2]
+
+
+def test_an_elastic_pool_starts_workers_when_there_are_tasks(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, (0, 2), SMALL) as pool:
+        assert pool.size == 0
+        assert [future.result(30) for future in pool.map(double, range(4))] == [0, 2, 4, 6]
+        assert 1 <= pool.size <= 2
+
+
+def test_what_is_not_done_at_a_hasty_shutdown_says_so(cluster: StorageCluster) -> None:
+    pool = WorkerPool(cluster, 1, SMALL)
+    running = pool.submit(time.sleep, 60.0)
+    pool.shutdown(wait=False)
+    with pytest.raises(PoolClosed):
+        running.result(30)
+    with pytest.raises(PoolClosed):
+        pool.submit(double, 1)
+
+
+@pytest.mark.parametrize("number", [0, (3, 2), (1, 2, 3)])
+def test_a_size_that_makes_no_sense(cluster: StorageCluster, number: object) -> None:
+    with pytest.raises(InvalidInput, match="num_workers"):
+        WorkerPool(cluster, number)  # type: ignore[arg-type]
+
+
+_DRIVER = """
+import sys, time
+from fray.cluster import StorageCluster
+from fray.pool import WorkerPool
+from fray.types import ResourceConfig
+
+cluster = StorageCluster(sys.argv[1], namespace="team")
+pool = WorkerPool(cluster, 2, ResourceConfig(cpu=0.1), transport="queue", name="survivor")
+def slow(number, folder):
+    time.sleep(0.2)
+    with open(f"{folder}/{number}", "a") as file:
+        file.write("x")
+    return number
+futures = [pool.submit_as(f"part-{number}", slow, number, sys.argv[2]) for number in range(20)]
+futures[2].result()
+print("go", flush=True)
+time.sleep(60)
+"""
+
+
+def test_another_driver_goes_on_where_one_has_died(cluster: StorageCluster, tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", _DRIVER, cluster.root, str(tmp_path)], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    first.stdout.readline()
+    first.kill()
+    first.wait()
+    mine = StorageCluster(cluster.root, namespace="team")
+    with WorkerPool.attach("survivor", mine, 2, SMALL) as pool:
+        futures = [pool.submit_as(f"part-{number}", double, number) for number in range(21)]
+        assert [future.result(60) for future in futures] == [*range(20), 40]
+        assert sorted(pool.futures) == sorted(f"part-{number}" for number in range(21))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["x"] * 20
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("survivor", mine)
+    mine.close()
+
+
+def test_a_name_belongs_to_one_pool(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue", name="only"):
+        with pytest.raises(ValueError, match="only"):
+            WorkerPool(cluster, 1, SMALL, transport="queue", name="only")
+
+
+def test_the_context_on_a_cluster(cluster: StorageCluster) -> None:
+    with ClusterContext(2, cluster, SMALL) as context:
+        kept = context.put(list(range(1000)))
+        assert context.get(context.run(sum, kept)) == 499_500
+        assert context.get("plain") == "plain"
+        futures = [context.run(double, number) for number in range(5)]
+        ready, pending = context.wait(futures, num_returns=2)
+        assert (len(ready), len(pending)) == (2, 3)
+        assert [context.get(future) for future in futures] == [0, 2, 4, 6, 8]
+        actor = context.create_actor(actors.Counter, 3, name="counter")
+        assert actor.add.remote(4).result(30) == 7
+        with pytest.raises(ValueError, match="counter"):
+            context.create_actor(actors.Counter, name="counter")
+        again = context.create_actor(actors.Counter, name="counter", get_if_exists=True)
+        assert again.add(1) == 8
+
+
+def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def slowly() -> Iterator[int]:
+        yield 1
+        while not gate.exists():
+            time.sleep(0.01)
+        yield 2
+
+    with ClusterContext(1, cluster, SMALL) as context:
+        future = context.run(slowly)
+        assert context.wait([future]) == ([future], [])
+        assert next(future) == 1  # type: ignore[call-overload]
+        gate.touch()
+        assert list(future) == [2]  # type: ignore[call-overload]
+
+
+def test_waiting_for_many_workers_ends_in_time(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL) as pool, pytest.raises(TimeoutError):
+        pool.wait_for_workers(5, timeout=0.1)
