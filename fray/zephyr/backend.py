@@ -21,7 +21,7 @@ from fray.types import ResourceConfig
 from fray.zephyr.plan import run_plan
 from fray.zephyr.progress import Progress
 from fray.zephyr.release import Dataset, ListShard, ShardTask, TaskResult, compute_plan
-from fray.zephyr.run import Journal, Run, ShardGivenUp, close_run, open_run
+from fray.zephyr.run import Journal, Run, Shard, ShardGivenUp, close_run, open_run
 from fray.zephyr.worker import new_runner
 from fray.zephyr.workers import Workers
 from fray_agents.threads import task_environ
@@ -75,8 +75,8 @@ class FrayBackend:
         run = open_run(self._cluster, namespace, Queues.checked(name or _own_name()))
         driver = _Driver(self._cluster, run, Workers(self._cluster, run, self._max_parallelism, self._resources))
         results = driver.drive(dataset)
-        self._cluster.run(lambda core: close_run(core, run))
         _remove(run.chunks)
+        self._cluster.run(lambda core: close_run(core, run))
         return results
 
 
@@ -114,15 +114,21 @@ class _Driver:
         self._core = cluster.run(_itself)
         self._journal = Journal(self._core, run)
         self._progress = Progress(run.name)
+        self._token = self._core.chance.token()
 
     def drive(self, dataset: Dataset[Any]) -> list[Any]:
         with self._run.queue() as self._queue, self._progress:
             try:
-                self._look()
-                self._queue.redrive()
+                self._go_on()
                 return _materialized(run_plan(compute_plan(dataset), self._run_stage))
             finally:
                 self._workers.end()
+
+    def _go_on(self) -> None:
+        """Learn what earlier drivers left."""
+        self._look()
+        for shard, _ in self._letters():
+            self._journal.given_up(shard)
 
     def _run_stage(self, name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
         count = len(tasks)
@@ -145,7 +151,7 @@ class _Driver:
         data = cloudpickle.dumps(tasks)
         key = self._run.tasks.object(sha256(data).hexdigest())
         self._cluster.run(lambda core: core.store.put(key, data, ABSENT))
-        self._queue.push_many([(name, key, shard) for shard in left], batch=1)
+        self._queue.push_many([Shard(name, shard, key, self._token) for shard in left], batch=1)
         self._cluster.run(lambda core: self._journal.pushed(name, len(tasks)))
 
     def _look(self) -> bool:
@@ -157,9 +163,13 @@ class _Driver:
             raise error
 
     def _check_letters(self) -> None:
-        for letter in self._queue.letters(1):
-            stage, _, shard = letter.item
-            raise ShardGivenUp(f"shard {shard} of stage {stage} of {self._run.name} was given up: {letter.reason}")
+        for shard, reason in self._letters():
+            if shard.driver == self._token:
+                place = f"shard {shard.number} of stage {shard.stage} of {self._run.name}"
+                raise ShardGivenUp(f"{place} was given up: {reason}")
+
+    def _letters(self) -> list[tuple[Shard, str]]:
+        return [(letter.item, letter.reason) for letter in self._queue.letters()]
 
 
 async def _itself(core: Core) -> Core:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fray.cluster.storage import StorageCluster
 from fray.errors import Permanent
@@ -16,7 +16,7 @@ from fray.queue import FileQueue
 from fray_coordinator import naming, outcomes
 from fray_coordinator.core import Core, each
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Tasks
+from fray_layouts.names import Queues, Tasks
 from fray_layouts.tasks import Outcome
 
 ATTEMPTS = 3
@@ -25,6 +25,20 @@ ATTEMPTS = 3
 
 class ShardGivenUp(Permanent, RuntimeError):
     """A shard was given up: each worker that ran it died. Look at the workers' logs; it may need more memory."""
+
+
+class Shard(NamedTuple):
+    """An item of the queue.
+
+    Attributes:
+        tasks: key of the object that holds the stage's tasks.
+        driver: token of the driver that pushed it.
+    """
+
+    stage: str
+    number: int
+    tasks: str
+    driver: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +59,7 @@ class Run:
         """URL under which Zephyr writes what goes from stage to stage."""
         return f"{self.root}/{self.tasks.prefix}chunks"
 
-    def queue(self) -> FileQueue[tuple[str, str, int]]:
-        """Of (stage, the stage's object, number of the shard)."""
+    def queue(self) -> FileQueue[Shard]:
         return FileQueue(self.root, name=self.name, namespace=self.namespace, max_deliveries=ATTEMPTS)
 
 
@@ -57,10 +70,10 @@ def open_run(cluster: StorageCluster, namespace: str, name: str) -> Run:
 
 
 async def close_run(core: Core, run: Run) -> None:
-    """Give the name up and remove what only this execution needed."""
+    """Give the name up and remove what only this execution needed: its incarnation is never used again."""
     await naming.free(core, run.namespace, "queue", run.name, run.incarnation)
-    rows = await core.store.list(run.tasks.prefix)
-    await each([row.key for row in rows if not row.key.startswith(f"{run.tasks.prefix}chunks/")], core.store.delete)
+    for prefix in (run.tasks.prefix, Queues.of(run.namespace, run.name, run.incarnation).prefix):
+        await each([row.key for row in await core.store.list(prefix)], core.store.delete)
 
 
 class Journal:
@@ -104,6 +117,10 @@ class Journal:
     async def pushed(self, stage: str, count: int) -> None:
         """All of the stage's shards are in the queue."""
         await outcomes.write(self._core, self._run.tasks, [Outcome(stage, "end", count)])
+
+    def given_up(self, shard: Shard) -> None:
+        """An earlier driver's shard is not in the queue any more; it must be pushed again."""
+        self._errors.setdefault(shard.stage, {})[shard.number] = b""
 
     def error(self, stage: str) -> BaseException | None:
         """What a shard's own code raised, if any did."""

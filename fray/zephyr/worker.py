@@ -14,7 +14,7 @@ from fray.cluster.current import open_cluster
 from fray.cluster.storage import StorageCluster
 from fray.queue import Lease, UnknownLease
 from fray.zephyr.release import InlineRunner, ShardTask
-from fray.zephyr.run import ATTEMPTS, Run
+from fray.zephyr.run import ATTEMPTS, Run, Shard
 from fray_agents.threads import task_environ
 from fray_coordinator import outcomes
 from fray_coordinator.core import Core
@@ -40,11 +40,12 @@ def _leave() -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _handle(cluster: StorageCluster, run: Run, lease: Lease[tuple[str, str, int]]) -> None:
+def _handle(cluster: StorageCluster, run: Run, lease: Lease[Shard]) -> None:
     """Run a shard; with a result, or with what it raised last, it is done."""
-    stage, key, number = lease.item
+    shard = lease.item
+    name = f"{shard.stage}/{shard.number}"
     try:
-        outcome = Outcome(f"{stage}/{number}", "value", data=_result(cluster, run, key, number))
+        outcome = Outcome(name, "value", data=_result(cluster, run, shard))
     except SystemExit:
         lease.release(failed=False)
         raise
@@ -52,16 +53,16 @@ def _handle(cluster: StorageCluster, run: Run, lease: Lease[tuple[str, str, int]
         if lease.delivery < ATTEMPTS:
             lease.release()
             return
-        outcome = Outcome(f"{stage}/{number}", "error", data=_pickled(error))
+        outcome = Outcome(name, "error", data=_pickled(error))
     cluster.run(lambda core: outcomes.write(core, run.tasks, [outcome]))
     with suppress(UnknownLease):  # another has it meanwhile, and will find the same result
         lease.done()
 
 
-def _result(cluster: StorageCluster, run: Run, key: str, number: int) -> bytes:
+def _result(cluster: StorageCluster, run: Run, shard: Shard) -> bytes:
     """The pickled result and counters of a shard."""
-    result: bytes = pickle.dumps(new_runner().execute(_stage(cluster, key)[number], run.chunks, run.name))
-    return result
+    task = _tasks(cluster, shard.tasks)[shard.number]
+    return pickle.dumps(new_runner().execute(task, run.chunks, run.name))
 
 
 def new_runner() -> InlineRunner:
@@ -70,7 +71,7 @@ def new_runner() -> InlineRunner:
 
 
 @lru_cache(maxsize=2)
-def _stage(cluster: StorageCluster, key: str) -> list[ShardTask]:
+def _tasks(cluster: StorageCluster, key: str) -> list[ShardTask]:
     tasks: list[ShardTask] = pickle.loads(cluster.run(lambda core: _read(core, key)))
     return tasks
 

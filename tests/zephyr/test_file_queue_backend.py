@@ -37,8 +37,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster
         jobs = [job.job_id for job in cluster.list_jobs()]
         cluster.wait(jobs, timeout=60)
         assert processes("FRAY_CLUSTER_SPEC", cluster.root) == []
-        leftovers = [path for path in (place / "root" / "tasks").rglob("*") if path.is_file()]
-        assert leftovers == []
+        leftovers = [path for part in ("tasks", "queues") for path in (place / "root" / part).rglob("*")]
+        assert [path for path in leftovers if path.is_file()] == []
 
 
 @pytest.fixture
@@ -173,7 +173,8 @@ def test_a_shard_that_kills_its_workers_is_given_up(backend: FrayBackend) -> Non
         return item
 
     with pytest.raises(ShardGivenUp, match="shard 0 of stage 0"):
-        backend.execute(Dataset.from_list([1]).map(kill))
+        backend.execute(Dataset.from_list([1]).map(kill), name="deadly")
+    assert backend.execute(Dataset.from_list([1]).map(lambda item: item), name="deadly") == [1]
 
 
 def test_outside_of_a_cluster_threads_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
