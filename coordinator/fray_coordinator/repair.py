@@ -16,7 +16,7 @@ from fray_coordinator.core import Core, each_sound
 from fray_coordinator.endpoints import Outlived
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
-from fray_coordinator.protocol.retention import blobs_since, due_at
+from fray_coordinator.protocol.retention import blobs_since, due_at, may_go
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.records import Stored, record_of
@@ -98,7 +98,7 @@ class Repair:
             self._jobs[job.key] = job
 
     def _is_due(self, key: str, parents: set[str]) -> bool:
-        return self.core.now() > self._ended[key].due_at and Jobs.parse(key) not in parents
+        return may_go(self._ended[key].due_at, self.core.now(), Jobs.parse(key) in parents)
 
     async def _remove(self, key: str) -> None:
         job = await self.core.records.read(key, JobRecord)

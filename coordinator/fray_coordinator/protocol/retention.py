@@ -29,11 +29,14 @@ def kept_for(settings: Settings) -> float:
 
 def is_due(job: JobRecord, now: float, settings: Settings, has_children: bool, version_in_inbox: str | None) -> bool:
     """Whether the job and all that belongs to it may be removed."""
-    if not is_terminal(job) or has_children:
+    if not is_terminal(job) or (job.inbox is not None and job.inbox.version == version_in_inbox):
         return False
-    if job.inbox is not None and job.inbox.version == version_in_inbox:
-        return False
-    return now > due_at(job, settings)
+    return may_go(due_at(job, settings), now, has_children)
+
+
+def may_go(due: float, now: float, has_children: bool) -> bool:
+    """Whether a job that has ended, is due at `due` and is not named by the inbox may be removed."""
+    return now > due and not has_children
 
 
 def due_at(job: JobRecord, settings: Settings) -> float:
