@@ -464,9 +464,9 @@ def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
 @variant
 def parents_go_before_their_children() -> list[Swap]:
     """Retention does not ask for children."""
-    real = retention.is_due
+    real = retention.may_go
 
-    def is_due(job: Any, now: float, settings: Any, has_children: bool, version_in_inbox: str | None) -> bool:
-        return bool(real(job, now, settings, False, version_in_inbox))
+    def may_go(due: float, now: float, has_children: bool) -> bool:
+        return real(due, now, False)
 
-    return everywhere(real, is_due)
+    return everywhere(real, may_go)
