@@ -25,7 +25,7 @@ def note_endpoint(task_dir: str, key: str) -> None:
 def noted_endpoints(task_dir: Path) -> list[str]:
     """What the task in this directory may have published."""
     path = task_dir / ENDPOINTS_LIST
-    return path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+    return path.read_bytes().decode(errors="replace").split("\n")[:-1] if path.exists() else []
 
 
 def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: Reach) -> dict[str, str]:

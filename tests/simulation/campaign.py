@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from tests.simulation import variants
 from tests.simulation.invariants import Broken
+from tests.simulation.variants import VARIANTS, Variant, applied
 from tests.simulation.world import Figures, World
 
 HISTORY_LINES = 100
+Variants = dict[str, Variant]
 
 
 @dataclass(slots=True)
@@ -62,13 +63,15 @@ class Total:
         return "\n".join(lines)
 
 
-def run_seed(seed: int, variant: str = "", keep_history: bool = False) -> Outcome:
-    """One world, perhaps with a part of the code deliberately broken."""
+def run_seed(
+    seed: int, variant: str = "", keep_history: bool = False, made: type[World] = World, known: Variants = VARIANTS
+) -> Outcome:
+    """One world of the class `made`, perhaps with a part of the code deliberately broken, as `known` says."""
     began = time.process_time()
     gc.disable()
-    world = World(seed)
+    world = made(seed)
     try:
-        with variants.applied(variant):
+        with applied(variant, known):
             world.run()
         broken, story = "", ""
     except Broken as error:
@@ -83,7 +86,9 @@ def run_seed(seed: int, variant: str = "", keep_history: bool = False) -> Outcom
     return Outcome(seed, figures, cpu, broken, story, history)
 
 
-def run_many(seeds: Iterable[int], processes: int, seconds: float | None = None) -> Iterator[Outcome]:
+def run_many(
+    seeds: Iterable[int], processes: int, seconds: float | None = None, made: type[World] = World
+) -> Iterator[Outcome]:
     """Outcomes as they come, until the seeds or the seconds are used up."""
     deadline = None if seconds is None else time.monotonic() + seconds
     left = iter(seeds)
@@ -94,7 +99,7 @@ def run_many(seeds: Iterable[int], processes: int, seconds: float | None = None)
                 seed = next(left, None)
                 if seed is None:
                     break
-                running.add(pool.submit(run_seed, seed))
+                running.add(pool.submit(run_seed, seed, made=made))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -108,14 +113,14 @@ def peak_memory() -> float:
     return max(resource.getrusage(one).ru_maxrss for one in who) / 1024
 
 
-def command(seed: int) -> str:
+def command(seed: int, module: str = "tests.simulation") -> str:
     """What replays a seed."""
-    return f"python -m tests.simulation --seed {seed} --replay"
+    return f"python -m {module} --seed {seed} --replay"
 
 
 def _story(world: World, error: Broken) -> str:
     cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
     return (
-        f"{error}\nreplay with: {command(world.seed_number)}\nscenario: {world.scenario}\n{cause}"
+        f"{error}\nreplay with: {command(world.seed_number, world.module)}\nscenario: {world.scenario}\n{cause}"
         f"what happened to {', '.join(error.about)}:\n{world.history.about(error.about, HISTORY_LINES)}"
     )

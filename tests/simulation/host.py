@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import random
 import signal
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.agent import Agent, AgentOptions
@@ -135,13 +136,17 @@ class Host:
         await asyncio.sleep(self.draw.uniform(0.005, 0.3))
         if self.fails_starts:
             raise StartFailed("this host is broken")
-        return HostTask(self, spec, deadline)  # type: ignore[return-value]
+        return self.world.task(self, spec, deadline)  # type: ignore[return-value]
 
     def launch_children(self, task: HostTask) -> None:
         """The task submits children, as a process of its own that ends with it."""
+        self.begin_process(task, lambda launcher: self._launch(task, launcher))
+
+    def begin_process(self, task: HostTask, work: Callable[[Participant], Coroutine[Any, Any, None]]) -> None:
+        """A process of the task, which ends with it."""
         if task.run.end is None:
-            launcher = self._launchers[task] = Participant(f"task {task.run.job}~{task.run.attempt}")
-            self.world.spawn(launcher, self._launch(task, launcher))
+            process = self._launchers[task] = Participant(f"task {task.run.job}~{task.run.attempt}")
+            self.world.spawn(process, work(process))
 
     def task_over(self, task: HostTask) -> None:
         if launcher := self._launchers.pop(task, None):

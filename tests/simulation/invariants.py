@@ -375,7 +375,8 @@ def _is_findable(w: Watching, job: JobRecord) -> bool:
     if job.attempt in attempts or (job.status == Status.PENDING and attempts):
         return True
     if job.status == Status.RUNNING and job.lease is not None:
-        return _has_hands_on(w, job.lease.agent, job, (job.attempt,))
+        restarting = (job.attempt - 1,) if job.spec.actor else ()
+        return _has_hands_on(w, job.lease.agent, job, (job.attempt, *restarting))
     return any(_has_hands_on(w, agent, job, (job.attempt - 1, job.attempt)) for agent in w.world.listing(job.id))
 
 

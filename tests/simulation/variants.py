@@ -47,10 +47,10 @@ def variant(make: Variant) -> Variant:
 
 
 @contextmanager
-def applied(name: str) -> Iterator[None]:
+def applied(name: str, known: dict[str, Variant] = VARIANTS) -> Iterator[None]:
     """While this lasts the code is broken in that way; "" leaves it as it is."""
     with ExitStack() as stack:
-        for owner, attribute, new in VARIANTS[name]() if name else []:
+        for owner, attribute, new in known[name]() if name else []:
             stack.enter_context(mock.patch.object(owner, attribute, new))
         yield
 

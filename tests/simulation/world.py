@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fray_agents.agent import Agent
+from fray_agents.tasks import TaskSpec
 from fray_coordinator.clock import Chance
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
@@ -26,6 +27,7 @@ from tests.simulation.loop import OWNER, Participant, SimLoop
 from tests.simulation.network import Storage, Way
 from tests.simulation.patches import replaced
 from tests.simulation.scenario import Scenario
+from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
 from tests.simulation.watching import Watching
 
@@ -48,7 +50,9 @@ class Figures:
 
 
 class World:
-    """A cluster and its people. `run` raises `Broken`."""
+    """A cluster and its people. `run` raises `Broken`. `module` replays a seed."""
+
+    module = "tests.simulation"
 
     def __init__(self, seed: int) -> None:
         self.seed_number = seed
@@ -337,6 +341,10 @@ class World:
             for begin, end in self._outages
             if min(end, self.loop.now) - begin > shortest
         )
+
+    def task(self, host: Host, spec: TaskSpec, deadline: float) -> HostTask:
+        """A task that starts on the host."""
+        return HostTask(host, spec, deadline)
 
     def task_began(self, run: Run) -> None:
         self.note(run.host, f"task {run.job}~{run.attempt}", f"starts under {run.agent}")
