@@ -12,7 +12,19 @@ from fray.queue.api import AsyncQueue, Queue
 from fray.queue.engine import Counts
 from fray.queue.errors import LeaseLost, UnknownLease
 from fray.queue.files import FileQueue
+from fray.queue.http import HttpQueue, HttpQueueServer
 from fray.queue.lease import Lease
 from fray.queue.memory import MemoryQueue
 
-__all__ = ["AsyncQueue", "Counts", "FileQueue", "Lease", "LeaseLost", "MemoryQueue", "Queue", "UnknownLease"]
+__all__ = [
+    "AsyncQueue",
+    "Counts",
+    "FileQueue",
+    "HttpQueue",
+    "HttpQueueServer",
+    "Lease",
+    "LeaseLost",
+    "MemoryQueue",
+    "Queue",
+    "UnknownLease",
+]

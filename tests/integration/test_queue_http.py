@@ -1,0 +1,124 @@
+"""Queues behind a server, used over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import StorageCluster
+from fray.queue import FileQueue, HttpQueue, HttpQueueServer, UnknownLease
+from fray_agents.rpc.errors import ConnectionLost
+from fray_layouts.errors import InvalidInput
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
+    with StorageCluster(str(tmp_path_factory.mktemp("root"))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def server(cluster: StorageCluster) -> Iterator[HttpQueueServer]:
+    with HttpQueueServer(cluster=cluster) as running:
+        yield running
+
+
+_CONSUMER = """
+import pickle, sys
+queue = pickle.loads(bytes.fromhex(sys.argv[1]))
+for lease in queue:
+    with lease:
+        print(lease.item, flush=True)
+"""
+
+
+def elsewhere(queue: HttpQueue[str]) -> list[str]:
+    """What a consumer in another process takes."""
+    command = [sys.executable, "-c", _CONSUMER, pickle.dumps(queue).hex()]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_consumer_in_another_process_takes_what_was_pushed(server: HttpQueueServer) -> None:
+    queue = server.new_queue("prompts")
+    queue.push_many(["a", "b", "c"])
+    assert elsewhere(queue) == ["a", "b", "c"]
+    assert (queue.size(), queue.pending()) == (0, 0)
+
+
+def test_the_same_name_is_the_same_queue(server: HttpQueueServer) -> None:
+    server.new_queue("prompts").push(1)
+    by_url = HttpQueue(f"http://{server.get_client_host()}:{server.port}", "prompts", cluster=server._cluster)
+    assert by_url.peek() == 1
+    assert server.new_queue("prompts").size() == 1
+    assert server.new_queue("other").size() == 0
+
+
+def test_leases_behave_as_everywhere(server: HttpQueueServer) -> None:
+    queue = server.new_queue("prompts")
+    queue.push_many([1, 2])
+    first = queue.pop()
+    assert first is not None
+    queue.release(first)
+    again = queue.pop()
+    assert again is not None
+    assert (again.item, again.delivery) == (1, 2)
+    with pytest.raises(UnknownLease):
+        queue.done(first)
+    queue.extend(again, 120.0)
+    queue.done(again)
+    with pytest.raises(UnknownLease):
+        queue.done(again)
+
+
+def test_a_queue_in_storage_may_be_behind_it(server: HttpQueueServer, tmp_path: Path) -> None:
+    behind: FileQueue[str] = FileQueue(tmp_path / "queue")
+    queue = server.new_queue("kept", behind)
+    queue.push("x")
+    assert behind.peek() == "x"
+    assert elsewhere(queue) == ["x"]
+    assert behind.size() == 0
+
+
+def test_many_consumers_may_wait_at_once(server: HttpQueueServer) -> None:
+    queue = server.new_queue("prompts")
+
+    async def main() -> list[object]:
+        waiting = [asyncio.ensure_future(queue.aio.pop(wait=30.0)) for _ in range(200)]
+        await queue.aio.push_many(range(200))
+        return sorted(lease.item for lease in await asyncio.gather(*waiting) if lease is not None)
+
+    assert asyncio.run(main()) == list(range(200))
+
+
+def test_a_server_that_is_not_there_says_so(cluster: StorageCluster) -> None:
+    with HttpQueueServer(cluster=cluster) as gone:
+        port = gone.port
+    with pytest.raises(ConnectionLost):
+        HttpQueue("127.0.0.1", port, "prompts", cluster=cluster).push(1)
+
+
+def test_only_who_can_read_the_servers_cluster_may_use_it(server: HttpQueueServer, tmp_path: Path) -> None:
+    server.new_queue("prompts").push("secret")
+    with StorageCluster(str(tmp_path / "other")) as other:
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            elsewhere(HttpQueue("127.0.0.1", server.port, "prompts", cluster=other))
+    assert "NotAuthentic" in refused.value.stderr
+    assert server.new_queue("prompts").size() == 1
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", "a.b"])
+def test_names_that_cannot_be(server: HttpQueueServer, name: str) -> None:
+    with pytest.raises(InvalidInput):
+        server.new_queue(name)
+
+
+@pytest.mark.parametrize("url", ["localhost", "http://localhost", ":8080"])
+def test_addresses_that_cannot_be(url: str) -> None:
+    with pytest.raises(InvalidInput, match="http://host:port"):
+        HttpQueue(url, "prompts")
