@@ -287,7 +287,7 @@ def trust_dated_from_after_the_send() -> list[Swap]:
 @variant
 def deadlines_never_pass() -> list[Swap]:
     """A frozen agent's tasks run on."""
-    return [(Agent, "_deadline", lambda self: 1e9)]
+    return [(Agent, "_deadline", lambda self, job: 1e9)]
 
 
 @variant
