@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fray_coordinator import naming
 from fray_coordinator.core import Core, each
 from fray_coordinator.records import record_of
-from fray_layouts.names import Tasks
+from fray_layouts.names import Queues, Tasks
 from fray_layouts.tasks import PoolRecord
 
 KIND = "queue"
@@ -47,7 +47,7 @@ async def note_jobs(core: Core, tasks: Tasks, started: Iterable[str], ended: Col
 
 
 async def remove(core: Core, namespace: str, name: str, incarnation: int) -> None:
-    """Give the name up, and delete what tasks have left; of the queue nothing but its name goes."""
+    """Give the name up, and delete the queue and what its tasks have left: the incarnation is never used again."""
     await naming.free(core, namespace, KIND, name, incarnation)
-    rows = await core.store.list(Tasks.of(namespace, name, incarnation).prefix)
-    await each(rows, lambda row: core.store.delete(row.key))
+    for prefix in (Tasks.of(namespace, name, incarnation).prefix, Queues.of(namespace, name, incarnation).prefix):
+        await each([row.key for row in await core.store.list(prefix)], core.store.delete)

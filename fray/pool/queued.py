@@ -147,7 +147,6 @@ class Queued:
     def end(self) -> None:
         self._watch.end()
         self._ledger.fail_all("the pool was shut down before the task was done")
-        self._queue.purge()
         self._queue.close()
         self._cluster.run(lambda core: pools.remove(core, self._cluster.namespace, self._name, self._incarnation))
 

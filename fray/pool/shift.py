@@ -19,7 +19,7 @@ from fray.cluster import StorageCluster, current_cluster
 from fray.errors import Permanent
 from fray.pool.objects import fetched
 from fray.pool.tasks import pickled
-from fray.queue import FileQueue, Lease, LeaseLost
+from fray.queue import FileQueue, Lease, UnknownLease
 from fray_agents.rpc.serial import pack_error
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import outcomes
@@ -164,7 +164,7 @@ class Shift:
     def _call_done(self, leases: list[Lease[Item]]) -> None:
         try:
             self._queue.done(leases)
-        except LeaseLost as error:
+        except UnknownLease as error:
             log.warning("a task runs elsewhere too: %s", error)
 
     def _persist(self, act: Callable[[], None]) -> None:
@@ -183,7 +183,7 @@ class Shift:
                 try:
                     if not lease.ended:
                         lease.extend(self._lease)
-                except (StoreUnavailable, LeaseLost) as error:
+                except (StoreUnavailable, UnknownLease) as error:
                     log.warning("a lease could not be renewed: %s", error)
 
     def _stop(self) -> None:
@@ -192,9 +192,15 @@ class Shift:
         if not self._is_process:
             return
         if self._current is not None and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
-            self._queue.release(lease, failed=False)
+            self._give_back(lease)
         self._queue.close()
         os._exit(0 if self._free.is_set() else 128 + 15)
+
+    def _give_back(self, lease: Lease[Item]) -> None:
+        try:
+            self._queue.release(lease, failed=False)
+        except UnknownLease as error:
+            log.warning("a task runs elsewhere already: %s", error)
 
 
 async def _lease(core: Core) -> float:
