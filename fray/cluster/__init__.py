@@ -3,38 +3,40 @@
 cluster = current_cluster()
 job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train, args=(config,))))
 cluster.wait(job, raise_on_failure=True)
+
+The names below are imported when they are first used: a job that only calls others needs no agent's code.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from fray.cluster.api import Cluster
-from fray.cluster.current import current_cluster, open_cluster
-from fray.cluster.local import LocalCluster
-from fray.cluster.storage import StorageCluster
-from fray.errors import JobFailed, NoResult
-from fray.types import (
-    BinaryEntrypoint,
-    CallableEntrypoint,
-    CpuConfig,
-    DeviceConfig,
-    Entrypoint,
-    EnvironmentConfig,
-    GpuConfig,
-    HealthCheck,
-    JobGroupConfig,
-    JobId,
-    JobInfo,
-    JobRequest,
-    JobStatus,
-    Namespace,
-    ResourceConfig,
-    TpuConfig,
-)
-
 if TYPE_CHECKING:
+    from fray.cluster.api import Cluster
+    from fray.cluster.current import current_cluster, open_cluster
+    from fray.cluster.local import LocalCluster
+    from fray.cluster.storage import StorageCluster
+    from fray.errors import JobFailed, NoResult
     from fray.rpc.resolver import ClusterResolver, FixedResolver, LocalResolver
+    from fray.types import (
+        BinaryEntrypoint,
+        CallableEntrypoint,
+        CpuConfig,
+        DeviceConfig,
+        Entrypoint,
+        EnvironmentConfig,
+        GpuConfig,
+        HealthCheck,
+        JobGroupConfig,
+        JobId,
+        JobInfo,
+        JobRequest,
+        JobStatus,
+        Namespace,
+        ResourceConfig,
+        TpuConfig,
+    )
 
 __all__ = [
     "BinaryEntrypoint",
@@ -65,10 +67,25 @@ __all__ = [
     "open_cluster",
 ]
 
+_HOMES = {
+    "Cluster": "fray.cluster.api",
+    "ClusterResolver": "fray.rpc.resolver",
+    "FixedResolver": "fray.rpc.resolver",
+    "JobFailed": "fray.errors",
+    "LocalCluster": "fray.cluster.local",
+    "LocalResolver": "fray.rpc.resolver",
+    "NoResult": "fray.errors",
+    "StorageCluster": "fray.cluster.storage",
+    "current_cluster": "fray.cluster.current",
+    "open_cluster": "fray.cluster.current",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in ("ClusterResolver", "FixedResolver", "LocalResolver"):
+    if name not in __all__:
         raise AttributeError(f"module 'fray.cluster' has no attribute {name!r}")
-    from fray.rpc import resolver  # which needs this module, and the transport
+    return getattr(importlib.import_module(_HOMES.get(name, "fray.types")), name)
 
-    return getattr(resolver, name)
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,10 +11,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 import msgspec
 
+from fray.cluster.current import private
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId, JobRequest
 from fray_agents.agent import Agent, AgentOptions, Departure
@@ -34,14 +34,6 @@ _SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_NEVER, idle_b
 _PLENTY = 2**60
 _PATIENCE = 10.0
 """Seconds for killed tasks to be gone and their ends to be written."""
-
-_living: WeakValueDictionary[str, LocalCluster] = WeakValueDictionary()
-
-
-def living(root: str) -> LocalCluster | None:
-    """The cluster that this process made under `root`, while it is open: what runs in its threads launches there."""
-    found = _living.get(root)
-    return found if found is not None and found.here else None
 
 
 class LocalCluster(StorageCluster):
@@ -86,7 +78,7 @@ class LocalCluster(StorageCluster):
     async def _open(self) -> Core:
         core = await open_core(self.root, _SETTINGS)
         if self.here:
-            _living[self.root] = self
+            private[self.root] = self
             self._agent = Agent(core, self._options)
             self._running = asyncio.create_task(self._agent.run())
             self._running.add_done_callback(_report)
@@ -99,7 +91,7 @@ class LocalCluster(StorageCluster):
     async def _close(self) -> None:
         if not self.here:
             return
-        _living.pop(self.root, None)
+        private.pop(self.root, None)
         agent, running = self._agent, self._running
         self._agent = self._running = None
         if agent is not None and running is not None:
