@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
@@ -28,9 +30,16 @@ from fray.cluster import (
     current_cluster,
 )
 from fray.errors import ActorNotFoundError
-from fray.rpc import ActorContext, ActorServer
+from fray.rpc import ActorContext, ActorServer, keyring
+from fray.rpc import server as rpc_server
+from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import RemoteTraceback
+from fray_coordinator.endpoints import all_endpoints
+from fray_coordinator.keys import rotate
 from fray_layouts.errors import InvalidInput
+from tests.support.agents import agents
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
 Serve = Callable[..., ActorServer]
 
@@ -282,6 +291,51 @@ def test_shutdown_lets_running_calls_answer(cluster: StorageCluster, serve: Serv
     ending.join()
 
 
+def test_a_fork_does_not_end_its_parent_s_server(cluster: StorageCluster, serve: Serve) -> None:
+    server = serve(counter=Counter())
+    child = os.fork()
+    if not child:
+        try:
+            server.shutdown()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    pool = ClusterResolver(cluster).lookup("counter")
+    assert pool.size == 1
+    assert pool.add(1) == 1
+
+
+def test_a_program_outside_of_jobs_writes_its_records_again(
+    cluster: StorageCluster, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else can tell that it lives: records without a job that are old are removed."""
+    monkeypatch.setattr(rpc_server, "KEPT_WITHOUT_JOB", 0.2)
+    serve(counter=Counter())
+
+    def published() -> float:
+        return cluster.run(lambda core: all_endpoints(core, {}))[0].published_at
+
+    first = published()
+    until(lambda: published() > first)
+
+
+def test_keys_that_nobody_has_cost_the_storage_one_read_a_second(cluster: StorageCluster) -> None:
+    ring = keyring_of(cluster)
+    ring.keys()
+    before = cluster.requests()
+    for _ in range(100):
+        ring.keys(fresh=True)
+    assert (cluster.requests() - before).reads <= 1
+
+
+def test_a_new_key_is_used_at_once(cluster: StorageCluster, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyring, "PAUSE", 0.0)
+    serve(counter=Counter())
+    other = StorageCluster(cluster.root, namespace=cluster.namespace)
+    other.run(rotate)
+    assert ClusterResolver(other).lookup("counter").add(1) == 1
+
+
 def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -> None:
     together = threading.Barrier(8)
 
@@ -423,6 +477,20 @@ def test_calls_follow_a_server_that_died_to_its_next_attempt(machine: LocalClust
     assert machine.poll(hosting).attempt == 2
     machine.terminate(hosting)
     machine.wait(hosting)
+
+
+def test_a_server_whose_host_is_taken_away_moves(tmp_path: Path) -> None:
+    root = (tmp_path / "root").as_uri()
+    with agents(root, tmp_path / "work", count=2) as both, StorageCluster(root) as cluster:
+        hosting = cluster.launch(job(serve_counter, 7))
+        pool = ClusterResolver(cluster).wait_for_actor("hosted")
+        first = cluster.poll(hosting).agent
+        next(agent for agent in both if agent.id == first).end()
+        assert pool.call(idempotent=True).add(1) == 8
+        info = cluster.poll(hosting)
+        assert (info.status, info.attempt, info.failures) == (JobStatus.RUNNING, 2, 0)
+        assert info.agent != first
+        assert pool.size == 1
 
 
 def until(condition: Callable[[], bool]) -> None:
