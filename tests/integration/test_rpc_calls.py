@@ -96,7 +96,7 @@ def test_a_hundred_at_once(channel: Channel) -> None:
     assert [call.result(20) for call in calls] == [True] * 100
 
 
-@pytest.mark.parametrize("size", [100, 1_000, 20_000, 2_000_000])
+@pytest.mark.parametrize("size", [100, 1_000, 20_000, 500_000])
 def test_arrays_travel_whole_and_can_be_written(channel: Channel, size: int) -> None:
     array = np.arange(size, dtype=np.float64)
     back = channel.call("subject", "echo", ({"a": array, "b": array + 1},), {})

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
 from fray_agents.rpc.serial import Packed, pack
@@ -48,8 +47,8 @@ class Journal(Protocol):
         ...
 
 
-class Kind(IntEnum):
-    """What a reply says."""
+class Kind:
+    """What a reply says. Plain integers: an enumeration would cost more than the rest of a reply."""
 
     VALUE = 0
     ERROR = 1
@@ -173,7 +172,7 @@ class Table:
         """The call has ended: keep what came of it, and tell its caller."""
         with self._lock:
             record.reply = reply
-            record.request = record.request._replace(packed=_NOTHING)
+            record.request = _ANSWERED  # its arguments are not needed any more
             caller = record.caller
             self._bytes += reply.size
             if self._bytes > self._bound:
@@ -238,3 +237,4 @@ class Table:
 
 
 _NOTHING = Packed(b"")
+_ANSWERED = Request(NEW, "", "", _NOTHING)

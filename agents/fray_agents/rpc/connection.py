@@ -129,6 +129,8 @@ class Connection:
         with self._state:
             self._ready.append(reply)
             self._due -= reply.kind != Kind.ITEM
+            if self._sending or not self._held:
+                return
         self._flush()
 
     def drained(self, timeout: float) -> bool:

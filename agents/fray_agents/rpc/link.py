@@ -8,6 +8,7 @@ key wrote; the seal over its body comes behind it, so that both sides compute it
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import LARGE, RECEIVE, Framing, Message
-from fray_agents.rpc.serial import Buffer
+from fray_agents.rpc.memory import Buffer, pool
 from fray_agents.rpc.session import SEAL_BYTES, Seals, same
+from fray_agents.rpc.shared import AT_ONCE, WORTH_SHARING, Borrower, Lender, available
 
 if TYPE_CHECKING:
     from fray_agents.rpc.tls import TlsSocket
@@ -27,6 +29,8 @@ MAX_BODY = 4 * 2**30
 
 PIECE = 256 * 1024  # of a large body: sent and sealed in turn, while the other side receives and checks the one before
 STALLED = 30.0  # seconds; who has begun a message goes on within this time
+_SHARED = 1 << 63  # in the size of a part: it is a reference to shared memory
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _COUNT = struct.Struct("<I")
 
 Space = TypeVar("Space", bytearray, memoryview)
@@ -42,6 +46,9 @@ class Link:
 
     def __init__(self, sock: socket.socket, requests: bool, incoming: Seals, outgoing: Seals) -> None:
         self.sock: Plain | TlsSocket = _ready(sock)
+        shares = self.sock.family == socket.AF_UNIX and available()
+        self._lender = Lender() if shares else None
+        self._borrower = Borrower() if shares else None
         self._framing = Framing(requests, MAX_BODY)
         self._incoming = incoming
         self._outgoing = outgoing
@@ -53,13 +60,16 @@ class Link:
         Raises:
             OSError: the connection is broken.
         """
-        prefix = struct.pack(f"<I{len(parts)}Q", len(parts), *map(len, parts))
+        sizes = [len(part) for part in parts]
+        if self._lender is not None and max(sizes) >= WORTH_SHARING:
+            parts, sizes = self._share(self._lender, parts, sizes)
+        prefix = struct.pack(f"<I{len(parts)}Q", len(parts), *sizes)
         length = len(prefix) + sum(map(len, parts))
-        if length <= LARGE - SEAL_BYTES:
-            body = b"".join((prefix, *parts))
-            self.sock.sendall(self._head(length, body) + body)
-        else:
+        if length > LARGE - SEAL_BYTES:
             self._send_large(prefix, parts, length)
+            return
+        body = b"".join((prefix, *parts))
+        self._send_head(self._head(length, body) + body)
 
     def readable(self, seconds: float) -> bool:
         """Wait until a message, or part of one, is there; whether it is."""
@@ -84,6 +94,24 @@ class Link:
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
 
+    def _share(self, lender: Lender, parts: Sequence[Buffer], sizes: list[int]) -> tuple[Sequence[Buffer], list[int]]:
+        """Put large parts into shared memory; what is sent for them is marked in its size."""
+        parts = list(parts)
+        for number, part in enumerate(parts[1:], 1):
+            if sizes[number] >= WORTH_SHARING and (reference := lender.lend(part)) is not None:
+                parts[number], sizes[number] = reference, len(reference) | _SHARED
+        return parts, sizes
+
+    def _send_head(self, data: bytes) -> None:
+        descriptors = self._lender.fresh() if self._lender is not None else []
+        if descriptors:
+            assert isinstance(self.sock, Plain)
+            sent = socket.send_fds(self.sock, [data], descriptors)
+            data = data[sent:]
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self.sock.sendall(data)
+
     def _head(self, length: int, body: bytes) -> bytes:
         seal = self._outgoing.next(length.to_bytes(8, "big") + body)
         return b"%bcontent-length: %d\r\nfray-seal: %b\r\n\r\n" % (self._start, length, seal)
@@ -91,7 +119,7 @@ class Link:
     def _send_large(self, prefix: bytes, parts: Sequence[Buffer], length: int) -> None:
         head = self._head(length + SEAL_BYTES, b"")
         seal = self._outgoing.body()
-        self.sock.sendall(head + prefix)
+        self._send_head(head + prefix)
         seal.update(prefix)
         for part in parts:
             view = memoryview(part)
@@ -104,10 +132,17 @@ class Link:
     def _more(self) -> bytes:
         while True:
             try:
-                return self.sock.recv(RECEIVE)
+                return self.sock.recv(RECEIVE) if self._borrower is None else self._receive_descriptors(self._borrower)
             except BlockingIOError:  # nothing came for long
                 if self._framing.begun:
                     raise BadMessage(f"a message stood still for {STALLED:.0f} s") from None
+
+    def _receive_descriptors(self, borrower: Borrower) -> bytes:
+        assert isinstance(self.sock, Plain)
+        data, descriptors, _, _ = socket.recv_fds(self.sock, RECEIVE, AT_ONCE, _CLOSE_ON_EXEC)
+        if descriptors:
+            borrower.learn(descriptors)
+        return data
 
     def _small(self, message: Message) -> list[Buffer]:
         body = message.body
@@ -118,10 +153,19 @@ class Link:
         begin, sizes = self._sizes(view, len(body))
         parts: list[Buffer] = []
         for size in sizes:  # the first is a pickle; arrays will use the memory of the others, and must be able to write
-            part = view[begin : begin + size]
-            parts.append(bytearray(part) if parts else part)
-            begin += size
+            end = begin + (size & ~_SHARED)
+            part = view[begin:end]
+            parts.append((self._own(part, size)) if parts else part)
+            begin = end
         return parts
+
+    def _own(self, part: Buffer, size: int) -> Buffer:
+        """The part itself, or what it refers to."""
+        if not size & _SHARED:
+            return bytearray(part)
+        if self._borrower is None:
+            raise BadMessage("shared memory over a connection that cannot carry it")
+        return self._borrower.take(part)
 
     def _large(self, message: Message) -> list[Buffer]:
         self._check(message, message.length, b"")
@@ -136,14 +180,14 @@ class Link:
         prefix = count + incoming.read(bytearray(table_size))
         seal.update(prefix)
         _, sizes = self._sizes(memoryview(prefix), length)
-        parts: list[Buffer] = [bytearray(size) for size in sizes]
+        parts: list[Buffer] = [pool().take(size & ~_SHARED) for size in sizes]
         for part in parts:
             view = memoryview(part)
             for at in range(0, len(view), PIECE):
                 seal.update(incoming.read(view[at : at + PIECE]))
         if not same(bytes(incoming.read(bytearray(SEAL_BYTES))), seal.digest()):
             raise NotAuthentic("the seal of a body is wrong")
-        return parts
+        return [self._own(part, size) if size & _SHARED else part for part, size in zip(parts, sizes, strict=True)]
 
     def _sizes(self, view: memoryview, length: int) -> tuple[int, tuple[int, ...]]:
         """Where the parts begin, and their sizes, which add up to `length`."""
@@ -152,7 +196,7 @@ class Link:
         if begin > len(view):
             raise BadMessage("more parts than bytes")
         sizes = struct.unpack_from(f"<{count}Q", view, _COUNT.size)
-        if begin + sum(sizes) != length or not sizes:
+        if begin + sum(size & ~_SHARED for size in sizes) != length or not sizes:
             raise BadMessage("the sizes of the parts do not add up")
         return begin, sizes
 

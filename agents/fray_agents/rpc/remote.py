@@ -56,6 +56,7 @@ class RemoteChannel(Channel):
         self._out = 0  # requests without response
         self._sending = False
         self._reading = False
+        self._watched = False  # the pump has been told
         self._pump: threading.Event | None = None
 
     def close(self) -> None:
@@ -71,7 +72,7 @@ class RemoteChannel(Channel):
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
             if request.id == NEW:
-                request = request._replace(id=CallId(self.client, self._next))
+                request = Request(CallId(self.client, self._next), *request[1:])
                 self._next += 1
             pending = kind(self, request)
             alone = wait and not self._calls and not self._sending
@@ -151,9 +152,10 @@ class RemoteChannel(Channel):
 
     def watch(self) -> None:
         """See to it that replies are read though nobody waits for them."""
-        if self._reading or not self._calls:
+        if self._reading or self._watched or not self._calls:
             return
         with self._lock:
+            self._watched = True
             if self._pump is None:
                 self._pump = threading.Event()
                 threading.Thread(target=self._run_pump, args=(self._pump,), name="fray-pump", daemon=True).start()
@@ -164,6 +166,7 @@ class RemoteChannel(Channel):
             wanted.clear()
             time.sleep(ATTENTION)
             with self._lock:
+                self._watched = False
                 if self._reading or not self._calls:
                     continue
                 self._reading = True

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fray_agents.rpc.errors import RemoteError, RemoteTraceback
-
-Buffer = bytes | bytearray | memoryview
+from fray_agents.rpc.memory import Buffer, pool
 
 OUT_OF_BAND = 8 * 1024
 """Bytes from which a buffer travels beside the pickle instead of being copied into it."""
@@ -33,7 +32,7 @@ class Packed(NamedTuple):
 
     def snapshot(self) -> Packed:
         """The same, independent of the memory that the value's owner may change."""
-        return Packed(self.data, [bytearray(buffer) for buffer in self.buffers]) if self.buffers else self
+        return Packed(self.data, [pool().copy(buffer) for buffer in self.buffers]) if self.buffers else self
 
 
 def pack(value: object, foreign: bool = True) -> Packed:

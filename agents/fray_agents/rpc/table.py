@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from fray_agents.rpc.calls import CallId, Reply, Request
 from fray_agents.rpc.errors import BadMessage
-from fray_agents.rpc.serial import Buffer, Packed
+from fray_agents.rpc.memory import Buffer
+from fray_agents.rpc.serial import Packed
 
 Parts = list[Buffer]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fray_agents.rpc.errors import NotAuthentic
-from fray_agents.rpc.serial import Buffer
+from fray_agents.rpc.memory import Buffer
 from fray_agents.rpc.session import same
 
 Done = TypeVar("Done")
@@ -59,6 +59,7 @@ class TlsSocket:
         self._sock = sock
         self._stalled = stalled
         self._lock = threading.Lock()
+        self.family = sock.family
 
     def recv(self, size: int) -> bytes:
         """As of a socket."""

@@ -1,0 +1,113 @@
+"""Large buffers between processes of one host: through shared memory instead of the socket.
+
+The sender copies a buffer into a segment, the receiver copies it out and gives the segment back; a segment is used
+again and again, because the first touch of fresh memory costs more than the copy. No array ever lives in a segment,
+so none can change under anybody's hands. Segments have no names: their descriptors travel through the Unix socket,
+and the kernel frees them when both processes are gone, however they ended.
+
+What is in a segment carries no seal: only who was given the descriptor can reach it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+
+from fray_agents.rpc.errors import BadMessage
+from fray_agents.rpc.memory import Buffer, pool
+
+WORTH_SHARING = 128 * 1024
+"""Bytes from which a buffer goes through shared memory."""
+
+LENT = 256 * 2**20
+"""Bytes that one side of a connection may have in segments; beyond them the socket is used."""
+
+AT_ONCE = 16  # new segments in one message: their descriptors travel together
+
+_GRAIN = 2**20
+_DATA = 64  # where the buffer begins; the first byte says whether the segment is lent
+_REFERENCE = struct.Struct("<IQ")
+
+
+class Lender:
+    """The segments that a sender has made."""
+
+    def __init__(self) -> None:
+        self._segments: list[mmap.mmap] = []
+        self._fresh: list[int] = []
+        self._bytes = 0
+
+    def lend(self, buffer: Buffer) -> bytes | None:
+        """Copy `buffer` into a segment; what the receiver needs to find it. None: send it some other way."""
+        size = len(buffer)
+        number = self._free(size + _DATA)
+        if number is None:
+            number = self._make(size + _DATA)
+        if number is None:
+            return None
+        segment = self._segments[number]
+        segment[_DATA : _DATA + size] = buffer
+        segment[0] = 1
+        return _REFERENCE.pack(number, size)
+
+    def fresh(self) -> list[int]:
+        """Descriptors of segments that the receiver does not know yet; to be closed once they are sent."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _free(self, size: int) -> int | None:
+        """The smallest segment that will do and was given back."""
+        fitting = [(len(one), number) for number, one in enumerate(self._segments) if len(one) >= size and not one[0]]
+        return min(fitting)[1] if fitting else None
+
+    def _make(self, size: int) -> int | None:
+        size = -(-size // _GRAIN) * _GRAIN
+        if len(self._fresh) >= AT_ONCE or self._bytes + size > LENT:
+            return None
+        descriptor = os.memfd_create("fray-rpc")
+        try:
+            os.posix_fallocate(descriptor, 0, size)  # fails here rather than with a signal at the first touch
+            self._segments.append(_map(descriptor, size))
+        except OSError:  # no memory for it
+            os.close(descriptor)
+            return None
+        self._fresh.append(descriptor)
+        self._bytes += size
+        return len(self._segments) - 1
+
+
+class Borrower:
+    """The segments that a receiver was told of."""
+
+    def __init__(self) -> None:
+        self._segments: list[mmap.mmap] = []
+
+    def learn(self, descriptors: list[int]) -> None:
+        """The next segments."""
+        for descriptor in descriptors:
+            try:
+                self._segments.append(_map(descriptor, os.fstat(descriptor).st_size))
+            finally:
+                os.close(descriptor)
+
+    def take(self, reference: Buffer) -> memoryview:
+        """Copy out what `lend` put in, and give the segment back."""
+        if len(reference) != _REFERENCE.size:
+            raise BadMessage("a reference to shared memory of the wrong size")
+        number, size = _REFERENCE.unpack(reference)
+        if number >= len(self._segments) or size > len(self._segments[number]) - _DATA:
+            raise BadMessage("a reference to shared memory that was not announced")
+        segment = self._segments[number]
+        copy = pool().copy(memoryview(segment)[_DATA : _DATA + size])
+        segment[0] = 0
+        return copy
+
+
+def available() -> bool:
+    """Whether this system has memory without a name."""
+    return hasattr(os, "memfd_create")
+
+
+def _map(descriptor: int, size: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
