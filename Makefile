@@ -87,7 +87,7 @@ zephyr: $(ZEPHYR)/old/.ready $(ZEPHYR)/new/.ready
 	$(ZEPHYR)/new/bin/python -m pytest tests/zephyr
 
 bench-zephyr: $(ZEPHYR)/new/.ready $(ZEPHYR)/published/.ready
-	@$(ZEPHYR)/new/bin/python benchmarks/zephyr.py --peer $(ZEPHYR)/published/bin/python
+	@$(ZEPHYR)/new/bin/python benchmarks/pipelines.py --peer $(ZEPHYR)/published/bin/python
 
 # Simulated clusters under every fault, 20 minutes on two cores; docs/simulation.md says what it shows.
 simulate: $(VENV)/.dev

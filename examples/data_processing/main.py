@@ -1,0 +1,66 @@
+"""Turns text into lower-cased, counted documents, shard by shard: a Zephyr pipeline on file queues, or on threads.
+
+    python examples/data_processing/main.py --input "corpus/*.jsonl" --output counted  # needs Zephyr: docs/zephyr.md
+    FRAY_CLUSTER_SPEC=gs://bucket/fray python examples/data_processing/main.py --input ... --output gs://bucket/counted
+
+Started again with the same --name after it was killed, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from zephyr.dataset import Dataset
+from zephyr.readers import load_jsonl
+
+from fray.zephyr import Backend
+
+
+@dataclass(frozen=True)
+class TransformConfig:
+    """Documents in, documents out; memory_per_worker counts on a cluster."""
+
+    input_pattern: str
+    output_path: str
+    max_parallelism: int = 100
+    memory_per_worker: str = "1GB"
+    name: str | None = None
+
+
+def transform_document(document: dict[str, Any]) -> dict[str, Any]:
+    """One document as it goes out."""
+    return {
+        "id": document["id"],
+        "text": document["text"].lower(),
+        "token_count": len(document["text"].split()),
+    }
+
+
+def run_transform(config: TransformConfig) -> list[str]:
+    """The files written, in the order of the shards."""
+    pipeline = (
+        Dataset.from_files(config.input_pattern)
+        .flat_map(load_jsonl)
+        .map(transform_document)
+        .filter(lambda document: document["token_count"] > 10)
+        .write_jsonl(f"{config.output_path}/output-{{shard:05d}}.jsonl.gz")
+    )
+    return Backend.execute(
+        pipeline, max_parallelism=config.max_parallelism, memory=config.memory_per_worker, name=config.name
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input", required=True, help="pattern of JSONL files with id and text")
+    parser.add_argument("--output", required=True, help="URL of the folder to write to")
+    parser.add_argument("--name", help="of this execution")
+    options = parser.parse_args()
+    for file in run_transform(TransformConfig(options.input, options.output, name=options.name)):
+        print(file)
+
+
+if __name__ == "__main__":
+    main()
