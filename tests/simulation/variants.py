@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
@@ -282,6 +283,22 @@ def trust_dated_from_after_the_send() -> list[Swap]:
     """Trust begins when the beat's answer arrives."""
     real = Heart._applied
     return [(Heart, "_applied", lambda self, sent, interval: real(self, self.core.clock.boottime(), interval))]
+
+
+@variant
+def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> list[Swap]:
+    """A beat that promises a shorter interval changes nothing for its sender before its answer."""
+    real = Heart._beat
+
+    @types.coroutine
+    def beat(self: Heart) -> Generator[Any, Any, None]:
+        before, steps = self.trusted_until, real(self)
+        first = steps.send(None)
+        self.trusted_until = before
+        yield first
+        yield from steps
+
+    return [(Heart, "_beat", beat)]
 
 
 @variant
