@@ -31,6 +31,9 @@ log = logging.getLogger("fray")
 
 T = TypeVar("T")
 
+_KEPT = 10_000
+"""Outcomes that are kept of calls whose callers have not said that they have them: some never will."""
+
 _PAUSE = 1.0
 """Seconds between attempts to write while the storage does not answer."""
 
@@ -67,23 +70,19 @@ class Durable:
             self._running = outcome is None
             return outcome
 
-    def applied(self, call: CallId, outcome: bytes) -> None:
+    def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
         """The call has run; raises if its reply must not be sent."""
         with self._lock:
             self._running = False
+            self._outcomes = {
+                known: kept
+                for known, kept in list(self._outcomes.items())[-_KEPT:]
+                if known.client != call.client or known.sequence >= lowest
+            }
             self._outcomes[call] = outcome
             self._calls += 1
             if self._is_due():
                 self._write()
-
-    def forget(self, client: str, below: int) -> None:
-        """The client has the replies of all its calls below that sequence."""
-        with self._lock:
-            self._outcomes = {
-                call: outcome
-                for call, outcome in self._outcomes.items()
-                if call.client != client or call.sequence >= below
-            }
 
     def close(self) -> None:
         """Write what was not written yet."""

@@ -288,7 +288,7 @@ class _Journal:
     def known(self, call: CallId) -> bytes | None:
         return self.outcomes.get(call)
 
-    def applied(self, call: CallId, outcome: bytes) -> None:
+    def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
         if self.fenced:
             raise RuntimeError("a newer incarnation has begun")
         self.outcomes[call] = outcome

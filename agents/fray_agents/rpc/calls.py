@@ -42,8 +42,12 @@ class Journal(Protocol):
         """The outcome of a call that was applied before this server began."""
         ...
 
-    def applied(self, call: CallId, outcome: bytes) -> None:
-        """The call has run; called before its reply leaves. If this raises, no reply is sent."""
+    def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
+        """The call has run; called before its reply leaves. If this raises, no reply is sent.
+
+        Args:
+            lowest: its client has the replies of all calls below it.
+        """
         ...
 
 
@@ -184,6 +188,11 @@ class Table:
         with self._lock:
             record = self._client(call.client).records.get(call.sequence)
             return record.stream if record is not None else None
+
+    def lowest(self, client: str) -> int:
+        """The client has the replies of all calls below it."""
+        with self._lock:
+            return self._client(client).lowest
 
     def left(self, client: str) -> None:
         """Its connection has ended; it may come back."""

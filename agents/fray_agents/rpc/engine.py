@@ -163,7 +163,8 @@ class Actor:
         call = record.request.id
         if self._journal is not None:
             try:
-                self._journal.applied(call, pickle.dumps((kind, packed.snapshot()), 5))
+                outcome = pickle.dumps((kind, packed.snapshot()), 5)
+                self._journal.applied(call, outcome, self._table.lowest(call.client))
             except Exception:
                 _log.exception("call %s of %s ran, but its caller gets no reply", call, record.request.method)
                 return

@@ -1,0 +1,217 @@
+"""Parts of actors by themselves: what configs are refused, what is repeated, where an actor is looked for, journals."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from typing import Any
+
+import pytest
+
+from fray.actor import ActorConfig, ActorUnavailableError, CheckpointConfig, current_actor, idempotent
+from fray.actor.address import Address, find
+from fray.actor.config import checked, may_repeat, told
+from fray.actor.current import CurrentActor
+from fray.actor.durable import restore
+from fray.cluster import StorageCluster
+from fray.cluster.here import Here
+from fray.errors import InvalidInput
+from fray_agents.rpc import CallId
+from fray_coordinator.core import Core
+from fray_coordinator.errors import Fenced
+from fray_layouts.names import Endpoint, Jobs
+from fray_layouts.records import EndpointRecord, Exit, JobRecord, Lease
+from fray_layouts.spec import parse_spec
+
+
+@pytest.fixture
+def cluster() -> StorageCluster:
+    return StorageCluster(f"memory://{uuid.uuid4()}", namespace="space")
+
+
+# --- configs
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (ActorConfig(max_concurrency=0), "max_concurrency"),
+        (ActorConfig(max_restarts=-1), "max_restarts"),
+        (ActorConfig(checkpoint=CheckpointConfig()), "checkpoint"),
+        (ActorConfig(checkpoint=CheckpointConfig(calls=0)), r"checkpoint\.calls"),
+        (ActorConfig(checkpoint=CheckpointConfig(seconds=-1.0)), r"checkpoint\.seconds"),
+        (ActorConfig(checkpoint=CheckpointConfig(replies=True), max_concurrency=2), "max_concurrency"),
+    ],
+)
+def test_configs_that_make_no_sense_are_refused(config: ActorConfig, field: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"actor_config\.{field}: "):
+        checked(config)
+
+
+class Some:
+    @idempotent
+    def read(self) -> None: ...
+
+    def write(self) -> None: ...
+
+
+def test_what_may_have_run_is_repeated_only_where_that_is_allowed() -> None:
+    plain, twice, always = (told(Some, ActorConfig(max_task_retries=n)) for n in (None, 2, -1))
+    assert [may_repeat(plain, name, 0) for name in ("read", "write")] == [True, False]
+    assert [may_repeat(twice, "write", done) for done in (0, 1, 2)] == [True, True, False]
+    assert may_repeat(always, "write", 1000)
+
+
+def test_there_is_no_current_actor_outside_of_actors() -> None:
+    with pytest.raises(RuntimeError, match="outside of an actor"):
+        current_actor()
+
+
+# --- where an actor is
+
+ADDRESS = Address("space", "actor", "actor-0-1", "actor-0-1")
+
+
+async def write_job(core: Core, status: str, attempt: int = 1, **fields: Any) -> None:
+    spec = parse_spec({"name": "actor-0", "entrypoint": {"command": ["x"]}, "actor": True})
+    lease = Lease(agent="a", host="h", since=0.0)
+    job = JobRecord(id=ADDRESS.job, spec=spec, status=status, attempt=attempt, lease=lease, **fields)
+    await core.records.update(Jobs.key(job.id), JobRecord, lambda found: job)
+
+
+async def write_endpoint(core: Core, nonce: str, attempt: int = 1) -> None:
+    key = Endpoint(ADDRESS.namespace, ADDRESS.name, ADDRESS.actor_id).key()
+    names = {"namespace": ADDRESS.namespace, "name": ADDRESS.name, "actor_id": ADDRESS.actor_id, "job": ADDRESS.job}
+    record = EndpointRecord(**names, attempt=attempt, nonce=nonce, address="127.0.0.1:1")
+    await core.records.update(key, EndpointRecord, lambda found: record)
+
+
+def test_an_actor_is_waited_for_until_it_is_up(cluster: StorageCluster) -> None:
+    async def act(core: Core) -> str:
+        await write_job(core, "pending")
+        finding = asyncio.create_task(find(core, ADDRESS))
+        await asyncio.sleep(0)
+        assert not finding.done()
+        await write_endpoint(core, "first")
+        return (await finding).nonce
+
+    assert cluster.run(act) == "first"
+
+
+def test_an_endpoint_that_failed_is_tried_again_while_its_attempt_runs(cluster: StorageCluster) -> None:
+    async def act(core: Core) -> list[str]:
+        await write_job(core, "running")
+        await write_endpoint(core, "first")
+        still = (await find(core, ADDRESS, failed="first")).nonce
+        await write_job(core, "running", attempt=2)
+        finding = asyncio.create_task(find(core, ADDRESS, failed="first"))
+        done, _ = await asyncio.wait([finding], timeout=0.05)
+        assert not done
+        await write_endpoint(core, "second", attempt=2)
+        return [still, (await finding).nonce]
+
+    assert cluster.run(act) == ["first", "second"]
+
+
+def test_what_a_dead_process_published_late_is_not_gone_back_to(cluster: StorageCluster) -> None:
+    async def act(core: Core) -> str:
+        await write_job(core, "running", attempt=2)
+        await write_endpoint(core, "late", attempt=1)
+        finding = asyncio.create_task(find(core, ADDRESS, failed="second", seen=(0, 2)))
+        done, _ = await asyncio.wait([finding], timeout=0.05)
+        assert not done
+        await write_endpoint(core, "third", attempt=3)
+        return (await finding).nonce
+
+    assert cluster.run(act) == "third"
+
+
+def test_an_actor_that_has_ended_is_unavailable_and_says_why(cluster: StorageCluster) -> None:
+    async def act(core: Core) -> None:
+        await write_job(core, "failed", exit=Exit(kind="out-of-memory", message="killed for lack of memory"))
+        await find(core, ADDRESS)
+
+    with pytest.raises(ActorUnavailableError, match=r"actor-0-1.*killed for lack of memory"):
+        cluster.run(act)
+
+
+def test_an_actor_of_one_attempt_ends_with_it(cluster: StorageCluster) -> None:
+    async def act(core: Core) -> None:
+        await write_job(core, "running", attempt=2)
+        await find(core, Address("space", "actor", "hosted", ADDRESS.job, attempt=1))
+
+    with pytest.raises(ActorUnavailableError, match="attempt 1 of the job"):
+        cluster.run(act)
+
+
+# --- journals
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+
+def reopen(cluster: StorageCluster, policy: CheckpointConfig, attempt: int = 1) -> tuple[Any, Any]:
+    mine = Here(cluster.root, "tally-0-1", attempt, "space", "/nowhere")
+    return restore(cluster, mine, policy, CurrentActor(None, 0, "tally"), Tally, Tally)  # type: ignore[arg-type]
+
+
+def call(instance: Tally, journal: Any, sequence: int, client: str = "client", lowest: int = 0) -> None:
+    """One call as the server makes it; the client has the replies of its calls below `lowest`."""
+    call_id = CallId(client, sequence)
+    assert journal.known(call_id) is None
+    instance.calls.append(f"{client}{sequence}")
+    journal.applied(call_id, b"outcome %d" % sequence, lowest)
+
+
+def test_a_restored_actor_knows_the_calls_that_its_state_has_seen(cluster: StorageCluster) -> None:
+    policy = CheckpointConfig(calls=2)
+    instance, journal = reopen(cluster, policy)
+    for sequence in (1, 2, 3):
+        call(instance, journal, sequence)
+    instance, journal = reopen(cluster, policy, attempt=2)
+    assert instance.calls == ["client1", "client2"]  # the third had no checkpoint
+    assert [journal.known(CallId("client", n)) for n in (1, 2, 3)] == [b"outcome 1", b"outcome 2", None]
+
+
+def test_outcomes_are_kept_until_their_caller_has_them(cluster: StorageCluster) -> None:
+    policy = CheckpointConfig(replies=True)
+    instance, journal = reopen(cluster, policy)
+    call(instance, journal, 1, "other")
+    call(instance, journal, 1)
+    call(instance, journal, 2)
+    call(instance, journal, 3, lowest=2)
+    _, journal = reopen(cluster, policy, attempt=2)
+    known = [journal.known(CallId(*who)) for who in (("other", 1), ("client", 1), ("client", 2), ("client", 3))]
+    assert known == [b"outcome 1", None, b"outcome 2", b"outcome 3"]
+
+
+def test_an_earlier_attempt_that_goes_on_may_not_reply(cluster: StorageCluster) -> None:
+    policy = CheckpointConfig(replies=True)
+    instance, journal = reopen(cluster, policy)
+    call(instance, journal, 1)
+    reopen(cluster, policy, attempt=2)
+    with pytest.raises(Fenced):
+        call(instance, journal, 2)
+    assert reopen(cluster, policy, attempt=3)[0].calls == ["client1"]
+
+
+def test_what_is_not_written_yet_is_written_at_the_end(cluster: StorageCluster) -> None:
+    policy = CheckpointConfig(calls=100)
+    instance, journal = reopen(cluster, policy)
+    call(instance, journal, 1)
+    journal.close()
+    assert reopen(cluster, policy, attempt=2)[0].calls == ["client1"]
+
+
+def test_nothing_is_written_while_a_call_runs(cluster: StorageCluster) -> None:
+    policy = CheckpointConfig(seconds=0.01)
+    instance, journal = reopen(cluster, policy)
+    call(instance, journal, 1)
+    assert journal.known(CallId("client", 2)) is None
+    instance.calls.append("half")
+    threading.Event().wait(0.1)  # several times the interval
+    assert reopen(cluster, policy, attempt=2)[0].calls in ([], ["client1"])
+    journal._actor.shutdown_event.set()
