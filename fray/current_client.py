@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 
 from fray.client.api import Client
 from fray.client.storage import StorageClient
@@ -55,3 +57,13 @@ def _local() -> LocalClient:
         if _default is None:
             _default = LocalClient()
         return _default
+
+
+class _Callable(ModuleType):
+    """`fray.current_client` is this module as soon as anyone has imported it, and a function for whoever calls it."""
+
+    def __call__(self) -> Client:
+        return current_client()
+
+
+sys.modules[__name__].__class__ = _Callable

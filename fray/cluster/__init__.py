@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from fray.errors import JobFailed, NoResult
     from fray.rpc.resolver import ClusterResolver, FixedResolver, LocalResolver
     from fray.types import (
+        ANY_REGION,
         BinaryEntrypoint,
         CallableEntrypoint,
         CpuConfig,
         DeviceConfig,
+        DeviceKind,
         Entrypoint,
         EnvironmentConfig,
         GpuConfig,
+        GpuType,
         HealthCheck,
         JobGroupConfig,
         JobId,
@@ -36,19 +39,26 @@ if TYPE_CHECKING:
         Namespace,
         ResourceConfig,
         TpuConfig,
+        TpuTopologyInfo,
+        TpuType,
+        create_environment,
+        get_tpu_topology,
     )
 
 __all__ = [
+    "ANY_REGION",
     "BinaryEntrypoint",
     "CallableEntrypoint",
     "Cluster",
     "ClusterResolver",
     "CpuConfig",
     "DeviceConfig",
+    "DeviceKind",
     "Entrypoint",
     "EnvironmentConfig",
     "FixedResolver",
     "GpuConfig",
+    "GpuType",
     "HealthCheck",
     "JobFailed",
     "JobGroupConfig",
@@ -63,7 +73,11 @@ __all__ = [
     "ResourceConfig",
     "StorageCluster",
     "TpuConfig",
+    "TpuTopologyInfo",
+    "TpuType",
+    "create_environment",
     "current_cluster",
+    "get_tpu_topology",
     "open_cluster",
 ]
 

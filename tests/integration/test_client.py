@@ -111,6 +111,48 @@ def test_what_a_job_starts_as_a_process_finds_the_cluster_too(client: StorageCli
         assert client.cluster.result(nested.job_id, timeout=60) == client.cluster.root
 
 
+class Reporter:
+    """Tells where it is, from each place that its code can run in."""
+
+    def __init__(self, start: int) -> None:
+        self.total = start
+        self.root_at_birth = root_here()
+
+    def add(self, amount: int) -> int:
+        self.total += amount
+        return self.total
+
+    def roots(self, python: str) -> list[str]:
+        return [self.root_at_birth, root_here(), ask_a_subprocess(python)]
+
+
+def root_here() -> str:
+    mine = current_client()
+    assert isinstance(mine, StorageClient)
+    return mine.cluster.root
+
+
+def test_actors_are_created_alone_in_groups_and_right_here(client: StorageClient) -> None:
+    alone = client.create_actor(Reporter, 5, name="alone")
+    assert (alone.add(1), alone.add.remote(1).result(timeout=60)) == (6, 7)
+    group = client.create_actor_group(Reporter, start=10, name="several", count=2)
+    assert [handle.add(index) for index, handle in enumerate(group.wait_ready(timeout=60))] == [10, 11]
+    group.shutdown()
+    assert wait_all(group.jobs, timeout=60, raise_on_failure=False) == [JobStatus.STOPPED] * 2
+    hosted = client.host_actor(Reporter, 1, name="here")
+    job = client.submit(call("calls", lambda handle: handle.add(1), hosted.handle))
+    assert client.cluster.result(job.job_id, timeout=60) == 2
+    hosted.shutdown()
+
+
+def test_in_an_actor_the_current_client_is_that_of_its_cluster(client: StorageClient) -> None:
+    actor = client.create_actor(Reporter, 0, name="reports")
+    born, called, deeper = actor.roots(sys.executable)
+    assert (born, called) == (client.cluster.root, client.cluster.root)
+    if not isinstance(client, LocalClient):  # a subprocess of a thread knows nothing of that thread
+        assert deeper == client.cluster.root
+
+
 DRIVER = """
 import os, sys, time
 from fray.current_client import current_client

@@ -1,0 +1,95 @@
+"""Modules and names that programs of the ecosystem import, and the TPU slices they ask for."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from fray.errors import InvalidInput
+from fray.topology import TPU_TOPOLOGIES
+from fray.types import ResourceConfig, TpuConfig, TpuTopologyInfo, get_tpu_topology
+
+OF_JOBS = (
+    "ANY_REGION CpuConfig DeviceConfig DeviceKind Entrypoint EnvironmentConfig GpuConfig GpuType JobRequest JobStatus"
+)
+OF_JOBS += " ResourceConfig TpuConfig TpuTopologyInfo TpuType create_environment get_tpu_topology"
+IMPORTED = {
+    "fray": f"{OF_JOBS} ActorConfig ActorFuture ActorHandle Client current_actor current_client set_current_client wait_all",
+    "fray.actor": "ActorFuture ActorGroup ActorHandle ActorMethod ActorUnavailableError HostedActor current_actor",
+    "fray.client": "Client JobAlreadyExists JobFailed JobHandle wait_all",
+    "fray.cluster": OF_JOBS,
+    "fray.current_client": "current_client set_current_client",
+    "fray.local_backend": "LocalClient",
+    "fray.types": f"{OF_JOBS} ActorConfig",
+}
+ALIASES = {
+    "fray.v2.client": "fray.client",
+    "fray.v2.actor": "fray.actor",
+    "fray.v2.types": "fray.types",
+    "fray.v2.local": "fray.local_backend",
+}
+
+
+@pytest.mark.parametrize("module", IMPORTED)
+def test_names_are_where_programs_import_them(module: str) -> None:
+    found = importlib.import_module(module)
+    assert [name for name in IMPORTED[module].split() if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_the_second_version_is_the_same_under_another_name(alias: str) -> None:
+    home = importlib.import_module(ALIASES[alias])
+    second = importlib.import_module(alias)
+    whole = importlib.import_module("fray.v2")
+    for name in IMPORTED[ALIASES[alias]].split():
+        assert getattr(second, name) is getattr(home, name)
+        assert name in ("HostedActor", "ActorUnavailableError") or getattr(whole, name) is getattr(home, name)
+
+
+@pytest.mark.parametrize("first", ["import fray.current_client", "from fray import current_client", "import fray.v2"])
+def test_the_current_client_is_called_by_its_name_whatever_was_imported_before(first: str) -> None:
+    code = f"{first}\nimport fray\nfrom fray import current_client\nassert fray.current_client() == current_client()"
+    environment = {"FRAY_CLUSTER_SPEC": "memory://here", "FRAY_NAMESPACE": "here"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("v4-8", (4, 1, 1, 4)),
+        ("v4-64", (32, 8, 8, 4)),
+        ("v5p-12288", (6144, 1536, 1536, 4)),
+        ("v5litepod-8", (8, 1, 1, 8)),
+        ("v5litepod-16", (16, 2, 4, 4)),
+        ("v6e-8", (8, 1, 1, 8)),
+        ("v6e-256", (256, 64, 64, 4)),
+    ],
+)
+def test_chips_hosts_and_machines_of_a_slice(name: str, counts: tuple[int, int, int, int]) -> None:
+    assert get_tpu_topology(name) == TpuTopologyInfo(name, *counts)
+
+
+def test_every_slice_adds_up() -> None:
+    for info in TPU_TOPOLOGIES.values():
+        assert info.chip_count == info.vm_count * info.chips_per_vm
+        assert info.host_count <= info.vm_count
+
+
+def test_an_unknown_slice_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match="v6e-1, v6e-4"):
+        get_tpu_topology("v6e-5")
+
+
+def test_several_kinds_of_slices_must_be_alike() -> None:
+    config = ResourceConfig.with_tpu(["v5litepod-4", "v6e-4"])
+    assert (config.device, config.device_alternatives) == (TpuConfig("v5litepod-4"), ("v6e-4",))
+    with pytest.raises(InvalidInput, match="as many machines"):
+        ResourceConfig.with_tpu(["v6e-4", "v6e-8"])
+
+
+def test_resources_compare_by_value_and_can_be_keys() -> None:
+    assert {ResourceConfig(cpu=2, ram="1g"): "same"}[ResourceConfig(cpu=2, ram="1g")] == "same"
+    assert ResourceConfig(cpu=2) != ResourceConfig(cpu=2, image="other")
