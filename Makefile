@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-drain bench-startup bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -33,7 +33,7 @@ histories: $(VENV)/.dev
 chaos: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow -s tests/chaos
 
-# A fleet of 200 in virtual time against the limits of GCS: 3 minutes. docs/scale.md has the sizes of the real thing.
+# A fleet of 200 in virtual time against the limits of GCS; docs/scale.md has larger ones.
 scale: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.scale
 
@@ -51,10 +51,17 @@ $(BENCH)/.ready: | $(VENV)/bin/python
 	$(BENCH)/bin/pip install --quiet 'ray[default]'
 	touch $@
 
-bench: bench-jobs bench-drain bench-startup
+$(BENCH)/.actors: $(BENCH)/.ready
+	$(BENCH)/bin/pip install --quiet distributed numpy
+	touch $@
+
+bench: bench-jobs bench-drain bench-startup bench-actors
 
 bench-jobs: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/jobs.py --ray $(BENCH)/bin/python
+
+bench-actors: $(VENV)/.dev $(BENCH)/.actors
+	@$(BIN)/python benchmarks/actors.py --ray $(BENCH)/bin/python --dask $(BENCH)/bin/python
 
 bench-drain: $(VENV)/.demo
 	@$(BIN)/python benchmarks/drain.py
