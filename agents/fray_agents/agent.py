@@ -32,7 +32,7 @@ from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.schedule import HostKind
 from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
-from fray_layouts.records import AgentRecord, Holding, JobRecord, Resources
+from fray_layouts.records import AgentRecord, Ear, Holding, JobRecord, Resources
 
 log = logging.getLogger("fray")
 
@@ -63,6 +63,7 @@ class AgentOptions:
         start_task: starts a task's processes.
         cwd: where tasks start; None: a fresh directory each.
         reach: where servers on this host listen and are reached.
+        ear: where this agent takes hints; what opened it passes them on to `poke` and `look`.
     """
 
     pool: str = "default"
@@ -73,6 +74,7 @@ class AgentOptions:
     start_task: StartTask = Task.start
     cwd: str | None = None
     reach: Reach = Reach()  # noqa: RUF009  it is frozen
+    ear: Ear | None = None
 
 
 class Agent:
@@ -97,6 +99,7 @@ class Agent:
             free=self._ledger.capacity,
             started_at=core.now(),
             preemptible=options.preemptible,
+            ear=options.ear,
             **asdict(reach),
         )
         self._heart = Heart(core, self._ledger, record, self._listed, self._mail)
@@ -177,6 +180,10 @@ class Agent:
     def poke(self) -> None:
         """Something was submitted: look for it now rather than at the next poll."""
         self._claimer.wake.set()
+
+    def look(self) -> None:
+        """A job that it runs may have been stopped: read their records now rather than when the mail is seen."""
+        self._mail()
 
     async def _work(self) -> None:
         await self._heart.register()

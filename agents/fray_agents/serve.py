@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 from fray_agents.agent import Agent, AgentOptions, Departure
+from fray_agents.ear import Listener
 from fray_coordinator.core import open_core
 
 
@@ -21,13 +23,19 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
     """
     core = await open_core(root)
     loop = asyncio.get_running_loop()
+    listener = Listener(core, options.reach) if options.reach.inbound else None
+    options = replace(options, ear=listener.ear if listener else None)
     try:
         while True:
             agent = Agent(core, options)
+            if listener is not None:
+                listener.listen(agent)
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, agent.terminate)
             on_join(agent.id)
             if await agent.run() is Departure.LEFT:
                 return
     finally:
+        if listener is not None:
+            listener.close()
         await core.store.close()

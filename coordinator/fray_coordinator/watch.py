@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from fray_coordinator import burial
 from fray_coordinator.core import Core, each, each_sound
@@ -13,10 +16,13 @@ from fray_coordinator.protocol.schedule import slots
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed
 from fray_layouts.names import Agents
-from fray_layouts.records import AgentRecord, PoolView, Suspect
+from fray_layouts.records import AgentRecord, Ear, PoolView, Suspect
 
 READS_AT_ONCE = 64
 """A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
+
+EARS = 3
+"""Agents of each pool whom submitters may tell."""
 
 
 @dataclass(slots=True)
@@ -80,7 +86,13 @@ class Watch:
             view = views.setdefault(agent.record.pool, PoolView())
             view.agents += 1
             view.slots += slots(agent.record.capacity)
-        return views
+        return {pool: replace(view, ears=self._ears(pool)) for pool, view in views.items()}
+
+    def _ears(self, pool: str) -> list[Ear]:
+        """Those of the agents with the most room."""
+        hearing = [a.record for a in self.live().values() if a.record.pool == pool and a.record.ear is not None]
+        chosen = heapq.nlargest(EARS, hearing, key=lambda agent: (agent.free.cpu, agent.id))
+        return [agent.ear for agent in chosen if agent.ear is not None]
 
     async def _read_all(self) -> None:
         rows = await self.core.store.list(Agents.prefix, versions=True)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from fray.cluster.here import Here
+from fray.cluster.hints import Hints
 from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
 from fray.cluster.launch import in_group, launch, launcher, prepare
 from fray.errors import JobFailed
@@ -23,6 +24,7 @@ from fray_coordinator.clock import system_chance
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import all_jobs, read_job
+from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import Usage
 from fray_layouts.records import JobRecord, Result
 from fray_layouts.spec import JobSpec, check_name
@@ -46,6 +48,7 @@ class StorageCluster:
         self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_chance().token()}"
         check_name("namespace", namespace or self._outside)
         self._core = sync.PerProcess(self._open)
+        self._hints = Hints(self)
 
     @property
     def namespace(self) -> Namespace:
@@ -140,7 +143,10 @@ class StorageCluster:
         return await work(await self._core.get())
 
     async def _submit(self, specs: list[JobSpec], mine: Here | None) -> list[JobId]:
-        return [JobId(done.job.id) for done in await launch(await self._core.get(), specs, mine)]
+        core = await self._core.get()
+        launched = [done.job for done in await launch(core, specs, mine)]
+        self._hints.submitted(core, {job.spec.pool for job in launched})
+        return [JobId(job.id) for job in launched]
 
     async def _read(self, job_id: JobId) -> JobRecord:
         return (await read_job(await self._core.get(), job_id)).record
@@ -160,7 +166,10 @@ class StorageCluster:
         return await fetch_result(await self._core.get(), await self._read(job_id))
 
     async def _stop(self, job_id: JobId) -> None:
-        await stopping.stop(await self._core.get(), job_id, "terminated by a program")
+        core = await self._core.get()
+        job = await stopping.stop(core, job_id, "terminated by a program")
+        if job.lease is not None and not is_terminal(job):
+            self._hints.stopped(core, job.lease.agent)
 
     async def _all(self) -> list[JobRecord]:
         problems: dict[str, str] = {}

@@ -239,6 +239,13 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
     device_count: int = 0
 
 
+class Ear(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where an agent takes hints. address: "host:port"; nonce: identity of the server there."""
+
+    address: str
+    nonce: str
+
+
 class AgentRecord(Record, kw_only=True):
     """`agents/<agent_id>.json`: heartbeat, capacity, leases and mailbox of one agent process.
 
@@ -258,6 +265,7 @@ class AgentRecord(Record, kw_only=True):
         bind: address that servers on this host listen on.
         advertise: host name or address under which others reach them.
         inbound: whether they can be reached at all; actors are not placed elsewhere.
+        ear: where the agent itself takes hints; None if it takes none.
     """
 
     id: str
@@ -280,6 +288,7 @@ class AgentRecord(Record, kw_only=True):
     bind: str = ""
     advertise: str = ""
     inbound: bool = True
+    ear: Ear | None = None
 
 
 class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -291,10 +300,17 @@ class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PoolView(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the last pass saw of a pool: live agents, and how many one-core tasks they can run at once."""
+    """What the last pass saw of a pool.
+
+    Attributes:
+        agents: live ones.
+        slots: one-core tasks that they can run at once.
+        ears: of a few of them, those with room first: who has submitted may tell them.
+    """
 
     agents: int = 0
     slots: int = 0
+    ears: list[Ear] = []
 
 
 class PassRecord(Record, kw_only=True):

@@ -1,0 +1,74 @@
+"""Telling agents at once what they would find out by themselves a little later; whatever goes wrong is of no matter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from fray_coordinator.core import Core
+from fray_layouts.errors import FrayError
+from fray_layouts.names import Agents, Coordinator
+from fray_layouts.records import AgentRecord, Ear, PassRecord, PoolView
+
+if TYPE_CHECKING:
+    from fray.cluster.storage import StorageCluster
+
+log = logging.getLogger("fray")
+
+KEPT = 60.0
+"""Seconds for which the list of who may be told is good enough: a read a minute, however much is submitted."""
+
+
+class Hints:
+    """What one process tells the agents of one cluster."""
+
+    def __init__(self, cluster: StorageCluster) -> None:
+        self._cluster = cluster
+        self._pools: dict[str, PoolView] = {}
+        self._read_at = float("-inf")
+        self._running: set[asyncio.Task[None]] = set()
+
+    def submitted(self, core: Core, pools: Iterable[str]) -> None:
+        """Tell a few agents of these pools that there is work; returns at once."""
+        self._begin(self._tell_pools(core, pools))
+
+    def stopped(self, core: Core, agent: str) -> None:
+        """Tell an agent that a job that it runs is to be stopped; returns at once."""
+        self._begin(self._tell_agent(core, agent))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._quietly(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except (FrayError, OSError) as error:
+            log.debug("an agent was not told: %s", error)
+            self._read_at = float("-inf")
+
+    async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
+        if core.clock.boottime() - self._read_at > KEPT:
+            self._read_at = core.clock.boottime()
+            found = await core.records.read(Coordinator.lease, PassRecord)
+            self._pools = found.record.pools if found is not None else {}
+        ears = [ear for pool in pools for ear in self._pools.get(pool, PoolView()).ears]
+        await asyncio.gather(*(self._quietly(self._tell(ear, "poke")) for ear in ears))
+
+    async def _tell_agent(self, core: Core, agent: str) -> None:
+        found = await core.records.read(Agents.key(agent), AgentRecord)
+        if found is not None and found.record.ear is not None:
+            await self._tell(found.record.ear, "look")
+
+    async def _tell(self, ear: Ear, hint: str) -> None:
+        await asyncio.to_thread(self._call, ear, hint)
+
+    def _call(self, ear: Ear, hint: str) -> None:
+        from fray.rpc.keyring import keyring_of  # only here: few programs that submit call anything else
+        from fray_agents.ear import NAME
+        from fray_agents.rpc import Target, connect
+
+        connect(Target(NAME, ear.address, identity=ear.nonce), keyring_of(self._cluster)).start(NAME, hint, (), {})

@@ -1,0 +1,68 @@
+"""Hints to agents: what they would find out later, at once. Settings under which later means after the test."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fray.cluster import StorageCluster
+from fray.types import Entrypoint, JobRequest, JobStatus
+from fray_agents.rpc import RpcKey, Target, connect
+from fray_agents.rpc.errors import NotAuthentic
+from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
+from fray_layouts.names import Coordinator
+from fray_layouts.records import Ear, PassRecord
+from tests.support.agents import agents
+
+SELDOM = replace(LOCAL_SETTINGS, poll_interval=600.0, beat_interval=60.0, idle_beat_interval=60.0, pass_interval=0.2)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StorageCluster]:
+    """One agent that looks around every ten minutes, and is known to the pass."""
+    root = str(tmp_path / "root")
+    asyncio.run(_make(root))
+    with agents(root, tmp_path / "work"), StorageCluster(root) as opened:
+        while not _ears(opened):
+            time.sleep(0.05)
+        yield opened
+
+
+async def _make(root: str) -> None:
+    await (await open_core(root, SELDOM)).store.close()
+
+
+def _ears(cluster: StorageCluster) -> list[Ear]:
+    async def read(core: Core) -> list[Ear]:
+        found = await core.records.read(Coordinator.lease, PassRecord)
+        pools = found.record.pools if found is not None else {}
+        return pools["default"].ears if "default" in pools else []
+
+    return cluster.run(read)
+
+
+def status_becomes(cluster: StorageCluster, job: str, wanted: JobStatus) -> None:
+    while cluster.poll(job).status is not wanted:  # type: ignore[arg-type]
+        time.sleep(0.02)
+
+
+def test_what_is_submitted_starts_and_what_is_stopped_ends_at_once(cluster: StorageCluster) -> None:
+    job = cluster.launch(JobRequest("job", Entrypoint.from_binary("sleep", ["300"])))
+    status_becomes(cluster, job, JobStatus.RUNNING)
+    cluster.terminate(job)
+    status_becomes(cluster, job, JobStatus.STOPPED)
+
+
+def test_only_who_can_read_the_cluster_may_hint(cluster: StorageCluster) -> None:
+    class Stranger:
+        def keys(self, fresh: bool = False) -> list[RpcKey]:
+            return [RpcKey("made-up", bytes(32))]
+
+    [ear] = _ears(cluster)
+    with pytest.raises(NotAuthentic):
+        connect(Target("agent", ear.address, identity=ear.nonce), Stranger())
