@@ -17,7 +17,7 @@ OF_JOBS = (
 )
 OF_JOBS += " ResourceConfig TpuConfig TpuTopologyInfo TpuType create_environment get_tpu_topology"
 IMPORTED = {
-    "fray": f"{OF_JOBS} ActorConfig ActorFuture ActorHandle Client current_actor current_client set_current_client wait_all",
+    "fray": f"{OF_JOBS} ActorConfig ActorFuture ActorHandle Client current_actor current_client wait_all",
     "fray.actor": "ActorFuture ActorGroup ActorHandle ActorMethod ActorUnavailableError HostedActor current_actor",
     "fray.client": "Client JobAlreadyExists JobFailed JobHandle wait_all",
     "fray.cluster": OF_JOBS,
