@@ -71,7 +71,11 @@ def run(directory: Path, quick: bool, python: str | None) -> None:
     direct_trips: list[float] = []
     ray_trips: list[float] = []
     small = ResourceConfig(cpu=1)
-    with ray(python) as peer, agents(directory / "root", 1, 2 * WORKERS), StorageCluster(str(directory / "root")) as cluster:
+    with (
+        ray(python) as peer,
+        agents(directory / "root", 1, 2 * WORKERS),
+        StorageCluster(str(directory / "root")) as cluster,
+    ):
         with (
             WorkerPool(cluster, WORKERS, small) as direct,
             WorkerPool(cluster, WORKERS, small, transport="queue") as queued,
