@@ -62,8 +62,11 @@ async def bury_predecessors(core: Core, own: HostLock) -> list[str]:
         if fd is None:
             continue
         try:
-            if await _bury(core, path.stem):
-                buried.append(path.stem)
+            try:
+                if await _bury(core, path.stem):
+                    buried.append(path.stem)
+            except BadRecord as error:
+                log.warning("%s is not buried yet; the coordinator's pass goes on: %s", path.stem, error)
             path.unlink(missing_ok=True)
         finally:
             os.close(fd)
@@ -77,10 +80,7 @@ async def _bury(core: Core, agent_id: str) -> bool:
         found = killed or await core.records.read(found.key, AgentRecord)
     if found is None:
         return False
-    try:
-        await burial.bury(core, found)
-    except BadRecord as error:
-        log.warning("not all jobs of %s were put back yet; the coordinator's pass goes on: %s", agent_id, error)
+    await burial.bury(core, found)
     return True
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol import passlease
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
 from fray_coordinator.protocol.heartbeat import paced
@@ -133,12 +133,18 @@ class Pass:
             return False
         suspects: dict[str, Suspect] = {}
         if found is not None:
-            old = await self.core.records.read(Agents.key(found.holder), AgentRecord) if found.holder else None
-            suspects = passlease.inherit(found, self._age, record_of(old))
+            suspects = passlease.inherit(found, self._age, await self._old_holder(found.holder))
         wanted = replace(found or PassRecord(), holder=self.identity, suspects=suspects, holder_beat=self.own_beat())
         written = await self.core.records.write(Coordinator.lease, PassRecord, wanted, self.lease)
         self._begin_anew(written.stored)
         return written.wrote
+
+    async def _old_holder(self, name: str) -> AgentRecord | None:
+        """None if it is absent or cannot be read: nothing is known of its silence."""
+        try:
+            return record_of(await self.core.records.read(Agents.key(name), AgentRecord)) if name else None
+        except BadRecord:
+            return None
 
     def _begin_anew(self, lease: Stored[PassRecord] | None) -> None:
         """Age is that of one version of the lease: what was counted before it was met is not its own."""

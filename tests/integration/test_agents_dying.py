@@ -8,7 +8,7 @@ from pathlib import Path
 from fray_coordinator import stopping
 from fray_coordinator.core import Core
 from fray_coordinator.store.api import ANY
-from fray_layouts.names import Jobs
+from fray_layouts.names import Agents, Jobs
 from tests.support.agents import (
     AgentProcess,
     agent_record,
@@ -223,5 +223,16 @@ def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_
             with agents(core.root, tmp_path / "work"):
                 assert (await ended(core, sound)).status == "succeeded"
                 assert not (await agent_record(core, dead.id)).buried
+
+    on_cluster(tmp_path / "root", act)
+
+
+def test_an_agent_that_cannot_be_read_keeps_no_other_from_joining_on_its_host(tmp_path: Path) -> None:
+    async def act(core: Core) -> None:
+        with agents(core.root, tmp_path / "work") as (dead,):
+            dead.kill()
+        await core.store.put(Agents.key(dead.id), b"{}", ANY)
+        with agents(core.root, tmp_path / "work"):
+            assert (await ended(core, await launch(core, "pass"))).status == "succeeded"
 
     on_cluster(tmp_path / "root", act)

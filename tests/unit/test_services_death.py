@@ -322,6 +322,18 @@ def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies() -> N
     run(main, Settings(pass_interval=10.0))
 
 
+def test_a_holder_whose_record_cannot_be_read_is_followed_by_another() -> None:
+    async def main(cluster: Cluster) -> None:
+        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        assert await first.turn()
+        await first.core.store.put(Agents.key("p1"), b"{}", ANY)
+        await passes(second, 60.0)
+        assert (await pass_now(second.core)).holder == "p2"
+        assert Agents.key("p1") in (await pass_now(second.core)).problems
+
+    run(main)
+
+
 def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back() -> None:
     async def main(cluster: Cluster) -> None:
         first = Pass(await cluster.core(), "p1")
