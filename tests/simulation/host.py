@@ -148,6 +148,10 @@ class Host:
             process = self._launchers[task] = Participant(f"task {task.run.job}~{task.run.attempt}")
             self.world.spawn(process, work(process))
 
+    def let_go(self, task: HostTask) -> Participant | None:
+        """The task's process, which will not end with it."""
+        return self._launchers.pop(task, None)
+
     def task_over(self, task: HostTask) -> None:
         if launcher := self._launchers.pop(task, None):
             self.world.loop.crash(launcher)

@@ -1,0 +1,298 @@
+"""One simulated cluster of actors, from a seed; `python -m tests.simulation.actors` runs seeds, or replays one.
+
+Hosts, storage and faults are those of the simulation of jobs. Here the jobs are actors under a few names, and programs
+call them: what was acknowledged is never lost, and nobody who calls ever goes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fray_agents.tasks import TaskSpec
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.naming import Rank, rank
+from fray_coordinator.protocol.transitions import TERMINAL, Status
+from fray_coordinator.stopping import stop
+from fray_layouts.names import Endpoint
+from fray_layouts.records import EndpointRecord, NameRecord
+from tests.simulation.__main__ import in_fixed_order
+from tests.simulation.actortasks import ActorTask, CallId, Request, Server
+from tests.simulation.actorvariants import VARIANTS
+from tests.simulation.callers import Caller
+from tests.simulation.campaign import Total, command, run_many, run_seed
+from tests.simulation.clocks import HostClock
+from tests.simulation.effects import Run
+from tests.simulation.host import Host
+from tests.simulation.invariants import Broken, told
+from tests.simulation.loop import Participant
+from tests.simulation.tasks import HostTask
+from tests.simulation.world import World
+
+MODULE = "tests.simulation.actors"
+OUTLIVES = 200.0
+"""Virtual seconds that an endpoint may outlive its job, or a late write, while nothing fails: two repair intervals, the
+jitter of the passes between them, and the death of whoever ran the last one."""
+
+ANSWERED = 900.0
+"""Virtual seconds from the end of the last fault in which every caller has had a reply."""
+
+
+class ActorWorld(World):
+    """A cluster with actors and their callers.
+
+    Attributes:
+        servers: everything that ever listened, by address.
+        closing: callers end.
+    """
+
+    module = MODULE
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.servers: dict[str, Server] = {}
+        self.closing = False
+        self.callers: list[Caller] = []
+        self._network = random.Random(f"network {seed}")
+        self._acknowledged: dict[str, set[CallId]] = {}
+        self._endpoints: dict[str, tuple[EndpointRecord, float]] = {}
+        self._names: dict[str, NameRecord] = {}
+        self._moved: dict[str, tuple[str, int, float]] = {}
+        self._closed = False
+        self._in(self.draw.uniform(10, 40), self._crash_one)
+
+    # --- who lives here
+
+    def _start_user(self, name: str) -> None:
+        owner, draw = Participant(name), random.Random(f"caller {self.seed} {name}")
+        clock = HostClock.drawn(self.loop, draw)
+
+        async def live() -> None:
+            while True:
+                try:
+                    core = await self.core(owner, clock)
+                    break
+                except StoreUnavailable:
+                    continue
+            self.callers.append(Caller(self, name, core, draw))
+            await self.callers[-1].live()
+
+        def again() -> None:
+            self.callers = [caller for caller in self.callers if caller.name != name]
+            if not self.closing:
+                self._start_user(f"{name}'")
+
+        owner.on_crash.append(lambda: self._in(5, again))
+        self.spawn(owner, live())
+
+    def task(self, host: Host, spec: TaskSpec, deadline: float) -> HostTask:
+        return ActorTask(self, host, spec, deadline)
+
+    def process_lives_on_for(self) -> float:
+        """Seconds by which a process outlives its task; mostly 0."""
+        if not self.stormy or self._network.random() > 0.2:
+            return 0.0
+        return self._network.uniform(1, 120)
+
+    def _crash_one(self) -> None:
+        running = [task for host in self.hosts for task in host.running if isinstance(task, ActorTask)]
+        if self.stormy and running:
+            self.draw.choice(running).crash()
+        if self.stormy:
+            self._in(self.draw.expovariate(1 / 25), self._crash_one)
+
+    # --- the network between callers and actors
+
+    def send(self, what: Callable[..., object], *args: Any) -> None:
+        """Deliver something, after a while, perhaps very late or not at all."""
+        drawn = self._network.random() if self.stormy else 1.0
+        if drawn < 0.02:
+            return
+        delay = self._network.uniform(5, 100) if drawn < 0.05 else self._network.uniform(0.001, 0.1)
+        self.storage.later(delay, what, *args)
+
+    def deliver(self, address: str, request: Request) -> None:
+        """A call reaches an address, where perhaps nobody listens any more."""
+        server = self.servers[address]
+        if server.process.mode != "gone":
+            server.requests.put_nowait(request)
+        elif not request.answer.done():
+            request.answer.set_exception(ConnectionRefusedError())
+
+    # --- what is checked
+
+    def task_began(self, run: Run) -> None:
+        """An actor is gone before the next copy starts, outage or not."""
+        others = [other for other in self.effects.running.get(run.job, ()) if other.end is None]
+        super().task_began(run)
+        if others:
+            message = f"attempt {run.attempt} of {run.job} starts while {others[0].attempt} serves on {others[0].host}"
+            self.is_broken(Broken("actors end with the trust in their lease", message, run.job))
+
+    def restored(self, run: Run, state: list[CallId]) -> None:
+        """A new attempt goes on from `state`."""
+        name = "an acknowledged call is never lost"
+        if lost := self._acknowledged.get(run.job, set()) - set(state):
+            self.is_broken(Broken(name, f"{run.job}~{run.attempt} restored without {sorted(lost)[:3]}", run.job))
+        if len(set(state)) < len(state):
+            self.is_broken(Broken("no call is applied twice", f"{run.job}~{run.attempt}: {state}", run.job))
+
+    def acknowledged(self, call: CallId, replier: EndpointRecord) -> None:
+        self._acknowledged.setdefault(replier.job, set()).add(call)
+
+    def met(self, caller: str, before: Rank, endpoint: EndpointRecord) -> None:
+        """A caller connects to an actor, or takes its reply."""
+        if rank(endpoint) < before:
+            message = f"{caller} has met {before} of {endpoint.name}, and now {rank(endpoint)}"
+            self.is_broken(Broken("a caller never goes back", message, caller, endpoint.job))
+
+    def found(self, name: str, taken: NameRecord) -> None:
+        """A creator was told that somebody has the name."""
+        if taken.job not in self.watching.jobs and f"jobs/{taken.job}.json" not in self.watching.gone:
+            message = f"{name} is said to be held for {taken.job}, which never came"
+            self.is_broken(Broken("who finds a name finds its job", message, taken.job))
+
+    def _on_write(self, key: str, before: Any, after: Any, sender: Participant) -> None:
+        super()._on_write(key, before, after, sender)
+        try:
+            if key.startswith("names/") and after is not None:
+                self._name_written(key, msgspec.json.decode(after.data, type=NameRecord))
+            elif Endpoint.parse(key):
+                self._endpoint_written(key, after)
+        except Broken as broken:
+            self.is_broken(broken)
+
+    def _name_written(self, key: str, now: NameRecord) -> None:
+        was = self._names.get(key, NameRecord(incarnation=0))
+        self._names[key] = now
+        self.note("name", key, f"{now.state} {now.job} {rank(now)}")
+        if rank(now) < rank(was) or now.incarnation > was.incarnation + 1:
+            raise Broken("a name's incarnations grow one by one", f"{key}: {rank(was)} became {rank(now)}", key)
+        if now.incarnation == was.incarnation and now.job != was.job:
+            message = f"incarnation {now.incarnation} of {key} is {was.job}'s and {now.job}'s"
+            raise Broken("an incarnation has one holder", message, key, now.job, was.job)
+
+    def _endpoint_written(self, key: str, after: Any) -> None:
+        was = self._endpoints.pop(key, None)
+        if after is None:
+            return
+        record = msgspec.json.decode(after.data, type=EndpointRecord)
+        self._endpoints[key] = (record, self.loop.now)
+        self.note("endpoint", key, f"{record.job} {rank(record)}")
+        if was is not None and rank(record) < rank(was[0]):
+            message = f"{key}: {rank(was[0])} became {rank(record)}"
+            raise Broken("an endpoint is never replaced by an older one", message, key, record.job)
+
+    # --- the calm
+
+    def _settle(self, begin: float) -> None:
+        """First every caller has its reply and nothing dead is published; then all actors are deleted."""
+        if not self._closed:
+            self._closed = True
+            self._let_everybody_be_answered(begin)
+            self._check_endpoints(begin)
+            self.closing = True
+            self._delete_all()
+        super()._settle(begin)
+
+    def _let_everybody_be_answered(self, begin: float) -> None:
+        self.loop.advance(begin + OUTLIVES)
+        while late := [caller.name for caller in self.callers if caller.answered < begin]:
+            self.loop.advance(self.loop.now + 20)
+            if self.loop.now - begin > ANSWERED:
+                jobs = [f"{job.id}: {told(job)}" for job in self.watching.jobs.values() if job.status not in TERMINAL]
+                raise Broken("every caller is answered", f"{late} are not; {jobs}", *late, *self.watching.jobs)
+
+    def _check_endpoints(self, begin: float) -> None:
+        for key, (record, written) in self._endpoints.items():
+            job = self.watching.jobs.get(record.job)
+            serves = job is not None and job.status == Status.RUNNING and job.attempt == record.attempt
+            since = max(written, begin, self._left_at(record))
+            if not serves and self.loop.now - since > OUTLIVES:
+                message = f"{key} says {record.job}~{record.attempt}, and {told(job)}, since {since:.0f}"
+                raise Broken("no endpoint outlives its job for long", message, key, record.job)
+
+    def _left_at(self, record: EndpointRecord) -> float:
+        """When the attempt's task ended."""
+        run = self.effects.of(record.job, record.attempt)
+        return run.end if run is not None and run.end is not None else 0.0
+
+    def _delete_all(self) -> None:
+        owner = Participant("janitor")
+
+        async def delete() -> None:
+            core = await self.core(owner, HostClock(self.loop))
+            while True:  # what was submitted in the storm may land late
+                for job in list(self.watching.jobs.values()):
+                    if job.status not in TERMINAL and job.stop is None:
+                        await stop(core, job.id, "closing time")
+                await asyncio.sleep(5)
+
+        self.spawn(owner, delete())
+
+    def _sum_up(self) -> None:
+        super()._sum_up()
+        calls = sum(len(calls) for calls in self._acknowledged.values())
+        self.note("world", "acknowledged", f"{calls} calls of {len(self._acknowledged)} jobs")
+
+
+def main() -> int:
+    """The exit code: 1 if a seed failed."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
+    parser.add_argument("--seeds", type=int, help="how many seeds; default: as many as fit into --seconds")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to run (default 60)")
+    parser.add_argument("--first", type=int, help="the first seed (default: drawn, and printed)")
+    parser.add_argument("--seed", type=int, help="just this one")
+    parser.add_argument("--replay", action="store_true", help="with --seed: print everything that happened")
+    parser.add_argument("--variant", default="", help="with --seed: the broken variant to run")
+    parser.add_argument("--variants", action="store_true", help="which invariant catches which broken variant")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    if given.variants:
+        return _strength()
+    return _one(given) if given.seed is not None else _many(given)
+
+
+def _one(given: argparse.Namespace) -> int:
+    outcome = run_seed(given.seed, given.variant, given.replay, ActorWorld, VARIANTS)
+    if given.replay:
+        print(outcome.history, end="")
+    print(outcome.story or f"seed {given.seed}: no invariant broke; digest {outcome.figures.digest}")
+    return 1 if outcome.broken else 0
+
+
+def _many(given: argparse.Namespace) -> int:
+    first = random.SystemRandom().randrange(10**9) if given.first is None else given.first
+    seeds = itertools.count(first) if given.seeds is None else range(first, first + given.seeds)
+    print(f"seeds from {first}", flush=True)
+    total, began = Total(), time.monotonic()
+    for outcome in run_many(seeds, given.processes, None if given.seeds else given.seconds, ActorWorld):
+        total.outcomes.append(outcome)
+        if outcome.broken:
+            print(f"seed {outcome.seed}: {outcome.story}\n{command(outcome.seed, MODULE)}\n", flush=True)
+    total.wall = time.monotonic() - began
+    print(total)
+    return 1 if total.failures else 0
+
+
+def _strength() -> int:
+    missed = 0
+    for variant in VARIANTS:
+        outcomes = (run_seed(seed, variant, False, ActorWorld, VARIANTS) for seed in range(60))
+        caught = next((outcome for outcome in outcomes if outcome.broken), None)
+        missed += caught is None
+        print(f"| {variant} | {caught.broken} | {caught.seed + 1} |" if caught else f"| {variant} | not caught | |")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    in_fixed_order(MODULE)
+    sys.exit(main())

@@ -1,0 +1,213 @@
+"""The real code with one rule about actors switched off: all must be caught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_agents.agent import Agent
+from fray_agents.carrier import Carrier
+from fray_coordinator import checkpoints, endings, index
+from fray_coordinator.checkpoints import CheckpointLog
+from fray_coordinator.endpoints import Outlived
+from fray_coordinator.protocol import checkpoint, finish, naming
+from fray_coordinator.protocol.checkpoint import Checkpoint
+from fray_coordinator.protocol.naming import Hold, Seen
+from fray_coordinator.records import Records, Stored, Update
+from fray_coordinator.store.api import ANY
+from fray_layouts import codec
+from fray_layouts.records import EndpointRecord, NameRecord, Record
+from tests.simulation.variants import Swap, Variant, everywhere
+
+VARIANTS: dict[str, Variant] = {}
+
+
+def variant(make: Variant) -> Variant:
+    """Register a variant under its function's name, with its docstring."""
+    VARIANTS[make.__name__] = make
+    return make
+
+
+def _unconditional(kind: type[Record]) -> list[Swap]:
+    """Records of this kind are written whatever lies there."""
+    real = Records.write
+
+    async def write(self: Records, key: str, of: Any, wanted: Any, current: Any) -> Any:
+        if of is not kind:
+            return await real(self, key, of, wanted, current)
+        body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
+        outcome = await self._store.put(key, codec.encode(body, {}), ANY, body.op)
+        return Update(Stored(key, body, {}, getattr(outcome, "version", ""), self._store.now()), True, 0)
+
+    return [(Records, "write", write)]
+
+
+# --- names and endpoints
+
+
+@variant
+def names_without_conditions() -> list[Swap]:
+    """Who sees a free name writes itself into it."""
+    return _unconditional(NameRecord)
+
+
+@variant
+def endpoints_without_conditions() -> list[Swap]:
+    """An endpoint is written over whatever lies there."""
+    return _unconditional(EndpointRecord)
+
+
+@variant
+def names_of_jobs_to_come_are_told() -> list[Swap]:
+    """Whoever asks for an existing actor gets the name's, though its job is not there yet."""
+    real = naming.hold_of
+
+    def hold_of(*given: Any) -> Hold:
+        hold = real(*given)
+        return Hold.HELD if hold is Hold.COMING else hold
+
+    return everywhere(real, hold_of)
+
+
+@variant
+def callers_forget() -> list[Swap]:
+    """Callers take whatever answers."""
+    return [(Seen, "accepts", lambda self, endpoint: True)]
+
+
+@variant
+def endpoints_are_left_to_their_servers() -> list[Swap]:
+    """Neither agent nor repair removes what a dead process published."""
+
+    async def remove(*given: Any) -> None:
+        """Nothing."""
+
+    return [(Outlived, "remove", remove)]
+
+
+# --- checkpoints
+
+
+@variant
+def restored_without_a_fence() -> list[Swap]:
+    """A new attempt reads the highest number and begins to serve."""
+    real = checkpoints.open_log
+
+    async def open_log(core: Any, job: str, actor: str, attempt: int) -> Any:
+        numbers = await checkpoints._numbers(core, job, actor)
+        if not numbers:
+            return await real(core, job, actor, attempt)
+        found = await checkpoints._read(core, job, actor, numbers[-1])
+        if found is None:
+            return await open_log(core, job, actor, attempt)
+        mine = Checkpoint(found.number, attempt, core.chance.token(16), False, found.state)
+        return found.state, CheckpointLog(core, job, actor, mine)
+
+    from tests.simulation import actortasks
+
+    return [(actortasks, "open_log", open_log)]
+
+
+@variant
+def fences_without_state() -> list[Swap]:
+    """A fence is a mark; the state is what the last checkpoint below it holds, as long as it is there."""
+    real = checkpoint.fence
+
+    def fence(*given: Any) -> Any:
+        made = real(*given)
+        return (
+            made
+            if not isinstance(made, Checkpoint)
+            else Checkpoint(made.number, made.attempt, made.writer, True, b"[]")
+        )
+
+    return everywhere(real, fence)
+
+
+@variant
+def nobody_looks_behind_his_number() -> list[Swap]:
+    """A number that could be created counts as the highest."""
+
+    async def is_highest(*given: Any) -> bool:
+        return True
+
+    return [(checkpoints, "_is_highest", is_highest)]
+
+
+@variant
+def replies_before_checkpoints() -> list[Swap]:
+    """Every third call is answered from memory; its checkpoint is the next one's."""
+    real = CheckpointLog.write
+
+    async def write(self: CheckpointLog, state: bytes) -> None:
+        if self.core.chance.random() < 0.7:
+            await real(self, state)
+
+    return [(CheckpointLog, "write", write)]
+
+
+@variant
+def older_attempts_fence_later_ones() -> list[Swap]:
+    """Whoever wakes takes the next number."""
+    real = checkpoint.fence
+
+    def fence(highest: Any, attempt: int, writer: str) -> Any:
+        mine = highest and Checkpoint(
+            highest.number, min(highest.attempt, attempt), highest.writer, True, highest.state
+        )
+        return real(mine, attempt, writer)
+
+    return everywhere(real, fence)
+
+
+# --- restarts and trust
+
+
+@variant
+def stopped_actors_are_restarted() -> list[Swap]:
+    """The holder's restart does not look at the flag."""
+    real = finish.finish
+
+    def ends(job: Any, attempt: int, agent: str, ending: Any, *more: Any) -> Any:
+        if ending.restart and job is not None and job.stop is not None:
+            return real(replace(job, stop=None), attempt, agent, ending, *more)
+        return real(job, attempt, agent, ending, *more)
+
+    return everywhere(real, ends)
+
+
+@variant
+def entries_go_at_restarts() -> list[Swap]:
+    """The attempt has ended, so its entry is deleted."""
+    real = endings.end_attempt
+
+    async def end_attempt(core: Any, held: Any, agent: str, ending: Any, entry: Any) -> Any:
+        after = await real(core, held, agent, ending, entry)
+        if entry is not None and after is not None and after.record.status == "running":
+            await index.leave(core, entry)
+        return after
+
+    return everywhere(real, end_attempt)
+
+
+@variant
+def restarts_are_forgotten() -> list[Swap]:
+    """The agent's part is over with the attempt."""
+    real = Carrier._carry_attempt
+
+    async def carry_attempt(self: Carrier, held: Any) -> None:
+        await real(self, held)
+
+    return [(Carrier, "_carry_attempt", carry_attempt)]
+
+
+@variant
+def actors_live_through_outages() -> list[Swap]:
+    """Actors get the outage grace, as other tasks do."""
+    real = Agent._deadline
+
+    def deadline(self: Agent, job: Any) -> float:
+        return real(self, replace(job, spec=replace(job.spec, actor=False)))
+
+    return [(Agent, "_deadline", deadline)]

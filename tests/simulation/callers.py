@@ -1,0 +1,130 @@
+"""Simulated callers of actors: they create what nobody has, call, ask again until they have the reply, and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from fray_coordinator import naming
+from fray_coordinator.core import Core
+from fray_coordinator.endpoints import Lookup
+from fray_coordinator.errors import NameTaken, StoreUnavailable
+from fray_coordinator.protocol.naming import Rank, rank
+from fray_coordinator.stopping import stop
+from fray_coordinator.submit import submit
+from fray_layouts.names import JobId
+from fray_layouts.records import EndpointRecord, JobRecord
+from fray_layouts.spec import parse_spec
+from tests.simulation.actortasks import NAMESPACE, CallId, Request
+
+if TYPE_CHECKING:
+    from tests.simulation.actors import ActorWorld
+
+NAMES = ("a", "b")
+LINES = 3
+PATIENCE = 8.0
+"""Seconds that a caller waits for a reply before it asks again."""
+
+
+class Caller:
+    """One program. `answered`: when it last had a reply."""
+
+    def __init__(self, world: ActorWorld, name: str, core: Core, draw: random.Random) -> None:
+        self.world = world
+        self.name = name
+        self.core = core
+        self.draw = draw
+        self.answered = -1.0
+        self._views = {name: Lookup(core, NAMESPACE, name) for name in NAMES}
+        self._met: dict[str, Rank] = dict.fromkeys(NAMES, (0, 0))
+        self._serial = 0
+
+    async def live(self) -> None:
+        """Make calls, several at once, until everything closes."""
+        await asyncio.gather(*(self._line() for _ in range(LINES)))
+
+    async def _line(self) -> None:
+        while not self.world.closing:
+            await self.core.clock.sleep(self.draw.expovariate(1 / 2))
+            name = self.draw.choice(NAMES)
+            if self.world.stormy and self.draw.random() < 0.02:
+                await self._patiently(lambda name=name: self._delete(name))  # type: ignore[misc]
+            elif self.draw.random() < 0.1:
+                await self._patiently(lambda name=name: self._create(name, exist_ok=False))  # type: ignore[misc]
+            else:
+                await self._call(name)
+
+    async def _patiently(self, act: object) -> None:
+        try:
+            await act()  # type: ignore[operator]
+        except (StoreUnavailable, NameTaken):
+            return
+
+    async def _call(self, name: str) -> None:
+        """Until the reply is there."""
+        self._serial += 1
+        call = f"{self.name}.{self._serial}"
+        while not self.world.closing:
+            try:
+                found = await self._views[name].look()
+            except StoreUnavailable:
+                continue
+            if found and await self._ask(name, max(found, key=rank), call):
+                return
+            if not found:
+                await self._patiently(lambda: self._create(name, exist_ok=True))
+                await self.core.clock.sleep(1.0)
+
+    async def _ask(self, name: str, target: EndpointRecord, call: CallId) -> bool:
+        """Send the call to one endpoint; whether an acceptable reply came."""
+        self._meet(name, target)
+        answer: asyncio.Future[EndpointRecord] = asyncio.get_running_loop().create_future()
+        self.world.send(self.world.deliver, target.address, Request(call, answer))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                replier = await asyncio.shield(answer)
+        except (TimeoutError, ConnectionError):
+            return False
+        if not self._views[name].seen.accepts(replier):
+            return False
+        self._meet(name, replier)
+        self.world.acknowledged(call, replier)
+        self.answered = self.world.loop.now
+        return True
+
+    def _meet(self, name: str, endpoint: EndpointRecord) -> None:
+        self.world.met(self.name, self._met[name], endpoint)
+        self._met[name] = max(self._met[name], rank(endpoint))
+
+    async def _create(self, name: str, exist_ok: bool) -> None:
+        """As `create_actor` does: the name first, for a job that is submitted next."""
+        job_id = JobId.fresh("endless", self.core.now(), self.core.chance.token())
+        taken = await naming.take(self.core, NAMESPACE, "actor", name, job_id, exist_ok)
+        if taken.job != job_id:
+            self.world.found(name, taken)
+            return
+        spec = {
+            "name": "endless",
+            "actor": True,
+            "entrypoint": {"command": ["simulated"]},
+            "max_retries_failure": self.draw.choice([0, 3, 1000]),
+            "environment": {"env_vars": {"ACTOR": name, "INCARNATION": str(taken.incarnation)}},
+            "resources": {"cpu": 0.5},
+            "grace": self.draw.choice([0.0, 2.0]),
+        }
+        for _ in range(20):
+            try:
+                (done,) = await submit(self.core, [parse_spec(spec)], ids=[job_id])
+                self.world.submitted(done.job, done.found)
+                return
+            except StoreUnavailable:
+                continue
+
+    async def _delete(self, name: str) -> None:
+        """As `delete_actor` does."""
+        taken = await naming.living(self.core, NAMESPACE, "actor", name)
+        job: JobRecord | None = self.world.watching.jobs.get(taken.job) if taken else None
+        if taken is not None and job is not None:
+            await stop(self.core, taken.job, "deleted")
+            await naming.free(self.core, NAMESPACE, "actor", name, taken.incarnation)
