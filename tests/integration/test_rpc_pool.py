@@ -30,7 +30,7 @@ from fray.cluster import (
     current_cluster,
 )
 from fray.errors import ActorNotFoundError
-from fray.rpc import ActorContext, ActorServer, keyring
+from fray.rpc import ActorContext, ActorServer
 from fray.rpc import server as rpc_server
 from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import RemoteTraceback
@@ -291,21 +291,25 @@ def test_shutdown_lets_running_calls_answer(cluster: StorageCluster, serve: Serv
     ending.join()
 
 
-def test_a_fork_does_not_end_its_parent_s_server(cluster: StorageCluster, serve: Serve) -> None:
-    server = serve(counter=Counter())
-    child = os.fork()
-    if not child:
-        try:
-            server.shutdown()
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    pool = ClusterResolver(cluster).lookup("counter")
-    assert pool.size == 1
-    assert pool.add(1) == 1
+def test_a_fork_does_not_end_its_parent_s_server(tmp_path: Path) -> None:
+    with StorageCluster(str(tmp_path / "root")) as cluster:
+        server = ActorServer(cluster)
+        server.register("counter", Counter())
+        server.serve_background()
+        child = os.fork()
+        if not child:
+            try:
+                server.shutdown()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        pool = ClusterResolver(cluster).lookup("counter")
+        assert pool.size == 1
+        assert pool.add(1) == 1
+        server.shutdown()
 
 
-def test_a_program_outside_of_jobs_writes_its_records_again(
+def test_a_driver_writes_its_records_again(
     cluster: StorageCluster, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else can tell that it lives: records without a job that are old are removed."""
@@ -326,14 +330,6 @@ def test_keys_that_nobody_has_cost_the_storage_one_read_a_second(cluster: Storag
     for _ in range(100):
         ring.keys(fresh=True)
     assert (cluster.requests() - before).reads <= 1
-
-
-def test_a_new_key_is_used_at_once(cluster: StorageCluster, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "PAUSE", 0.0)
-    serve(counter=Counter())
-    other = StorageCluster(cluster.root, namespace=cluster.namespace)
-    other.run(rotate)
-    assert ClusterResolver(other).lookup("counter").add(1) == 1
 
 
 def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -> None:
@@ -413,7 +409,7 @@ def serve_counter(start: int) -> None:
 
 
 def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
-    """A pool travels as an argument; a job calls an actor in another job, and one in the driver."""
+    """A pool travels as an argument; a job calls an actor in another job, and one in the driver, with a new key."""
 
     def call_both(pool: Any) -> tuple[int, int]:
         resolver = ClusterResolver(current_cluster())
@@ -424,6 +420,8 @@ def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
     server.serve_background()
     hosting = machine.launch(job(serve_counter, 20))
     pool = ClusterResolver(machine).wait_for_actor("hosted")
+    assert pool.add(0) == 20
+    machine.run(rotate)
     assert machine.result(machine.launch(job(call_both, pool))) == (21, 11)
     assert pool.where() == (hosting, hosting)
     [endpoint] = pool.endpoints
