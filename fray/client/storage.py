@@ -137,5 +137,7 @@ async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool
     check_name("namespace", namespace)
     check_name("name", name)
     fresh = names.JobId.fresh(name, core.now(), core.chance.token())
-    holder = await naming.take(core, namespace, "job", name, fresh, exist_ok=True)
+    holder = await naming.living(core, namespace, "job", name)
+    if holder is None:
+        holder = await naming.take(core, namespace, "job", name, fresh, exist_ok=True)
     return JobId(holder.job), holder.job != fresh
