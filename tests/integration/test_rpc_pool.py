@@ -421,7 +421,7 @@ def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
     hosting = machine.launch(job(serve_counter, 20))
     pool = ClusterResolver(machine).wait_for_actor("hosted")
     assert pool.add(0) == 20
-    machine.run(rotate)
+    machine.run(lambda core: rotate(core, kept=0))
     assert machine.result(machine.launch(job(call_both, pool))) == (21, 11)
     assert pool.where() == (hosting, hosting)
     [endpoint] = pool.endpoints
