@@ -172,6 +172,7 @@ class Finder:
             return None
         result = await take_over(self._home, segment, lease, timeout)
         if isinstance(result, Beaten):
+            now = core.clock.boottime()  # the answer may have taken long, and nobody looked meanwhile
             self._watched[segment] = Watched(now, now + PATIENCE, result.lease)
             return None
         return result

@@ -1,0 +1,332 @@
+"""A small world for one segment: a producer whose create may land late or twice, two consumers, crashes, freezes.
+
+The decisions are those of `protocol.queue_*`; the order of the services' steps is told here again, as short as it goes.
+Time goes in ticks of half a quarantine and a little, from the time in the segment's name. A version is whether it is
+still the one that a consumer knows. A consumer that freezes takes no step; that its trust ends is a step of its own,
+and no observer finds a lease expired before that, because a time-out is longer than trust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_segments import is_collectable, is_void
+from fray_layouts.queues import QueueLease
+from tests.model.explorer import Step
+
+QUARANTINE = 60.0
+TICK = QUARANTINE / 2 + 3
+TIMEOUT = 10.0
+NOBODY, GONE = -1, 9
+"""Owners of a lease: none, and a claim that no living consumer acts under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules that can be switched off, one at a time."""
+
+    void: bool = True
+    pushed_again: bool = True
+    quarantine: bool = True
+    read_after_claim: bool = True
+    segment_deleted_first: bool = True
+    trust: bool = True
+    trust_from_the_send: bool = True
+    observed: bool = True
+    takeover: bool = True
+    compare_and_swap: bool = True
+    bitmap_kept: bool = True
+    done_waits: bool = True
+    orphan_read: bool = True
+    lease_outlives_release: bool = True
+
+
+class Write(NamedTuple):
+    """A write of a lease or a delete on its way. `fresh`: the version it expects is still the current one.
+
+    Kinds: claim, take, ack, release, clear (the segment), drop (the lease). `bits`: acknowledged items, or the version
+    of the segment. `landed`: and nobody has heard of it. `prompt`: the trust that it would give has not ended yet.
+    """
+
+    kind: str
+    bits: int = 0
+    fresh: bool = True
+    landed: bool = False
+    prompt: bool = True
+
+
+class Consumer(NamedTuple):
+    """Modes: idle, watching (saw a lease once), claimed (and has not read), holding, clearing (the segment is to go,
+    then the lease), dead. `items`: one letter each: w(aiting), o(ut), d(one by its user), a(cknowledged)."""
+
+    mode: str = "idle"
+    fresh: bool = False
+    trusts: bool = False
+    items: str = ""
+    write: Write | None = None
+    saw_segment: int = 0
+
+
+class Lease(NamedTuple):
+    owner: int
+    done: int = 0
+
+
+class World(NamedTuple):
+    """A state. `segment`: 1 + the tick of its creation, 0 for none. `born`: that of the create that landed first.
+    `acked`: by item: 0 no, 1 `done` returned, 2 it landed and nobody was told."""
+
+    tick: int
+    producer: str
+    flying: int
+    segment: int
+    born: int
+    lease: Lease | None
+    consumers: tuple[Consumer, ...]
+    acked: tuple[int, ...]
+    late: frozenset[Write]
+    crashes: int
+    resends: int
+
+
+class QueueWorld:
+    """The steps under `rules`. pushed: the world begins with a segment that its producer knows of."""
+
+    def __init__(
+        self, rules: Rules, items: int = 1, pushed: bool = False, crashes: int = 1, consumers: int = 2
+    ) -> None:
+        self.rules = rules
+        self.items = items
+        self.full = (1 << items) - 1
+        first = World(
+            tick=0,
+            producer="returned" if pushed else "waits",
+            flying=0 if pushed else 1,
+            segment=int(pushed),
+            born=int(pushed),
+            lease=None,
+            consumers=(Consumer(),) * consumers,
+            acked=(0,) * items,
+            late=frozenset(),
+            crashes=crashes,
+            resends=0 if pushed else 1,
+        )
+        self.start = first
+
+    def good(self, w: World) -> bool:
+        return w.producer == "again" or (w.producer == "returned" and all(w.acked))
+
+    def steps(self, w: World) -> Iterator[Step[World]]:
+        if w.producer == "again":
+            return
+        if w.tick < 2:
+            yield Step("time passes", w._replace(tick=w.tick + 1))
+        yield from self._producer(w)
+        for write in w.late:
+            yield Step(f"late {write.kind} is lost", w._replace(late=w.late - {write}))
+            if (landed := self._land(w._replace(late=w.late - {write}), write, GONE)) is not None:
+                yield Step(f"late {write.kind} lands", landed)
+        for number, consumer in enumerate(w.consumers):
+            if consumer.mode != "dead":
+                yield from self._consumer(w, number, consumer)
+
+    # --- the producer
+
+    def _producer(self, w: World) -> Iterator[Step[World]]:
+        if w.resends and w.flying and w.producer == "waits":
+            yield Step("P sends again", w._replace(flying=w.flying + 1, resends=0), fault=True)
+        if w.flying:
+            landed = w._replace(flying=w.flying - 1)
+            if not w.segment:
+                landed = landed._replace(segment=w.tick + 1, born=w.born or w.tick + 1)
+            yield Step("the create lands", landed)
+        if w.producer == "waits" and w.born:
+            late = self._void(w.born) and self.rules.pushed_again
+            yield Step("P returns", w._replace(producer="again" if late else "returned"))
+
+    def _void(self, segment: int) -> bool:
+        return is_void(0.0, (segment - 1) * TICK, QUARANTINE)
+
+    # --- writes that land
+
+    def _land(self, w: World, write: Write, owner: int) -> World | None:
+        """The world after it, None if it is rejected."""
+        match write.kind:
+            case "clear":
+                return w._replace(segment=0) if w.segment == write.bits else w
+            case "claim":
+                return None if w.lease else _stale(w._replace(lease=Lease(owner)))
+        if w.lease is None or not (write.fresh or not self.rules.compare_and_swap):
+            return None if write.kind != "drop" else w
+        done = w.lease.done
+        match write.kind:
+            case "drop":
+                return _stale(w._replace(lease=None))
+            case "take":
+                return _stale(w._replace(lease=Lease(owner, done if self.rules.bitmap_kept else 0)))
+            case "release":
+                return _stale(w._replace(lease=Lease(NOBODY, done)))
+        acked = tuple(a or 2 * (write.bits >> i & 1) for i, a in enumerate(w.acked))
+        return _stale(w._replace(lease=Lease(w.lease.owner, done | write.bits), acked=acked))
+
+    def _flight(self, w: World, n: int, c: Consumer, write: Write) -> Iterator[Step[World]]:
+        name = f"c{n} {write.kind}"
+        if write.landed:
+            yield Step(f"{name} is answered", self._answered(w, n, c, write))
+            return
+        landed = self._land(w, write, n)
+        if landed is None:
+            yield Step(f"{name} is rejected", _with(w, n, Consumer()))
+        else:
+            heard = landed.consumers[n]
+            yield Step(f"{name} lands", _with(landed, n, heard._replace(write=write._replace(landed=True), fresh=True)))
+
+    def _answered(self, w: World, n: int, c: Consumer, write: Write) -> World:
+        trusts = write.prompt or not self.rules.trust_from_the_send
+        match write.kind:
+            case "claim" | "take" if self.rules.read_after_claim:
+                return _with(w, n, c._replace(mode="claimed", trusts=trusts, write=None))
+            case "claim" | "take":
+                return self._opened(w, n, c._replace(trusts=trusts, write=None), c.saw_segment)
+            case "ack":
+                items = "".join("a" if write.bits >> i & 1 else item for i, item in enumerate(c.items))
+                acked = tuple(1 if write.bits >> i & 1 else a for i, a in enumerate(w.acked))
+                return _with(w._replace(acked=acked), n, c._replace(items=items, trusts=trusts, write=None))
+            case "clear" if self.rules.segment_deleted_first:
+                return _with(w, n, c._replace(write=Write("drop", fresh=c.fresh)))
+            case "drop" if not self.rules.segment_deleted_first and c.saw_segment:
+                return _with(w, n, c._replace(write=Write("clear", c.saw_segment)))
+        return _with(w, n, Consumer())
+
+    # --- consumers
+
+    def _consumer(self, w: World, n: int, c: Consumer) -> Iterator[Step[World]]:
+        if n == 0 and w.crashes:
+            late = w.late | {c.write} if c.write and not c.write.landed else w.late
+            yield Step("c0 dies", _with(w._replace(late=late, crashes=0), 0, Consumer("dead")), fault=True)
+        if c.trusts or (c.write and c.write.prompt):
+            slow = c.write._replace(prompt=False) if c.write else None
+            yield Step(f"c{n}'s trust ends", _with(w, n, c._replace(trusts=False, write=slow)))
+        if c.write:
+            yield from self._flight(w, n, c, c.write)
+        elif c.mode == "idle":
+            yield from self._idle(w, n)
+        elif c.mode == "nothing listed":
+            yield from self._orphan(w, n)
+        elif c.mode == "watching":
+            yield from self._watching(w, n, c)
+        elif c.mode == "claimed":
+            yield Step(f"c{n} reads the segment", self._opened(w, n, c, w.segment))
+        elif c.mode == "holding":
+            yield from self._holding(w, n, c)
+
+    def _idle(self, w: World, n: int) -> Iterator[Step[World]]:
+        if w.lease is None:
+            if w.segment:
+                yield Step(f"c{n} claims", _with(w, n, Consumer(write=Write("claim"), saw_segment=w.segment)))
+            elif not self.rules.orphan_read:
+                yield Step(f"c{n} lists nothing", _with(w, n, Consumer("nothing listed")))
+            return
+        if not w.segment:
+            yield from self._orphan(w, n)
+        elif w.lease.done == self.full:
+            if is_collectable(0.0, w.tick * TICK, QUARANTINE) or not self.rules.quarantine:
+                yield Step(f"c{n} collects", _with(w, n, self._collecting(w)))
+        elif w.lease.owner == NOBODY:
+            yield Step(f"c{n} takes what was released", _with(w, n, self._taking(w)))
+        elif self.rules.takeover:
+            yield Step(f"c{n} sees the lease", _with(w, n, Consumer("watching", fresh=True, saw_segment=w.segment)))
+
+    def _orphan(self, w: World, n: int) -> Iterator[Step[World]]:
+        if w.lease is not None:
+            yield Step(f"c{n} drops a lease without segment", _with(w, n, Consumer("clearing", write=Write("drop"))))
+
+    def _collecting(self, w: World) -> Consumer:
+        first = Write("clear", w.segment) if self.rules.segment_deleted_first else Write("drop")
+        return Consumer("clearing", fresh=True, write=first, saw_segment=w.segment)
+
+    def _taking(self, w: World) -> Consumer:
+        return Consumer(write=Write("take"), saw_segment=w.segment)
+
+    def _watching(self, w: World, n: int, c: Consumer) -> Iterator[Step[World]]:
+        if w.lease is None or (not c.fresh and self.rules.observed):
+            yield Step(f"c{n} sees it changed", _with(w, n, Consumer()))
+        elif not self._trusted(w) or not self.rules.observed:
+            unchanged = TIMEOUT if self.rules.observed else 0.0
+            if rules.has_expired(_record(w.lease), unchanged, 0.0, 0.0) or not self.rules.observed:
+                yield Step(f"c{n} takes over", _with(w, n, self._taking(w)))
+
+    def _trusted(self, w: World) -> bool:
+        """Whether some holder may still trust the lease as it is, so that its time-out cannot have passed."""
+        assert w.lease is not None
+        holder = w.consumers[w.lease.owner] if 0 <= w.lease.owner < len(w.consumers) else Consumer("dead")
+        landed = holder.write is not None and holder.write.landed and holder.write.prompt
+        return holder.mode != "dead" and (holder.trusts or landed)
+
+    def _opened(self, w: World, n: int, c: Consumer, segment: int) -> World:
+        if not segment:
+            return _with(w, n, Consumer("clearing", fresh=c.fresh, write=Write("drop", fresh=c.fresh)))
+        if self.rules.void and self._void(segment):
+            return _with(w, n, Consumer("clearing", fresh=c.fresh, write=Write("clear", segment), saw_segment=segment))
+        assert w.lease is not None or not c.fresh
+        done = w.lease.done if w.lease and c.fresh else 0
+        undone = rules.undone(_record(Lease(n, done)), self.items)
+        items = "".join("w" if item in undone else "a" for item in range(self.items))
+        return _with(w, n, c._replace(mode="holding", items=items, saw_segment=segment) if undone else Consumer())
+
+    def _holding(self, w: World, n: int, c: Consumer) -> Iterator[Step[World]]:
+        for item, state in enumerate(c.items):
+            if state == "w" and (c.trusts or not self.rules.trust):
+                broken = "an acknowledged item is handed out" if w.acked[item] == 1 else ""
+                yield Step(f"c{n} hands out {item}", _with(w, n, _item(c, item, "o")), breaks=broken)
+            if state == "o":
+                after = _with(w, n, _item(c, item, "d"))
+                acked = tuple(1 if i == item else a for i, a in enumerate(w.acked))
+                yield Step(f"c{n}'s user did {item}", after if self.rules.done_waits else after._replace(acked=acked))
+        bits = sum(1 << item for item, state in enumerate(c.items) if state == "d")
+        if bits:
+            yield Step(f"c{n} acknowledges", _with(w, n, c._replace(write=Write("ack", bits, c.fresh))))
+        elif set(c.items) == {"a"}:
+            yield Step(f"c{n} is through", _with(w, n, Consumer()))
+        else:
+            if not c.trusts:
+                yield Step(f"c{n} renews", _with(w, n, c._replace(write=Write("ack", 0, c.fresh))))
+            if "o" not in c.items:
+                kind = "release" if self.rules.lease_outlives_release else "drop"
+                yield Step(f"c{n} releases", _with(w, n, c._replace(write=Write(kind, 0, c.fresh), saw_segment=0)))
+
+
+def _item(c: Consumer, item: int, state: str) -> Consumer:
+    return c._replace(items=c.items[:item] + state + c.items[item + 1 :])
+
+
+def _with(w: World, n: int, c: Consumer) -> World:
+    """The world with this consumer; a claim that nobody acts under any more is a stranger's."""
+    consumers = (*w.consumers[:n], c, *w.consumers[n + 1 :])
+    acting = c.mode in ("claimed", "holding") or (c.write is not None and c.write.landed)
+    lease = Lease(GONE, w.lease.done) if w.lease and w.lease.owner == n and not acting else w.lease
+    return w._replace(consumers=consumers, lease=lease)
+
+
+def _stale(w: World) -> World:
+    """The lease has changed: whoever knew it knows an old version."""
+    consumers = tuple(_old(c) for c in w.consumers)
+    return w._replace(consumers=consumers, late=frozenset(_aged(write) for write in w.late))
+
+
+def _old(c: Consumer) -> Consumer:
+    return c._replace(fresh=False, write=_aged(c.write) if c.write else None)
+
+
+def _aged(write: Write) -> Write:
+    return write if write.landed or write.kind in ("claim", "clear") else write._replace(fresh=False)
+
+
+@cache
+def _record(lease: Lease) -> QueueLease:
+    owner = "" if lease.owner == NOBODY else f"claim{lease.owner}"
+    return QueueLease(owner=owner, timeout=TIMEOUT, done=f"{lease.done:x}")

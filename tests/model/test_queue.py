@@ -1,0 +1,63 @@
+"""One segment: every pushed item can be done, and what was acknowledged is never handed out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.model.explorer import Found, explore
+from tests.model.queueworld import QueueWorld, Rules
+
+PUSHED: dict[str, Any] = {"pushed": True}
+TWO_ITEMS: dict[str, Any] = {"pushed": True, "items": 2}
+LATE: dict[str, Any] = {"crashes": 0}
+"""Scopes: a crash with one item or two; a create that lands late or twice."""
+
+
+def explored(rules: Rules, scope: dict[str, Any]) -> Found:
+    world = QueueWorld(rules, **scope)
+    return explore(world.start, world.steps, world.good)
+
+
+def test_with_all_rules_nothing_is_lost_stuck_or_comes_back() -> None:
+    assert explored(Rules(), PUSHED).holes == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", [TWO_ITEMS, LATE, {}], ids=str)
+def test_with_all_rules_in_a_larger_scope(scope: dict[str, Any]) -> None:
+    assert explored(Rules(), scope).holes == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "hole"),
+    [
+        ("read_after_claim", "an acknowledged item is handed out"),
+        ("segment_deleted_first", "an acknowledged item is handed out"),
+        ("trust", "an acknowledged item is handed out"),
+        ("trust_from_the_send", "an acknowledged item is handed out"),
+        ("observed", "an acknowledged item is handed out"),
+        ("done_waits", "an acknowledged item is handed out"),
+        ("takeover", "stuck"),
+    ],
+)
+def test_without_the_rule(rule: str, hole: str) -> None:
+    assert hole in explored(Rules(**{rule: False}), PUSHED).holes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "scope", "hole"),
+    [
+        ("compare_and_swap", PUSHED, "an acknowledged item is handed out"),
+        ("void", LATE, "an acknowledged item is handed out"),
+        ("quarantine", LATE, "an acknowledged item is handed out"),
+        ("pushed_again", LATE, "stuck"),
+        ("orphan_read", LATE, "an acknowledged item is handed out"),
+        ("bitmap_kept", TWO_ITEMS, "an acknowledged item is handed out"),
+        ("lease_outlives_release", TWO_ITEMS, "an acknowledged item is handed out"),
+    ],
+)
+def test_without_the_rule_in_a_larger_scope(rule: str, scope: dict[str, Any], hole: str) -> None:
+    assert hole in explored(Rules(**{rule: False}), scope).holes

@@ -1,0 +1,285 @@
+"""The queue's code with one rule switched off: each must be caught.
+
+`python -m tests.simulation.queue_variants` prints which invariant caught which, and after how many seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.queue import claims, collect, letters, look, push
+from fray_coordinator.queue.collect import Collector
+from fray_coordinator.queue.consume import Consumer
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.held import Held
+from fray_coordinator.records import Records, Stored, Update
+from fray_coordinator.store.api import ANY
+from fray_layouts import codec
+from fray_layouts.names import Segment
+from fray_layouts.queues import QueueLease
+
+Swap = tuple[Any, str, Any]
+VARIANTS: dict[str, Callable[[], list[Swap]]] = {}
+LIMIT = 300
+"""Every variant is caught within so many seeds."""
+
+
+@contextmanager
+def applied(name: str) -> Iterator[None]:
+    """While this lasts the rule is off; "" leaves the code as it is."""
+    with ExitStack() as stack:
+        for owner, attribute, new in VARIANTS[name]() if name else []:
+            stack.enter_context(mock.patch.object(owner, attribute, new))
+        yield
+
+
+def variant(make: Callable[[], list[Swap]]) -> Callable[[], list[Swap]]:
+    VARIANTS[make.__name__] = make
+    return make
+
+
+# --- trust and takeover
+
+
+@variant
+def hand_out_without_trust() -> list[Swap]:
+    """A holder hands out whatever it has, however long ago it wrote its lease."""
+    return [(rules, "trusted_until", lambda sent, timeout: float("inf"))]
+
+
+@variant
+def takeover_without_waiting() -> list[Swap]:
+    """A lease is taken over as soon as it is seen."""
+    return [(rules, "has_expired", lambda *given: True)]
+
+
+@variant
+def expiry_by_the_hosts_wall_clock() -> list[Swap]:
+    """The predecessor's fault: each consumer judges by its own clock."""
+    real = look.Finder._judge
+
+    async def judge(self: Any, segment: str, watched: Any, timeout: float) -> Any:
+        core = self._home.core
+        wall = mock.patch.object(core.store, "now", core.clock.wall)
+        with wall:
+            return await real(self, segment, watched, timeout)
+
+    return [(look.Finder, "_judge", judge)]
+
+
+@variant
+def no_takeover() -> list[Swap]:
+    """What a dead consumer held stays held."""
+    return [(rules, "has_expired", lambda *given: False)]
+
+
+@variant
+def takeover_forgets_what_was_done() -> list[Swap]:
+    """A new owner begins with an empty bitmap."""
+    real = rules.taken
+    return [(rules, "taken", lambda *given, **more: replace(real(*given, **more), done="0"))]
+
+
+@variant
+def leases_are_written_unconditionally() -> list[Swap]:
+    """A change of a lease overwrites whatever lies there."""
+    real = Records.write
+
+    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any) -> Any:
+        if kind is not QueueLease or current is None:
+            return await real(self, key, kind, wanted, current)
+        body = codec.successor(wanted, self._chance.token(16), current.record)
+        outcome = await self._store.put(key, codec.encode(body, current.raw), ANY, body.op)
+        return Update(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
+
+    return [(Records, "write", write)]
+
+
+@variant
+def the_owner_is_the_process() -> list[Swap]:
+    """A lease names the consumer instead of the claim, so that a former claim of it passes for the present one."""
+    return [(claims, "_nonce", lambda home: f"process-{id(home.core)}"), (Consumer, "_drop", Consumer._forget)]
+
+
+# --- acknowledgements
+
+
+@variant
+def done_returns_before_its_write_landed() -> list[Swap]:
+    """The write is sent, and nobody waits for it."""
+
+    async def change(self: Consumer, held: Any, edit: Any) -> None:
+        task = asyncio.ensure_future(held.change(edit))
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    return [(Consumer, "_change", change)]
+
+
+@variant
+def release_deletes_the_lease() -> list[Swap]:
+    """What was done before the release is forgotten with the lease."""
+    real = Held.change
+
+    async def change(self: Held, edit: Any) -> None:
+        await real(self, edit)
+        if not self.lease.owner:
+            await self._home.core.store.delete(self.stored.key, self.stored.version)
+
+    return [(Held, "change", change)]
+
+
+# --- pushing and collecting
+
+
+@variant
+def no_segment_is_void() -> list[Swap]:
+    """A create counts however late it lands, and the name goes as soon as its items are done."""
+    at_once = [(collect, "is_collectable", lambda *given: True), (collect, "is_overdue", lambda *given: True)]
+    return [(module, "is_void", lambda *given: False) for module in (push, claims, letters)] + at_once
+
+
+@variant
+def a_void_push_counts() -> list[Swap]:
+    """The producer does not look when its segment was born; consumers delete it."""
+    return [(push, "is_void", lambda *given: False)]
+
+
+@variant
+def finished_segments_go_at_once() -> list[Swap]:
+    """Nothing is kept until half the quarantine has passed."""
+    return [(collect, "is_collectable", lambda *given: True), (collect, "is_overdue", lambda *given: True)]
+
+
+@variant
+def the_lease_is_deleted_first() -> list[Swap]:
+    """For a moment the segment looks as if nobody had claimed it."""
+
+    async def collect_(self: Collector, finished: Any) -> None:
+        await self._home.core.store.delete(finished.lease.key, finished.lease.version)
+        await self._home.core.clock.sleep(1.0)
+        await self._home.core.store.delete(self._home.names.segment(finished.segment), finished.version)
+
+    return [(Collector, "_collect", collect_)]
+
+
+@variant
+def the_segment_is_read_before_the_claim() -> list[Swap]:
+    """What was collected in between is handed out again."""
+
+    async def write(home: Any, segment: str, wanted: Any, current: Any) -> Any:
+        content = await claims.read_segment(home, segment)
+        if content is None:
+            return None
+        await home.core.clock.sleep(1.0)
+        sent = home.core.clock.boottime()
+        written = await home.core.records.write(home.names.lease(segment), QueueLease, wanted, current)
+        if not written.wrote:
+            return claims.Beaten(written.stored)
+        return Held(home, segment, written.stored, sent, content)
+
+    return [(claims, "_write", write)]
+
+
+@variant
+def nothing_is_collected() -> list[Swap]:
+    """Finished segments stay for ever."""
+
+    async def nothing(self: Collector, *given: Any) -> None:
+        return None
+
+    return [(Collector, "_collect", nothing)]
+
+
+@variant
+def the_position_is_kept_for_ever() -> list[Swap]:
+    """What lands behind the position is never found."""
+    real = look.Finder._begin_anew_if_due
+
+    async def once(self: Any) -> None:
+        if self._repair_at == float("-inf"):
+            await real(self)
+
+    return [(look.Finder, "_begin_anew_if_due", once), (look.look, "SETTLED", -10.0)]
+
+
+@variant
+def an_empty_queue_is_listed() -> list[Swap]:
+    """The bell is not asked."""
+
+    async def changed(self: Any) -> bool:
+        return True
+
+    return [(look.Bell, "changed", changed)]
+
+
+# --- poison
+
+
+@variant
+def no_marks() -> list[Swap]:
+    """Nobody counts what kills its consumers."""
+    return [(rules, "marked", lambda lease, item, by=1: lease)]
+
+
+@variant
+def neighbours_are_condemned() -> list[Swap]:
+    """A suspect is not alone: whatever is out when a process dies counts as its killer."""
+    return [
+        (Gate, "admits", lambda self, suspect: True),
+        (rules, "claimed", lambda *given: QueueLease(owner=given[0], holder=given[1], timeout=given[2], suspect=True)),
+    ]
+
+
+@variant
+def acknowledged_before_it_is_buried() -> list[Swap]:
+    """Who dies between the acknowledgement and the letter loses the item."""
+    real = letters.Undertaker.bury
+
+    async def bury(self: Any, held: Any, item: int, body: bytes, reason: str) -> None:
+        await held.change(partial(rules.completed, items=1 << item))
+        await self._home.core.clock.sleep(600.0)
+        await real(self, held, item, body, reason)
+
+    return [(letters.Undertaker, "bury", bury)]
+
+
+@variant
+def a_letter_is_named_after_its_item() -> list[Swap]:
+    """The letter's name carries the time of the item, so that the letter of an old item is void."""
+    real = letters.letter_name
+    return [(letters, "letter_name", lambda time, segment, item: real(Segment.time_of(segment), segment, item))]
+
+
+def caught(name: str, limit: int = LIMIT) -> tuple[str, int]:
+    """The invariant that caught the variant, and after how many seeds; ("", limit) if none did."""
+    from tests.simulation.queues import run_seed
+
+    for seed in range(limit):
+        if broken := run_seed(seed, name).broken:
+            return broken, seed + 1
+    return "", limit
+
+
+def main() -> int:
+    """The exit code: 1 if a variant was not caught."""
+    missed = 0
+    for name in sys.argv[1:] or VARIANTS:
+        invariant, seeds = caught(name)
+        print(f"| {name.replace('_', ' ')} | {invariant or 'not caught'} | {seeds} |", flush=True)
+        missed += not invariant
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    from tests.simulation import queue_variants
+
+    sys.exit(queue_variants.main())

@@ -1,0 +1,378 @@
+"""One simulated queue, from a seed: producers and consumers in a storm, then a calm in which everything must be done.
+
+The code is the services' own; the network, the clocks and the crashes are those of the simulation of clusters.
+`python -m tests.simulation.queues` runs seeds, or replays one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from fray_coordinator.clock import Chance
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_segments import is_void
+from fray_coordinator.queue import consume
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.consume import Consumer, Delivery
+from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.home import Home, core_of, open_home
+from fray_coordinator.queue.push import Item, Producer
+from fray_coordinator.store.api import Object
+from fray_layouts import codec
+from fray_layouts.names import Queues, Segment
+from fray_layouts.queues import QueueLease, QueueRecord, unpack
+from tests.simulation import queue_variants
+from tests.simulation.clocks import HostClock
+from tests.simulation.history import History
+from tests.simulation.honest import HonestStore
+from tests.simulation.invariants import Broken
+from tests.simulation.loop import OWNER, Participant, SimLoop
+from tests.simulation.network import Storage, Way
+from tests.simulation.weather import Rates
+
+STORM = 240.0
+BOUND = 900.0
+"""Seconds of calm in which every item must be done."""
+REST = 400.0
+"""Seconds after that in which what is finished must be gone."""
+IDLE = 120.0
+TIMEOUT = 10.0
+QUARANTINE = 20.0
+"""Short, so that many a create comes too late."""
+NAMES = Queues("q/")
+DEAD = NAMES.dead
+
+
+@dataclass(slots=True)
+class Known:
+    """What the world knows of the items, by payload and by place (segment and number).
+
+    Attributes:
+        pushed: their push returned. maybe: it was given up.
+        acked: places whose `done` returned.
+        ended: payloads that were done, as a lease says, or are dead letters.
+        content: payloads of each segment.
+        excused: payloads whose consumer crashed, froze or was slow while they were out: they may look like killers.
+    """
+
+    pushed: set[str] = field(default_factory=set)
+    maybe: set[str] = field(default_factory=set)
+    acked: set[tuple[str, int]] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    content: dict[str, list[str]] = field(default_factory=dict)
+    excused: set[str] = field(default_factory=set)
+
+
+class QueueWorld:
+    """A queue and those who use it. `run` raises `Broken`."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.draw = random.Random(f"queue {seed}")
+        self.rates = Rates.drawn(self.draw)
+        self.poison = {f"p1-{self.draw.randrange(12)}"} if self.draw.random() < 0.3 else set()
+        self.loop = SimLoop(f"queue {seed}")
+        self.loop.on_error = self._loop_error
+        self.history = History()
+        self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)
+        self.ways: dict[Participant, Way] = {}
+        self.consumers: dict[Participant, Consumer] = {}
+        self.owner = Participant("world")
+        self.known = Known()
+        self.stormy = True
+        self.producing: set[Participant] = set()
+        self._serial = 0
+
+    # --- the run
+
+    def run(self) -> None:
+        with self._watched():
+            try:
+                self._storm()
+                self._calm()
+            finally:
+                self.loop.bury()
+
+    def _storm(self) -> None:
+        for number in range(2):
+            self._in(self.draw.uniform(0, 20), lambda n=number: self._produce(f"p{n + 1}"))
+        for number in range(3):
+            self._in(self.draw.uniform(0, 10), lambda n=number: self._consume(f"c{n + 1}"))
+        for _ in range(self.draw.randrange(3)):
+            self._in(self.draw.uniform(20, 200), self._outage)
+        self.loop.advance(STORM)
+
+    def _calm(self) -> None:
+        self.stormy = False
+        self.note("world", "calm begins")
+        self.storage.down_until = 0.0
+        for owner, way in self.ways.items():
+            way.suffer(None)
+            self.loop.wake(owner)
+        begin = self.loop.now
+        while self.producing or self.known.pushed - self.known.ended:
+            self.loop.advance(self.loop.now + 10)
+            if self.loop.now - begin > BOUND:
+                left = sorted(self.known.pushed - self.known.ended)
+                raise Broken("every pushed item is done in the end", f"{left} are not", *left)
+        self.loop.advance(self.loop.now + REST)
+        if left := list(self.storage.contents.keys(NAMES.segments, None)):
+            raise Broken("what is finished is collected", f"{left[:5]} and {len(left) - 5} more are left", left[0])
+        self._check_letters()
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        before = {owner: dict(way.sent) for owner, way in self.ways.items()}
+        self.loop.advance(self.loop.now + IDLE)
+        for owner, way in self.ways.items():
+            sent = Counter(way.sent) - Counter(before[owner])
+            if sent["list"] > IDLE / 60 + 2 or sent["put"] or sent["get"] > IDLE / 3:
+                raise Broken("an empty queue is polled by conditional reads", f"{owner} sent {dict(sent)}", owner.name)
+
+    def _check_letters(self) -> None:
+        for payload in self.known.dead - self.poison - self.known.excused:
+            raise Broken("no harmless item is condemned", f"{payload} is a dead letter", payload)
+        for payload in self.poison & self.known.pushed:
+            if payload not in self.known.dead:
+                raise Broken("what kills its consumers is a dead letter", f"{payload} is none", payload)
+
+    # --- participants
+
+    def _produce(self, name: str) -> None:
+        owner = Participant(name)
+        self.producing.add(owner)
+        draw = random.Random(f"producer {self.seed} {name}")
+
+        async def live() -> None:
+            home = await self._home(owner, HostClock.drawn(self.loop, draw))
+            producer = Producer(home, Bell(home))
+            number = 0
+            while number < 12:
+                payloads = [f"{name}-{number + n}" for n in range(draw.choice([1, 1, 2, 4]))]
+                number += len(payloads)
+                self.known.maybe.update(payloads)
+                with suppress(StoreUnavailable):
+                    await producer.push([Item(payload.encode()) for payload in payloads], draw.choice([1, 2, 4]))
+                    self.known.pushed.update(payloads)
+                    self.note(name, "pushed", " ".join(payloads))
+                await home.core.clock.sleep(draw.expovariate(1 / 6))
+            self.producing.discard(owner)
+
+        owner.on_crash.append(lambda: self.producing.discard(owner))
+        self._spawn(owner, live())
+
+    def _consume(self, name: str) -> None:
+        owner = Participant(f"{name}.{self._next()}")
+        draw = random.Random(f"consumer {self.seed} {owner.name}")
+
+        async def live() -> None:
+            home = await self._home(owner, HostClock.drawn(self.loop, draw))
+            consumer = self.consumers[owner] = Consumer(home, Bell(home), Gate())
+            while True:
+                with suppress(StoreUnavailable):
+                    taken = await consumer.take(
+                        draw.choice([1, 1, 3]), TIMEOUT, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
+                    )
+                    draw.shuffle(taken)
+                    for delivery in taken:
+                        await self._work(owner, home, consumer, delivery, draw)
+                await home.core.clock.sleep(draw.uniform(0.1, 2))
+
+        owner.on_crash.append(lambda: self._in(draw.uniform(1, 20), lambda: self._consume(name)))
+        self._spawn(owner, live())
+
+    async def _work(
+        self, owner: Participant, home: Home, consumer: Consumer, delivery: Delivery, draw: random.Random
+    ) -> None:
+        payload = delivery.body.decode()
+        if payload in self.poison:
+            self.note(owner.name, "is killed by", payload)
+            self.loop.crash(owner)
+            await asyncio.sleep(0)
+        slow = self.stormy and draw.random() < 0.2
+        if slow:
+            self.known.excused.add(payload)
+        await home.core.clock.sleep(TIMEOUT * 1.5 if slow else draw.choice([0.0, 0.5, 3.0]))
+        with suppress(UnknownLease):
+            if self.stormy and draw.random() < 0.1:
+                self.note(owner.name, "releases", f"{payload} {delivery.id}")
+                await consumer.release([delivery], failed=False)
+                return
+            if draw.random() < 0.2:
+                await consumer.extend(delivery, TIMEOUT)
+            while True:
+                try:
+                    await consumer.done([delivery])
+                    break
+                except StoreUnavailable:
+                    continue
+            self.note(owner.name, "did", f"{payload} {delivery.id}")
+            self.known.acked.add((delivery.held.segment, delivery.item))
+
+    async def _home(self, owner: Participant, clock: HostClock) -> Home:
+        way = Way(self.storage, owner, clock, self.rates if self.stormy else None)
+        way.fate = lambda kind: self._meet(owner, kind)
+        self.ways[owner] = way
+        chance = Chance(f"chance {self.seed} {self._next()}")
+        store = HonestStore(way, clock, chance, patience=45.0)
+        store.broken = self.is_broken
+        while True:
+            with suppress(StoreUnavailable):
+                await store.learn_clock()
+                return await open_home(core_of(store, clock, chance), NAMES, QueueRecord(quarantine=QUARANTINE))
+
+    def _spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work, context=owner.context())
+        task.add_done_callback(lambda ended: self._over(owner, ended), context=self.owner.context())
+
+    # --- what goes wrong
+
+    def _outage(self) -> None:
+        self.storage.down_until = self.loop.now + self.draw.choice([5.0, 20.0, 60.0])
+        self.note("storage", "is down", f"until {self.storage.down_until:.1f}")
+
+    def _meet(self, owner: Participant, kind: str) -> None:
+        if not self.stormy or owner.mode != "up":
+            return
+        self.note(owner.name, "meets", kind)
+        if (consumer := self.consumers.get(owner)) is not None:
+            self.known.excused |= {held.content.bodies[i].decode() for held in consumer.held.values() for i in held.out}
+        if kind == "crash":
+            self.loop.crash(owner)
+        else:
+            self.loop.freeze(owner)
+            self._in(self.draw.choice([3.0, 8.0, 12.0, 40.0]), lambda: self.loop.wake(owner))
+
+    # --- what is observed
+
+    def handed_out(self, delivery: Delivery) -> None:
+        """An item is handed out now."""
+        place, payload = (delivery.held.segment, delivery.item), delivery.body.decode()
+        self.note(OWNER.get().name, "gets", f"{payload} {delivery.id}")
+        consumer = self.consumers[OWNER.get()]
+        marks = [marked for held in {*consumer.held.values(), delivery.held} for marked in held.out.values()]
+        if any(marks) and len(marks) > 1:
+            self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with others", payload))
+        if place in self.known.acked:
+            self.is_broken(Broken("an acknowledged item never comes back", f"{payload} came back", payload))
+        if payload not in self.known.maybe:
+            self.is_broken(Broken("only what was pushed is delivered", payload, payload))
+
+    def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
+        self.note(sender.name, "deletes" if after is None else "changes" if before else "creates", key)
+        if (found := DEAD.parse(key)) and key.startswith(DEAD.segments) and not found[1] and after is not None:
+            if not is_void(Segment.time_of(found[0]), after.updated, QUARANTINE):
+                payload = unpack(after.data)[1][0].decode()
+                self.known.dead.add(payload)
+                self.known.ended.add(payload)
+        elif (found := NAMES.parse(key)) and key.startswith(NAMES.segments) and after is not None:
+            if not found[1]:
+                self.known.content[found[0]] = [body.decode() for body in unpack(after.data)[1]]
+            elif before is not None:
+                self._lease_changed(found[0], before, after)
+
+    def _lease_changed(self, segment: str, before: Object, after: Object) -> None:
+        was, now = (codec.decode(o.data, QueueLease).record for o in (before, after))
+        for consumer in self.consumers.values():
+            for held in consumer.held.values():
+                if held.owner == was.owner != now.owner and now.owner and held.trusted:
+                    self.is_broken(Broken("nobody takes what its holder trusts", segment, segment))
+        for item in range(Segment.items_of(segment)):
+            if rules.is_done(was, item) and not rules.is_done(now, item):
+                self.is_broken(Broken("what is done stays done", f"{segment}: item {item}", segment))
+            if rules.is_done(now, item):
+                self.known.ended.add(self.known.content[segment][item])
+
+    def is_broken(self, broken: Broken) -> None:
+        self.loop.broken = self.loop.broken or broken
+
+    def note(self, who: str, what: str, more: str = "") -> None:
+        self.history.note(self.loop.now, who, what, more)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        real = consume.Delivery
+
+        def observed(*given: Any, **more: Any) -> Delivery:
+            delivery = real(*given, **more)
+            if delivery.held.stored.key.startswith(NAMES.segments):
+                self.handed_out(delivery)
+            return delivery
+
+        with mock.patch.object(consume, "Delivery", observed):
+            yield
+
+    def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None and owner.mode != "gone":
+            self.is_broken(Broken("nobody fails", f"{owner} ended with {error!r}", owner.name))
+
+    def _loop_error(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, UnknownLease | StoreUnavailable | None):
+            self.is_broken(Broken("nobody fails", f"{context.get('message')}: {error!r}"))
+
+    def _in(self, delay: float, act: Callable[[], object]) -> None:
+        self.loop.call_later(delay, act, context=self.owner.context())
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of a seed. broken: the invariant, "" for none; story: what happened to what it is about."""
+
+    broken: str
+    story: str
+    operations: int
+    faults: int
+    digest: str
+
+
+def run_seed(seed: int, variant: str = "") -> Told:
+    """One world, perhaps with a rule switched off."""
+    world = QueueWorld(seed)
+    broken, story = "", ""
+    with queue_variants.applied(variant):
+        try:
+            world.run()
+        except Broken as error:
+            broken, story = error.invariant, f"{error}\n{world.history.about(error.about)}"
+    storage = world.storage
+    return Told(broken, story, storage.operations, sum(storage.faults.values()), world.history.digest)
+
+
+def main() -> int:
+    """The exit code: 1 if a seed failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.queues", description=__doc__)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--variant", default="")
+    given = parser.parse_args()
+    failed = operations = faults = 0
+    for seed in range(given.first, given.first + given.seeds):
+        told = run_seed(seed, given.variant)
+        failed += bool(told.broken)
+        operations += told.operations
+        faults += told.faults
+        if told.broken:
+            print(f"seed {seed}: {told.story}", flush=True)
+    print(f"{given.seeds} seeds, {operations} operations, {faults} faults, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
