@@ -51,3 +51,10 @@ def test_an_idle_agent_is_weighed(startup: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def startup() -> dict[str, Any]:
     return figures("startup")
+
+
+def test_the_actors_bench_calls_over_both_transports() -> None:
+    found = figures("actors")
+    for transport in ("fray_tcp", "fray_unix"):
+        assert all(figure > 0 for figure in found["calls"][transport].values())
+    assert found["memory_mb"]["server"] > found["memory_mb"]["interpreter"] > 1

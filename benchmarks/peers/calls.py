@@ -1,0 +1,161 @@
+"""The rounds of the actors bench, the same for every side; needs nothing but numpy.
+
+A side is a process that reads the name of a measurement and answers with its figure. It runs on the first core it has
+and its actors on the last: where the scheduler puts two processes changes a round trip threefold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+IN_FLIGHT = 5000
+CORES = sorted(os.sched_getaffinity(0))
+
+
+class Subject:
+    """What is called. Its own process, but for the calls that run together."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def pin(self) -> None:
+        """Stay on the last core."""
+        os.sched_setaffinity(0, CORES[-1:])
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def note(self, number: int) -> int:
+        self.seen.append(number)
+        return number
+
+    def notes(self) -> list[int]:
+        seen, self.seen = self.seen, []
+        return seen
+
+    def size(self, array: Any) -> int:
+        return int(array.nbytes)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def memory(self) -> float:
+        """Resident megabytes of this process."""
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+class AsyncSubject:
+    """Methods that run on a loop."""
+
+    def pin(self) -> None:
+        os.sched_setaffinity(0, CORES[-1:])
+
+    async def echo(self, value: Any) -> Any:
+        await asyncio.sleep(0)
+        return value
+
+
+class Handle(Protocol):
+    """An actor, by whatever means it is called."""
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call and wait."""
+        ...
+
+    def start(self, method: str, *args: Any) -> Any:
+        """Call; for `gather`."""
+        ...
+
+    def gather(self, started: Iterable[Any]) -> list[Any]:
+        """Wait for all."""
+        ...
+
+
+class Side:
+    """One round of each measurement.
+
+    Args:
+        plain: a `Subject`, one call at a time.
+        wide: a `Subject`, a hundred calls at a time; None if there is no such thing.
+        loop: an `AsyncSubject`; None if there is no such thing.
+    """
+
+    def __init__(self, plain: Handle, wide: Handle | None, loop: Handle | None, quick: bool) -> None:
+        os.sched_setaffinity(0, CORES[:1])
+        self._plain = plain
+        self._wide = wide
+        self._loop = loop
+        self._quick = quick
+        for handle in (plain, wide, loop):
+            if handle is not None:
+                handle.call("pin")
+
+    def sync_us(self) -> float:
+        """A call that is waited for, p50."""
+        return _median(lambda: self._plain.call("echo", 1), self._count(2000)) * 1e6
+
+    def async_us(self) -> float | None:
+        """The same, to a coroutine."""
+        loop = self._loop
+        return None if loop is None else _median(lambda: loop.call("echo", 1), self._count(2000)) * 1e6
+
+    def in_flight_per_s(self) -> float:
+        """Calls a second when thousands are made before the first is waited for; their order is checked."""
+        count = self._count(IN_FLIGHT)
+        begun = time.perf_counter()
+        found = self._plain.gather([self._plain.start("note", number) for number in range(count)])
+        taken = time.perf_counter() - begun
+        if found != list(range(count)) or self._plain.call("notes") != found:
+            raise RuntimeError("the order was lost")
+        return count / taken
+
+    def mb1_per_s(self) -> float:
+        """MB/s of calls with an array of 1 MB."""
+        return self._array(1)
+
+    def mb10_per_s(self) -> float:
+        """MB/s of calls with an array of 10 MB."""
+        return self._array(10)
+
+    def hundred_s(self) -> float | None:
+        """Seconds for a hundred calls of 0.2 s at once."""
+        wide = self._wide
+        if wide is None:
+            return None
+        wide.gather([wide.start("sleep", 0.0) for _ in range(100)])
+        begun = time.perf_counter()
+        wide.gather([wide.start("sleep", 0.2) for _ in range(100)])
+        return time.perf_counter() - begun
+
+    def serve(self, answers: Any) -> None:
+        """Measure what is asked for until the input ends."""
+        for line in sys.stdin:
+            print(json.dumps(getattr(self, line.strip())()), file=answers, flush=True)
+
+    def _array(self, megabytes: int) -> float:
+        import numpy as np
+
+        array = np.arange(megabytes * 125_000, dtype=np.float64)
+        return megabytes / _median(lambda: self._plain.call("size", array), self._count(60))
+
+    def _count(self, full: int) -> int:
+        return max(5, full // 50) if self._quick else full
+
+
+def _median(call: Callable[[], object], count: int) -> float:
+    for _ in range(max(3, count // 10)):
+        call()
+    times = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times)

@@ -1,0 +1,154 @@
+"""What a server knows of calls: each runs once, outcomes are kept within bounds, ids longer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fray_agents.rpc.calls import CallId, Kind, Record, Reply, Request, Table
+from fray_agents.rpc.memory import POOLED, Pool
+from fray_agents.rpc.serial import Packed, pack, unpack
+from fray_agents.rpc.shared import Borrower, Lender
+
+
+class Caller:
+    open = True
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, int, bytes]] = []
+
+    def reply(self, reply: Reply) -> None:
+        self.replies.append((reply.id.sequence, reply.kind, bytes(reply.packed.data)))
+
+
+def request(sequence: int, client: str = "c") -> Request:
+    return Request(CallId(client, sequence), "actor", "method", Packed(b"arguments"))
+
+
+def done(table: Table, record: Record, data: bytes = b"result") -> None:
+    table.complete(record, Reply(record.request.id, Kind.VALUE, Packed(data)))
+
+
+def test_a_call_asked_for_again_is_joined_and_then_answered_from_what_was_kept() -> None:
+    table, first, second, third = Table(), Caller(), Caller(), Caller()
+    (record,) = table.admit("c", 1, [request(1)], first)
+    assert table.admit("c", 1, [request(1)], second) == []
+    done(table, record)
+    assert (first.replies, second.replies) == ([], [(1, Kind.VALUE, b"result")])
+    assert table.admit("c", 1, [request(1)], third) == []
+    assert third.replies == second.replies
+
+
+def test_clients_do_not_share_ids() -> None:
+    table, caller = Table(), Caller()
+    assert len(table.admit("c", 1, [request(1)], caller)) == 1
+    assert len(table.admit("d", 1, [request(1, "d")], caller)) == 1
+
+
+def test_below_the_lowest_missing_reply_nothing_runs_again() -> None:
+    table, caller = Table(), Caller()
+    for record in table.admit("c", 1, [request(number) for number in (1, 2, 3)], caller):
+        done(table, record)
+    caller.replies.clear()
+    assert table.admit("c", 3, [request(1), request(3)], caller) == []
+    assert caller.replies == [(1, Kind.RESULT_LOST, b""), (3, Kind.VALUE, b"result")]
+
+
+def test_over_the_bound_outcomes_go_oldest_first_and_ids_stay() -> None:
+    table, caller = Table(bound=1000), Caller()
+    records = table.admit("c", 1, [request(number) for number in range(1, 12)], caller)
+    for record in records:
+        done(table, record, bytes(100))
+    caller.replies.clear()
+    assert table.admit("c", 1, [request(1), request(11)], caller) == []
+    assert [(sequence, kind) for sequence, kind, _ in caller.replies] == [(1, Kind.RESULT_LOST), (11, Kind.VALUE)]
+
+
+def test_room_that_acknowledged_outcomes_took_is_free_again() -> None:
+    table, caller = Table(bound=1000), Caller()
+    for number in range(1, 100):
+        (record,) = table.admit("c", number, [request(number)], caller)
+        done(table, record, bytes(900))
+    caller.replies.clear()
+    table.admit("c", 99, [request(99)], caller)
+    assert caller.replies == [(99, Kind.VALUE, bytes(900))]
+
+
+def test_a_call_of_another_channel_runs_though_this_one_is_further() -> None:
+    table, caller = Table(), Caller()
+    table.admit("new", 50, [request(50, "new")], caller)
+    assert len(table.admit("new", 50, [request(7, "old")], caller)) == 1
+    assert table.admit("new", 51, [request(7, "old")], caller) == []
+
+
+def test_memory_is_given_out_again_only_once_no_array_lives_in_it() -> None:
+    pool = Pool()
+    size = 2 * POOLED
+    data, buffers = pack(np.arange(size // 8))
+    array = unpack(Packed(data, [pool.copy(buffers[0])]))
+    view = memoryview(array)[10:20]
+    address = array.ctypes.data
+
+    def given() -> int:
+        return np.frombuffer(pool.take(size), np.uint8).ctypes.data
+
+    assert given() != address
+    del array
+    gc.collect()
+    assert given() != address
+    assert view.tolist() == list(range(10, 20))
+    view.release()
+    del view
+    held = [np.frombuffer(pool.take(size), np.uint8) for _ in range(3)]
+    assert address in [one.ctypes.data for one in held]
+    assert len({one.ctypes.data for one in held}) == 3
+
+
+def test_a_released_view_does_not_end_an_arrays_use_of_its_memory() -> None:
+    pool = Pool()
+    view = pool.take(POOLED)
+    array = np.frombuffer(view, np.uint8)
+    view.release()
+    address = array.ctypes.data
+    assert np.frombuffer(pool.take(POOLED), np.uint8).ctypes.data != address
+
+
+def test_the_pool_keeps_no_more_than_its_bound() -> None:
+    pool = Pool(kept=10 * POOLED)
+    held = [pool.take(POOLED + number) for number in range(30)]
+    assert sum(map(len, pool._blocks)) <= 10 * POOLED
+    assert len(held) == 30
+
+
+def test_shared_segments_are_used_again_when_they_were_given_back() -> None:
+    lender, borrower = Lender(), Borrower()
+    first = lender.lend(b"a" * 500_000)
+    second = lender.lend(b"b" * 500_000)
+    assert first is not None
+    assert second is not None
+    borrower.learn(lender.fresh())
+    assert bytes(borrower.take(second)) == b"b" * 500_000
+    third = lender.lend(b"c" * 400_000)
+    assert third is not None
+    assert lender.fresh() == []
+    assert bytes(borrower.take(first)) == b"a" * 500_000
+    assert bytes(borrower.take(third)) == b"c" * 400_000
+
+
+def test_shared_memory_has_no_name_that_a_crash_would_leave_behind() -> None:
+    lender = Lender()
+    assert lender.lend(b"a" * 500_000) is not None
+    (descriptor,) = lender.fresh()
+    assert os.readlink(f"/proc/self/fd/{descriptor}").endswith("(deleted)")
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("module", ["asyncio", "ssl", "cryptography", "cloudpickle", "numpy"])
+def test_a_server_of_small_calls_imports_no_heavy_module(module: str) -> None:
+    code = f"import sys, fray_agents.rpc; sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
