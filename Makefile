@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -68,6 +68,12 @@ bench-drain: $(VENV)/.demo
 
 bench-startup: $(VENV)/.demo
 	@$(BIN)/python benchmarks/startup.py
+
+bench-pool: $(VENV)/.demo $(BENCH)/.ready
+	@$(BIN)/python benchmarks/pool.py --ray $(BENCH)/bin/python
+
+bench-hints: $(VENV)/.demo
+	@$(BIN)/python benchmarks/hints.py
 
 # Real Zephyr, unchanged, on this project's client: two releases, each with a Python that it supports. About 700 MB.
 ZEPHYR := .build/zephyr

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import queues, records, spec
+from fray_layouts import queues, records, spec, tasks
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KINDS: dict[str, type[msgspec.Struct]] = {
@@ -29,6 +29,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {
     "name": records.NameRecord,
     "pass": records.PassRecord,
     "pending-entry": records.PendingEntry,
+    "pool": tasks.PoolRecord,
     "queue": queues.QueueRecord,
     "queue-lease": queues.QueueLease,
     "queue-segment-header": queues.SegmentHeader,
@@ -41,7 +42,7 @@ WRITTEN_BY_PEOPLE = frozenset({"spec"})
 
 _STRUCTS = {
     name: kind
-    for module in (queues, records, spec)
+    for module in (queues, records, spec, tasks)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
