@@ -175,7 +175,7 @@ class MultiSliceJob:
             step, members = coordinator.status()
             if members != told:
                 told = members
-                print(f"step {step}: {', '.join(members) or 'nobody'} take part", flush=True)
+                print(f"step {step}: {', '.join(members) or 'none'} in training", flush=True)
             if len(self.slices) == self.config.early and step >= self.config.steps // 3:
                 self.add_slice(until=self.config.steps)
             time.sleep(0.05)

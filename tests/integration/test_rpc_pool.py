@@ -434,6 +434,45 @@ def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
     assert pool.size == 0
 
 
+def test_the_programs_of_the_documents_run_as_they_stand() -> None:
+    cluster = LocalCluster()
+    resolver = ClusterResolver(cluster)
+
+    class MockInferenceActor:
+        def predict(self, ctx: ActorContext, prompts: list[str]) -> list[str]:
+            return [f"Response to: {p}" for p in prompts]
+
+    class CounterActor:
+        def __init__(self, actor_id: int) -> None:
+            self.actor_id = actor_id
+            self.count = 0
+
+        def increment(self, ctx: ActorContext) -> int:
+            self.count += 1
+            return self.actor_id
+
+    server = ActorServer(cluster)
+    server.register("inference", MockInferenceActor())
+    server.register("counters", CounterActor(1))
+    server.serve_background()
+    server2 = ActorServer(cluster)
+    server2.register("counters", CounterActor(2))
+    server2.serve_background()
+
+    pool = resolver.lookup("inference")
+    pool.wait_for_size(1)
+    assert pool.call().predict(["Hello", "World"]) == ["Response to: Hello", "Response to: World"]
+    handle = LocalResolver(cluster).lookup("inference")
+    assert handle.predict(["Hello", "World"]) == ["Response to: Hello", "Response to: World"]
+    counters = resolver.lookup("counters")
+    counters.wait_for_size(2)
+    futures = counters.broadcast().increment()
+    assert sorted([f.result() for f in futures]) == [1, 2]
+    server.shutdown()
+    server2.shutdown()
+    cluster.close()
+
+
 def test_jobs_that_are_threads_serve_too() -> None:
     with LocalCluster(use_processes=False) as threads:
         hosting = [threads.launch(job(serve_counter, start)) for start in (1, 2)]
