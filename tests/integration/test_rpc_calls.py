@@ -96,6 +96,13 @@ def test_a_hundred_at_once(channel: Channel) -> None:
     assert [call.result(20) for call in calls] == [True] * 100
 
 
+def test_an_idle_server_uses_no_processor(channel: Channel) -> None:
+    test_a_hundred_at_once(channel)
+    used = channel.call("wide", "processor_time", (), {})
+    channel.call("wide", "sleep", (0.5,), {})
+    assert channel.call("wide", "processor_time", (), {}) - used < 0.2
+
+
 @pytest.mark.parametrize("size", [100, 1_000, 20_000, 500_000])
 def test_arrays_travel_whole_and_can_be_written(channel: Channel, size: int) -> None:
     array = np.arange(size, dtype=np.float64)

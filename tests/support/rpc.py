@@ -144,6 +144,10 @@ class Subject:
         self.now -= 1
         return present
 
+    def processor_time(self) -> float:
+        """Seconds of processor that this process has used."""
+        return time.process_time()
+
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -50,7 +50,9 @@ class Actor:
         self._table = table
         self._journal = journal
         self._loop = loop
-        self._state = threading.Condition()
+        lock = threading.Lock()
+        self._state = threading.Condition(lock)  # there is something to run, or nothing ever will be
+        self._at_rest = threading.Condition(lock)  # nothing runs
         self._queue: deque[Record] = deque()
         self._running = 0
         self._idle = 0
@@ -89,7 +91,7 @@ class Actor:
     def quiet(self, timeout: float) -> bool:
         """Wait until no call runs or waits; whether that came to be."""
         with self._state:
-            return self._state.wait_for(lambda: not self._running and not self._queue, timeout)
+            return self._at_rest.wait_for(lambda: not self._running and not self._queue, timeout)
 
     def _wake(self) -> None:
         wanted = min(len(self._queue), self._limit - self._running)
@@ -109,7 +111,7 @@ class Actor:
             self._running -= ended
             while not self._queue or self._running >= self._limit:
                 if not self._running and not self._queue:
-                    self._state.notify_all()  # for `quiet`
+                    self._at_rest.notify_all()
                 self._idle += 1
                 called = self._state.wait(IDLE)
                 self._idle -= 1
@@ -125,7 +127,7 @@ class Actor:
             if self._queue:
                 self._wake()
             elif not self._running:
-                self._state.notify_all()
+                self._at_rest.notify_all()
 
     def _run(self, record: Record) -> bool:
         """Run one call; False when a coroutine goes on with it."""
