@@ -9,7 +9,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from fray.actor.preload import MODULES
 from fray_agents.agent import Agent, AgentOptions
+from fray_agents.spares import Spares
 from fray_coordinator.core import open_core
 from fray_layouts.records import Resources
 
@@ -18,11 +20,13 @@ async def main(root: str, work_dir: Path, cores: float) -> None:
     core = await open_core(root)
     loop = asyncio.get_running_loop()
     capacity = Resources(cpu=int(cores * 1000), memory=2**40, disk=2**40)
-    agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir))
+    spares = Spares(MODULES)
+    agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir, start_task=spares.start))
     loop.add_signal_handler(signal.SIGTERM, agent.terminate)
     loop.add_reader(sys.stdin, agent.terminate)  # the bench has ended, however it ended
     print(json.dumps({"id": agent.id}), flush=True)
     await agent.run()
+    await spares.close()
     print(json.dumps({"tally": asdict(agent.tally), "requests": asdict(core.store.usage)}), flush=True)
     await core.store.close()
 

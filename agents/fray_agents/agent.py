@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -61,6 +61,7 @@ class AgentOptions:
         preemptible: the host may be taken away at any time; jobs that do not want that stay away.
         preemption_grace: seconds between the SIGTERM to this agent and the end of its host.
         start_task: starts a task's processes.
+        preload: modules that `serve` has spare processes for callables import ahead.
         cwd: where tasks start; None: a fresh directory each.
         reach: where servers on this host listen and are reached.
         ear: where this agent takes hints; what opened it passes them on to `poke` and `look`.
@@ -72,6 +73,7 @@ class AgentOptions:
     preemptible: bool = False
     preemption_grace: float = 25.0
     start_task: StartTask = Task.start
+    preload: Sequence[str] = ()
     cwd: str | None = None
     reach: Reach = Reach()  # noqa: RUF009  it is frozen
     ear: Ear | None = None

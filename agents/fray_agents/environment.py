@@ -28,16 +28,20 @@ def noted_endpoints(task_dir: Path) -> list[str]:
     return path.read_bytes().decode(errors="replace").split("\n")[:-1] if path.exists() else []
 
 
+def inherited() -> dict[str, str]:
+    """What every task has of the agent's own environment."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
+    return {"PYTHONUNBUFFERED": "1", **own}
+
+
 def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: Reach) -> dict[str, str]:
     """The agent's own environment, what the spec says, and the FRAY_* variables; later ones win.
 
     FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     spec = job.spec
     return {
-        "PYTHONUNBUFFERED": "1",
-        **inherited,
+        **inherited(),
         **spec.environment.env_vars,
         **spec.environment.secret_env_vars,
         "FRAY_JOB_ID": job.id,

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from fray_agents.agent import Agent, AgentOptions, Departure
 from fray_agents.ear import Listener
+from fray_agents.spares import Spares
 from fray_coordinator.core import open_core
 
 
@@ -24,7 +25,8 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
     core = await open_core(root)
     loop = asyncio.get_running_loop()
     listener = Listener(core, options.reach) if options.reach.inbound else None
-    options = replace(options, ear=listener.ear if listener else None)
+    spares = Spares(options.preload)
+    options = replace(options, start_task=spares.start, ear=listener.ear if listener else None)
     try:
         while True:
             agent = Agent(core, options)
@@ -36,6 +38,7 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
             if await agent.run() is Departure.LEFT:
                 return
     finally:
+        await spares.close()
         if listener is not None:
             listener.close()
         await core.store.close()

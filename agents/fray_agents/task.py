@@ -1,4 +1,4 @@
-"""The process of a callable: `python -m fray_agents.task DIRECTORY RESULT_LIMIT`.
+"""The process of a callable: `python -m fray_agents.task DIRECTORY RESULT_LIMIT`, or `... --spare MODULE...`.
 
 Loads the pickled (function, args, kwargs) from `call.pickle`, calls it, and leaves in the directory either
 `result.json` or `result.pickle`, or `error.json` with the fields of an `Exit`. Only what every call needs is imported
@@ -8,6 +8,7 @@ before the call.
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import math
 import os
@@ -48,6 +49,24 @@ def main(directory: str, result_limit: int) -> int:
         _write(os.path.join(directory, "error.json"), json.dumps(describe(error)).encode())
         return 1
     return 0
+
+
+def wait_for_call(modules: list[str]) -> tuple[str, int]:
+    """Import what most calls need, then become the process of the call that stdin tells; its directory and limit."""
+    for name in modules:
+        importlib.import_module(name)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise SystemExit(0)
+    call = json.loads(line)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(call["env"])
+    if sys.path[0] == os.getcwd():
+        sys.path[0] = call["cwd"]  # where it would be, had it been started there
+    os.chdir(call["cwd"])
+    sys.argv[1:] = [call["directory"], str(call["result_limit"])]
+    return call["directory"], call["result_limit"]
 
 
 def _load(path: str) -> Any:
@@ -164,4 +183,5 @@ def _write(path: str, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    spare = sys.argv[1] == "--spare"
+    sys.exit(main(*wait_for_call(sys.argv[2:]) if spare else (sys.argv[1], int(sys.argv[2]))))

@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ SPOOL_LIMIT = 1024**3
 # A command's result is looked into, to see whether it is JSON, up to this size.
 _JSON_LIMIT = 4 * 1024**2
 _EVENT_LIMIT = 1024**2
+CALL = [sys.executable, "-m", "fray_agents.task"]
+"""The command of a callable's process, but for its arguments."""
+
 _RUNNER = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
 
 
@@ -107,23 +110,30 @@ class Task:
         self._listener = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, spec: TaskSpec, deadline: float, lock_fd: int | None) -> Task:
+    async def start(
+        cls,
+        spec: TaskSpec,
+        deadline: float,
+        lock_fd: int | None,
+        runner: asyncio.subprocess.Process | None = None,
+    ) -> Task:
         """Start `spec`'s task; returns when it runs, or has ended already.
 
         Args:
             deadline: CLOCK_BOOTTIME in seconds at which it is killed; see `set_deadline`.
             lock_fd: descriptor of a held lock that stays held as long as the task runs.
+            runner: one that `start_runner` has started; by default a new one.
 
         Raises:
             StartFailed: this host cannot run it; that is not the job's fault.
         """
         try:
             await asyncio.to_thread(_furnish, spec)
-            task = cls(spec, await _start_runner(lock_fd))
+            task = cls(spec, runner or await start_runner(lock_fd))
         except OSError as error:
             raise StartFailed(f"the task's runner could not be started on this host: {error}") from error
         try:
-            task._send(**_order(spec, deadline, lock_fd))
+            task._send(**_order(spec, deadline))
             await task._begun.wait()
         except BaseException:
             task._stdin.close()  # the runner kills what it has started
@@ -233,20 +243,30 @@ class Task:
         return self._spec.directory / "log" / chunk_name(number)
 
 
-async def _start_runner(lock_fd: int | None) -> asyncio.subprocess.Process:
+async def start_runner(
+    lock_fd: int | None, spare_command: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """A runner that waits for its order.
+
+    Args:
+        spare_command: starts the task's process ahead, with `env`; see `fray_agents.runner.spare`.
+    """
     return await asyncio.create_subprocess_exec(
         *_RUNNER,
+        "" if lock_fd is None else str(lock_fd),
+        *spare_command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C at the agent's terminal is for the agent
         pass_fds=() if lock_fd is None else (lock_fd,),
         limit=_EVENT_LIMIT,
+        env=env,
     )
 
 
-def _order(spec: TaskSpec, deadline: float, lock_fd: int | None) -> dict[str, Any]:
+def _order(spec: TaskSpec, deadline: float) -> dict[str, Any]:
     """The runner's order; see `fray_agents.runner.pipe.Order`."""
-    call = [sys.executable, "-m", "fray_agents.task", str(spec.directory), str(spec.result_limit)]
+    call = [*CALL, str(spec.directory), str(spec.result_limit)]
     return {
         "directory": str(spec.directory),
         "command": spec.command or call,
@@ -258,7 +278,6 @@ def _order(spec: TaskSpec, deadline: float, lock_fd: int | None) -> dict[str, An
         "deadline": deadline,
         "result_limit": spec.result_limit,
         "spool_limit": spec.spool_limit,
-        "lock_fd": lock_fd,
         "oom_counter": str(spec.oom_counter or ""),
     }
 

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import msgspec
 
+from fray.actor.preload import MODULES
 from fray.cluster.current import private
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId, JobRequest
 from fray_agents.agent import Agent, AgentOptions, Departure
+from fray_agents.spares import Spares
 from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import Task, TaskSpec
+from fray_agents.tasks import TaskSpec
 from fray_agents.threads import ThreadTask
 from fray_coordinator import sync
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
@@ -54,10 +56,11 @@ class LocalCluster(StorageCluster):
         super().__init__(str(self._directory / "root"))
         self._owner = os.getpid()
         self.use_processes = use_processes
+        self._spares = Spares(MODULES)
         self._options = AgentOptions(
             capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
             work_dir=self._directory / "work",
-            start_task=_start_process if use_processes else ThreadTask.start,
+            start_task=self._start_process if use_processes else ThreadTask.start,
             cwd=os.getcwd(),
         )
         self._agent: Agent | None = None
@@ -84,6 +87,11 @@ class LocalCluster(StorageCluster):
             self._running.add_done_callback(_report)
         return core
 
+    async def _start_process(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        """A task that imports what this process can import."""
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        return await self._spares.start(replace(spec, env={**spec.env, "PYTHONPATH": paths}), deadline, lock_fd)
+
     async def _poke(self) -> None:
         if self._agent is not None:
             self._agent.poke()
@@ -100,6 +108,7 @@ class LocalCluster(StorageCluster):
             await asyncio.wait([running], timeout=_PATIENCE)
             running.cancel()
             await asyncio.wait([running])
+        await self._spares.close()
         await super()._close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -107,9 +116,3 @@ class LocalCluster(StorageCluster):
 def _report(running: asyncio.Task[Departure]) -> None:
     if not running.cancelled() and (error := running.exception()) is not None:
         log.error("the local cluster's agent ended with an error; its jobs stay as they are", exc_info=error)
-
-
-async def _start_process(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-    """A task that imports what this process can import."""
-    paths = [path or os.getcwd() for path in sys.path]
-    return await Task.start(replace(spec, env={**spec.env, "PYTHONPATH": os.pathsep.join(paths)}), deadline, lock_fd)

@@ -11,6 +11,6 @@ for it; a process started by a daemon on request (`docker run`) is not of the tr
 with SIGKILL, the kernel kills the task's main process (PR_SET_PDEATHSIG) and the agent kills its process group; what
 had left that group with setsid stays.
 
-Modules: `supervisor` (the loop), `pipe` (talk with the agent), `spawn`, `tree`, `log`, `meter`, `memory` (out-of-memory
-kills, cgroups) and `verdict` (how it ended, in words).
+Modules: `supervisor` (the loop), `pipe` (talk with the agent), `spawn`, `spare` (a process started ahead), `tree`,
+`log`, `meter`, `memory` (out-of-memory kills, cgroups) and `verdict` (how it ended, in words).
 """

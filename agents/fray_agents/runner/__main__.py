@@ -7,4 +7,4 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 
 from fray_agents.runner.supervisor import main
 
-main()
+main(*sys.argv[1:])

@@ -30,7 +30,6 @@ class Order:
         grace: seconds between SIGTERM and SIGKILL after a time-out.
         deadline: CLOCK_BOOTTIME at which it is killed unless the agent moves this on.
         result_limit, spool_limit: bytes of a result, and of log chunks that wait for the agent.
-        lock_fd: descriptor to keep open as long as the task runs, or None.
         oom_counter: file with an `oom_kill` line, or "" for the one of the runner's cgroup.
     """
 
@@ -45,8 +44,12 @@ class Order:
         self.deadline: float = fields["deadline"]
         self.result_limit: int = fields["result_limit"]
         self.spool_limit: int = fields["spool_limit"]
-        self.lock_fd: int | None = fields["lock_fd"]
         self.oom_counter: str = fields["oom_counter"]
+
+    @property
+    def place(self) -> str:
+        """Where the task starts."""
+        return self.cwd or self.path("work")
 
     def path(self, name: str) -> str:
         """Path of `name` in the attempt's directory."""

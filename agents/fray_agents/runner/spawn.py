@@ -28,8 +28,11 @@ class CannotRun(Exception):
         self.code = code
 
 
-def spawn(command: list[str], env: dict[str, str], cwd: str) -> tuple[int, int, int]:
+def spawn(command: list[str], env: dict[str, str], cwd: str, stdin: int | None = None) -> tuple[int, int, int]:
     """Start `command` in a session of its own; it dies with this process.
+
+    Args:
+        stdin: descriptor that it reads from; None: there is nothing to read.
 
     Returns:
         Its pid, and the non-blocking read ends of its stdout and stderr.
@@ -44,7 +47,7 @@ def spawn(command: list[str], env: dict[str, str], cwd: str) -> tuple[int, int, 
     runner = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, env, cwd, runner, out_write, err_write, failure_write)
+        _become(command, env, cwd, runner, stdin, out_write, err_write, failure_write)
     for fd in (out_write, err_write, failure_write):
         os.close(fd)
     with open(failure_read) as file:
@@ -59,7 +62,14 @@ def spawn(command: list[str], env: dict[str, str], cwd: str) -> tuple[int, int, 
 
 
 def _become(
-    command: list[str], env: dict[str, str], cwd: str, runner: int, out: int, err: int, failure: int
+    command: list[str],
+    env: dict[str, str],
+    cwd: str,
+    runner: int,
+    stdin: int | None,
+    out: int,
+    err: int,
+    failure: int,
 ) -> NoReturn:
     """In the fork: turn into the task. Writes "<stage> <errno>" to `failure` if that cannot be done."""
     stage = "setup"
@@ -72,7 +82,7 @@ def _become(
         for number in _RESTORED:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
         stage = "cwd"

@@ -13,6 +13,7 @@ from fray_agents.runner.log import Chunks, Stream
 from fray_agents.runner.memory import oom_counter, oom_kills
 from fray_agents.runner.meter import Meter
 from fray_agents.runner.pipe import AgentPipe, Order
+from fray_agents.runner.spare import Spare
 from fray_agents.runner.spawn import IGNORED, CannotRun, spawn
 from fray_agents.runner.verdict import Facts, read_error, verdict
 
@@ -25,27 +26,39 @@ _KILL_INTERVAL = 0.02
 _SPOOL_INTERVAL = 0.2
 
 
-def main() -> None:
-    """Run the task that the agent orders on stdin."""
+def main(lock_fd: str = "", *spare_command: str) -> None:
+    """Run the task that the agent orders on stdin.
+
+    Args:
+        lock_fd: descriptor to keep open as long as the task runs.
+        spare_command: starts the task's process before it is ordered, see `Spare`.
+    """
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)  # the agent says what is to happen, and its end is end-of-file
-    agent = AgentPipe(0, 1)
-    order = agent.order()
-    if order is None:
-        return
-    if order.lock_fd is not None:
-        os.set_inheritable(order.lock_fd, False)
+    if lock_fd:
+        os.set_inheritable(int(lock_fd), False)
     tree.become_subreaper()
-    _report(order, agent, _run(order, agent))
+    agent = AgentPipe(0, 1)
+    spare = _spare(list(spare_command)) if spare_command else None
+    order = agent.order()
+    if order is not None:
+        _report(order, agent, _run(order, agent, spare))
 
 
-def _run(order: Order, agent: AgentPipe) -> dict[str, Any]:
+def _spare(command: list[str]) -> Spare | None:
+    try:
+        return Spare(command)
+    except (CannotRun, OSError):  # the task's own start will tell why
+        return None
+
+
+def _run(order: Order, agent: AgentPipe, spare: Spare | None) -> dict[str, Any]:
     if _boottime() >= order.deadline:
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(order.path("log"))
         os.mkdir(order.path("work"))
-        task = Supervisor(order, agent)
+        task = Supervisor(order, agent, spare)
     except CannotRun as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
     except OSError as error:
@@ -80,7 +93,7 @@ class Supervisor:
         OSError: the host cannot start it.
     """
 
-    def __init__(self, order: Order, agent: AgentPipe) -> None:
+    def __init__(self, order: Order, agent: AgentPipe, spare: Spare | None = None) -> None:
         self._order = order
         self._agent = agent
         self._deadline = order.deadline
@@ -93,7 +106,8 @@ class Supervisor:
         self._cause_message = ""
         self._kill_at: float | None = None
         self._terminated = False
-        self._pid, out, err = spawn(order.command, order.env, order.cwd or order.path("work"))
+        started_before = spare.take(order) if spare is not None else None
+        self._pid, out, err = started_before or spawn(order.command, order.env, order.place)
         started = time.monotonic()
         self._ends_at = None if order.timeout is None else started + order.timeout
         self._sample_at = started + _SAMPLE_INTERVAL

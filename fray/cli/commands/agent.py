@@ -29,13 +29,14 @@ def command(
     app: App, pool: str, preemptible: bool, bind: str, advertise: str, network: str, no_inbound: bool, **offered: Any
 ) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C; a second one is immediate."""
+    from fray.actor.preload import MODULES
     from fray_agents.agent import AgentOptions
     from fray_agents.reach import Reach
     from fray_agents.serve import serve
 
     capacity = capacity_of(**offered)
     reach = Reach(network, bind, advertise, inbound=not no_inbound)
-    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity, reach=reach)
+    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity, reach=reach, preload=MODULES)
 
     def joined(agent_id: str) -> None:
         from fray.cli.show import resources_text

@@ -1,0 +1,97 @@
+"""Starting callables quickly: the next one's process is started, and has its imports behind it, before it is known.
+
+Most of the time between a claim and a callable's first line is the interpreter's start and imports. One spare process
+waits at a time, from the first callable on; a task gets it only if it would have started its interpreter the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fray_agents.environment import inherited
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import CALL, Task, TaskSpec, start_runner
+
+SETTLE = 0.3
+"""Seconds that a task which was just started has the host's cores to itself before the next spare is made."""
+
+IDLE = 300.0
+"""Seconds after which a spare that nobody needed is given up: it holds some 30 MB."""
+
+_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
+"""Beginnings of the variables that an interpreter heeds when it starts, and not later."""
+
+
+@dataclass(frozen=True)
+class _Spare:
+    runner: asyncio.subprocess.Process
+    at_start: Mapping[str, str]
+    lock_fd: int | None
+
+
+class Spares:
+    """Starts tasks as `Task.start` does, callables from a spare process where there is one.
+
+    Args:
+        modules: what a spare imports.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._command = [*CALL, "--spare", *modules]
+        self._spare: _Spare | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._making: asyncio.Task[None] | None = None
+
+    async def start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        """See `Task.start`."""
+        if spec.callable_pickle is None:
+            return await Task.start(spec, deadline, lock_fd)
+        at_start = _at_start(spec.env)
+        runner = self._take(at_start, lock_fd)
+        self._later(SETTLE, lambda: self._make(at_start, lock_fd))
+        return await Task.start(spec, deadline, lock_fd, runner)
+
+    async def close(self) -> None:
+        """Give up the spare; it is gone afterwards."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._making is not None:
+            await self._making
+        if (spare := self._drop()) is not None:
+            await spare.runner.wait()
+
+    def _take(self, at_start: Mapping[str, str], lock_fd: int | None) -> asyncio.subprocess.Process | None:
+        spare = self._spare
+        if spare is None or spare.runner.returncode is not None:
+            return None
+        if (spare.at_start, spare.lock_fd) != (at_start, lock_fd):
+            self._drop()
+            return None
+        self._spare = None
+        return spare.runner
+
+    def _make(self, at_start: Mapping[str, str], lock_fd: int | None) -> None:
+        if self._spare is None:
+            self._making = asyncio.create_task(self._start(at_start, lock_fd))
+        self._later(IDLE, self._drop)
+
+    async def _start(self, at_start: Mapping[str, str], lock_fd: int | None) -> None:
+        runner = await start_runner(lock_fd, self._command, {**inherited(), **at_start})
+        self._spare = _Spare(runner, at_start, lock_fd)
+
+    def _drop(self) -> _Spare | None:
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.runner.stdin is not None:
+            spare.runner.stdin.close()  # its runner ends, and takes it along
+        return spare
+
+    def _later(self, seconds: float, do: Callable[[], object]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, do)
+
+
+def _at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_AT_START)}

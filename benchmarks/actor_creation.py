@@ -1,0 +1,95 @@
+"""Creating an actor and having its first answer, against Ray: on a private cluster, and as a job through storage.
+
+All are asked for one actor of a class that travels by value, on a cluster that runs, and take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cloudpickle
+from harness import HERE, Helper, agents, arguments, report, say, scratch, spread
+
+from fray import LocalCluster, ResourceConfig, StorageCluster
+from fray.actor.create import create_actor_group
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+
+NOTHING = ResourceConfig(cpu=0, ram=0, disk=0)
+GOALS = {"local_ratio": 0.1, "storage_ratio": 0.3}
+
+
+def create_and_call(cluster: StorageCluster) -> float:
+    """Seconds from the creation to the answer of the first call; the actor is gone afterwards."""
+    begun = time.monotonic()
+    group = create_actor_group(cluster, Counter, name="counter", count=1, resources=NOTHING)
+    if group.handles[0].add() != 1:
+        raise RuntimeError("not a new actor")
+    taken = time.monotonic() - begun
+    group.shutdown()
+    for job in group.jobs:
+        job.wait(raise_on_failure=False)
+    return taken
+
+
+@contextlib.contextmanager
+def ray(python: str | None) -> Iterator[Helper | None]:
+    """Ray in its own environment, if there is one."""
+    if python is None:
+        yield None
+        return
+    peer = Helper([python, str(HERE / "peers" / "ray_actor_creation.py")])
+    say(f"Ray {peer.greeting['version']} started in {peer.greeting['start_s']:.1f} s")
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def run(directory: Path, quick: bool, ray_python: str | None) -> None:
+    rounds = 2 if quick else 20
+    root = directory / "root"
+    with contextlib.ExitStack() as stack:
+        peer = stack.enter_context(ray(ray_python))
+        stack.enter_context(agents(root))
+        storage = stack.enter_context(StorageCluster(str(root)))
+        local = stack.enter_context(LocalCluster())
+        threads = stack.enter_context(LocalCluster(use_processes=False))
+        sides: dict[str, Callable[[], float]] = {
+            "local": lambda: create_and_call(local),
+            "local_threads": lambda: create_and_call(threads),
+            "storage": lambda: create_and_call(storage),
+        }
+        if peer is not None:
+            sides["ray"] = peer.ask
+        taken: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(rounds + 1):
+            for name, side in sides.items():
+                seconds = side()
+                if number:  # the first round opens connections and fills caches, on all sides
+                    taken[name].append(seconds)
+    figures = {name: spread(seconds) for name, seconds in taken.items()}
+    median = {name: statistics.median(seconds) for name, seconds in taken.items()}
+    ratios = {f"{name}_ratio": round(median[name] / median["ray"], 3) for name in median if "ray" in median}
+    version = {"ray_version": peer.greeting["version"]} if peer is not None else {}
+    report("actor_creation", {**figures, **ratios, **version, "goals": GOALS})
+
+
+if __name__ == "__main__":
+    cloudpickle.register_pickle_by_value(sys.modules[Counter.__module__])
+    options = arguments(__doc__, peers=["ray"])
+    with scratch() as place:
+        run(place, options.quick, options.ray)
