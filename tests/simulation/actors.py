@@ -25,7 +25,7 @@ from fray_coordinator.stopping import stop
 from fray_layouts.names import Endpoint
 from fray_layouts.records import EndpointRecord, NameRecord
 from tests.simulation.__main__ import in_fixed_order
-from tests.simulation.actortasks import ActorTask, CallId, Request, Server
+from tests.simulation.actortasks import DURABLE, ActorTask, CallId, Request, Server
 from tests.simulation.actorvariants import VARIANTS
 from tests.simulation.callers import Caller
 from tests.simulation.campaign import Total, command, run_many, run_seed
@@ -146,7 +146,8 @@ class ActorWorld(World):
             self.is_broken(Broken("no call is applied twice", f"{run.job}~{run.attempt}: {state}", run.job))
 
     def acknowledged(self, call: CallId, replier: EndpointRecord) -> None:
-        self._acknowledged.setdefault(replier.job, set()).add(call)
+        if replier.name in DURABLE:
+            self._acknowledged.setdefault(replier.job, set()).add(call)
 
     def met(self, caller: str, before: Rank, endpoint: EndpointRecord) -> None:
         """A caller connects to an actor, or takes its reply."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.simulation.host import Host
 
 NAMESPACE = "ns"
+DURABLE, FORGETFUL = ("a", "b"), ("c",)
+"""Names of actors with checkpoints, and of those whose state is in memory only."""
 CallId = str
 
 
@@ -72,7 +74,7 @@ class ActorTask(HostTask):
         process.on_crash.append(lambda: self._at(0.0, self.crash))
         try:
             core = await self._opened(process)
-            log, state = await self._restored(core)
+            log, state = await self._restored(core) if self.env["ACTOR"] in DURABLE else (None, [])
             server = await self._published(core, process)
             await self._serve(server, log, state)
         except (Fenced, Superseded) as why:
@@ -119,12 +121,13 @@ class ActorTask(HostTask):
             except StoreUnavailable:
                 continue
 
-    async def _serve(self, server: Server, log: CheckpointLog, state: list[CallId]) -> None:
+    async def _serve(self, server: Server, log: CheckpointLog | None, state: list[CallId]) -> None:
         while True:
             request = await server.requests.get()
             if request.call not in state:
                 state.append(request.call)
-                await self._save(log, state)
+                if log is not None:
+                    await self._save(log, state)
             self.world.send(_answer, request.answer, server.record)
 
     async def _save(self, log: CheckpointLog, state: list[CallId]) -> None:

@@ -16,12 +16,12 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import JobId
 from fray_layouts.records import EndpointRecord, JobRecord
 from fray_layouts.spec import parse_spec
-from tests.simulation.actortasks import NAMESPACE, CallId, Request
+from tests.simulation.actortasks import DURABLE, FORGETFUL, NAMESPACE, CallId, Request
 
 if TYPE_CHECKING:
     from tests.simulation.actors import ActorWorld
 
-NAMES = ("a", "b")
+NAMES = DURABLE + FORGETFUL
 LINES = 3
 PATIENCE = 8.0
 """Seconds that a caller waits for a reply before it asks again."""

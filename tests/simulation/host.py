@@ -64,7 +64,6 @@ class Host:
         options = AgentOptions(
             capacity=capacity,
             work_dir=DiskPath(self._disk, "/work"),  # type: ignore[arg-type]
-            start_task=self._start_task,
         )
         self.world.note(self.name, "starts agent process", process.name)
         self.world.spawn(process, serve(self.world.root, options, self._on_join), self._ended)
@@ -132,7 +131,7 @@ class Host:
 
     # --- tasks
 
-    async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+    async def start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         await asyncio.sleep(self.draw.uniform(0.005, 0.3))
         if self.fails_starts:
             raise StartFailed("this host is broken")

@@ -41,11 +41,36 @@ def replaced(world: World) -> Iterator[None]:
         def lock_folder(root: str) -> Path:
             return Path(folder) / world.here().name
 
+        class HostStarts:
+            """Tasks are the simulated host's; no process waits for the next one."""
+
+            def __init__(self, modules: object) -> None:
+                self.start = world.here().start_task
+
+            async def close(self) -> None:
+                """Nothing waits."""
+
+        class Deaf:
+            """No hints: they would travel outside of virtual time, and losing them all costs latency only."""
+
+            ear = None
+
+            def __init__(self, *given: object) -> None:
+                """Nothing listens."""
+
+            def listen(self, agent: Agent) -> None:
+                """It hears nothing."""
+
+            def close(self) -> None:
+                """Nothing was opened."""
+
         names = SimpleNamespace(gethostname=lambda: world.here().name)
         with (
             mock.patch.object(agent_module, "socket", names),
             mock.patch.object(hostlock, "lock_folder", lock_folder),
             mock.patch.object(serve_module, "open_core", open_core),
             mock.patch.object(serve_module, "Agent", Noted),
+            mock.patch.object(serve_module, "Spares", HostStarts),
+            mock.patch.object(serve_module, "Listener", Deaf),
         ):
             yield
