@@ -126,6 +126,7 @@ class FileEngine:
 
     async def push(self, items: Sequence[Item], batch: int | None) -> None:
         await self._producer.push(items, batch)
+        self._consumer.news()
 
     async def take(self, count: int, timeout: float, wait: float) -> list[Taken]:
         now = self.home.core.now()
@@ -171,6 +172,7 @@ class FileEngine:
                 if not letters:
                     break
                 await self._producer.push([Item(letter.body, letter.encoding) for letter in letters])
+                self._consumer.news()
                 await consumer.done(letters)
                 moved += len(letters)
         finally:

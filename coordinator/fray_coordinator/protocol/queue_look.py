@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fray_layouts.names import Queues, Segment, encode_time
+from fray_layouts.names import Queues, encode_time
 
 SETTLED = 5.0
 """Seconds after which a create has landed, as a rule: later names are looked at again before a queue counts as empty.
@@ -62,8 +62,3 @@ def unsettled(names: Queues, reached: str, now: float) -> str:
     """The key after which creates may still be landing: `reached`, or earlier."""
     start = encode_time(max(0.0, now - SETTLED))
     return min(reached, names.segment(f"{start}{'0' * 9}"))
-
-
-def first_look(segment: str, now: float, delay: float) -> float:
-    """When to read the lease of a segment that was seen with one: a young one is in good hands, as a rule."""
-    return max(now, Segment.time_of(segment) + delay)

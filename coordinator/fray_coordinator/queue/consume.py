@@ -173,6 +173,10 @@ class Consumer:
             elif isinstance(result, Beaten) and result.lease is not None:
                 self._finder.came_back(held.segment, result.lease)
 
+    def news(self) -> None:
+        """This process itself pushed something."""
+        self._finder.news()
+
     # --- ending
 
     async def done(self, deliveries: Iterable[Delivery]) -> None:

@@ -29,7 +29,7 @@ LOCAL_PAGE = 5000
 READS = 32
 """Leases of others read in one look."""
 PATIENCE = 10.0
-"""Seconds until a lease that was seen on a bucket is read for the first time."""
+"""Seconds until a lease that was seen on a bucket is read for the first time, unless there is nothing else to do."""
 
 
 @dataclass(slots=True)
@@ -73,13 +73,17 @@ class Finder:
             if chosen:
                 if won := await self._claim(chosen, timeout):
                     return won
-            elif not await self._look():
+            elif not await self._look() and not self._read_all():
                 return []
 
     def finished(self, segment: str) -> None:
         """The segment needs no further look."""
         self._finished.add(segment)
         self._watched.pop(segment, None)
+
+    def news(self) -> None:
+        """This process itself pushed something."""
+        self._ended = False
 
     def came_back(self, segment: str, lease: Stored[QueueLease]) -> None:
         """This consumer released the segment."""
@@ -211,19 +215,26 @@ class Finder:
         rows = [row.key for row in await core.store.list(names.segments, after or None, limit)]
         sight = look.seen(names, rows, _segment_of(after))
         self._free.extend(s for s in sight.free if not self._mine(s) and s not in self._finished)
-        self._watch(sight.leased)
+        self._watch(sight.leased, urgent=READS if not after else 0)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
         self._ended = len(rows) < limit
         await each(sight.orphans, self._collector.orphan)
         return bool(self._free) or self._any_due() or not self._ended
 
-    def _watch(self, leased: list[str]) -> None:
-        core = self._home.core
-        now, delay = core.clock.boottime(), 0.0 if core.store.local else PATIENCE
-        for segment in leased:
-            if segment not in self._watched and segment not in self._finished and not self._mine(segment):
-                wait = look.first_look(segment, core.now(), delay) - core.now()
-                self._watched[segment] = Watched(now, now + wait)
+    def _watch(self, leased: list[str], urgent: int) -> None:
+        """Remember whose lease is to be read: the first `urgent` at once."""
+        now = self._home.core.clock.boottime()
+        new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
+        for number, segment in enumerate(new):
+            due = now if number < urgent or self._home.core.store.local else now + PATIENCE
+            self._watched[segment] = Watched(now, due)
+
+    def _read_all(self) -> bool:
+        """With nothing else to do, every lease that was not read yet is due; whether there is one."""
+        unread = [watched for watched in self._watched.values() if watched.lease is None]
+        for watched in unread:
+            watched.due = 0.0
+        return bool(unread)
 
     def _any_due(self) -> bool:
         now = self._home.core.clock.boottime()

@@ -1,0 +1,67 @@
+"""Consumers of a queue as processes: `python -m tests.support.queues ROOT SECONDS THREADS` prints what became of items.
+
+Each thread takes items until none came for SECONDS; one JSON line: what was done, and how many claims were won and
+beaten.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+from fray.queue import FileQueue, UnknownLease
+from fray_coordinator.queue import look
+from fray_coordinator.queue.claims import Beaten
+from fray_coordinator.queue.held import Held
+
+
+def start(root: str, seconds: float, threads: int) -> subprocess.Popen[str]:
+    """A consumer process; it says "ready" when its first look is behind it."""
+    command = [sys.executable, "-m", "tests.support.queues", root, str(seconds), str(threads)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _counting(claims: dict[str, int]) -> None:
+    """Count the claims that are made from now on."""
+    for name in ("claim", "take_over"):
+        real = getattr(look, name)
+
+        async def counted(*given: Any, real: Any = real) -> Any:
+            result = await real(*given)
+            claims["won"] += isinstance(result, Held)
+            claims["beaten"] += isinstance(result, Beaten)
+            return result
+
+        setattr(look, name, counted)
+
+
+def main(root: str, seconds: float, threads: int) -> None:
+    claims = {"won": 0, "beaten": 0}
+    _counting(claims)
+    done: list[Any] = []
+    queue: FileQueue[Any] = FileQueue(root)
+    queue.size()
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+    def consume() -> None:
+        while leases := queue.pop_many(5, wait=seconds):
+            with suppress(UnknownLease):
+                queue.done(leases)
+                done.extend(lease.item for lease in leases)
+
+    working = [threading.Thread(target=consume) for _ in range(threads)]
+    for thread in working:
+        thread.start()
+    for thread in working:
+        thread.join()
+    queue.close()
+    print(json.dumps({"done": done, **claims}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,274 @@
+"""What every queue promises its users, on memory and on local files."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray.queue import FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease
+from fray_layouts.errors import InvalidInput
+
+
+@pytest.fixture(params=["memory", "files"])
+def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue[Any]]:
+    with MemoryQueue() if request.param == "memory" else FileQueue(tmp_path) as opened:
+        yield opened
+
+
+def popped(queue: Queue[Any], timeout: float = 60.0) -> Lease[Any]:
+    lease = queue.pop(timeout)
+    assert lease is not None
+    return lease
+
+
+def test_first_in_first_out(queue: Queue[Any]) -> None:
+    for item in range(5):
+        queue.push(item)
+    queue.push_many(range(5, 20), batch=4)
+    assert queue.peek() == 0
+    assert queue.size() == 20
+    got = []
+    for lease in queue:
+        got.append(lease.item)
+        queue.done(lease)
+    assert got == list(range(20))
+    assert queue.pop() is None
+    assert queue.peek() is None
+    assert (queue.size(), queue.pending()) == (0, 0)
+
+
+def test_size_counts_what_nobody_has_and_pending_the_rest(queue: Queue[Any]) -> None:
+    queue.push_many("abcd", batch=4)
+    lease = popped(queue)
+    assert (queue.size(), queue.pending()) == (3, 1)
+    queue.done(lease)
+    assert (queue.size(), queue.pending()) == (3, 0)
+
+
+def test_what_is_released_comes_back_first_while_others_are_out(queue: Queue[Any]) -> None:
+    queue.push_many("abcd", batch=1)
+    first, second = popped(queue), popped(queue)
+    queue.release(first)
+    again = popped(queue)
+    assert (again.item, again.delivery) == ("a", 2)
+    assert (second.item, second.delivery) == ("b", 1)
+    assert popped(queue).item == "c"
+
+
+def test_an_item_of_a_batch_that_is_released_comes_back_first(queue: Queue[Any]) -> None:
+    queue.push_many("abcd", batch=4)
+    first, _ = popped(queue), popped(queue)
+    queue.release(first)
+    assert [lease.item for lease in queue.pop_many(3)] == ["a", "c", "d"]
+
+
+def test_a_lease_that_runs_out_comes_back_even_when_nothing_else_is_there(queue: Queue[Any]) -> None:
+    """The predecessor gave up on an empty queue before it looked for expired leases."""
+    queue.push("only")
+    lost = popped(queue, timeout=0.05)
+    assert queue.pop() is None
+    again = queue.pop(wait=20)
+    assert again is not None
+    assert (again.item, again.delivery) == ("only", 2)
+    with pytest.raises(UnknownLease):
+        queue.done(lost)
+    queue.done(again)
+
+
+def test_a_stale_holder_can_neither_complete_release_nor_extend(queue: Queue[Any]) -> None:
+    """The predecessor searched by item, so that a stale holder completed another's lease."""
+    queue.push("x")
+    stale = popped(queue, timeout=0.02)
+    time.sleep(0.03)
+    current = popped(queue)
+    for act in (queue.done, queue.release, lambda lease: queue.extend(lease, 5)):
+        with pytest.raises(UnknownLease, match="ran out"):
+            act(stale)
+    queue.done(current)
+    assert queue.pop() is None
+
+
+def test_a_lease_is_ended_once_and_the_error_says_so(queue: Queue[Any]) -> None:
+    queue.push("x")
+    lease = popped(queue)
+    queue.done(lease)
+    for act in (queue.done, queue.release):
+        with pytest.raises(ValueError, match="done or released before"):
+            act(lease)
+    with pytest.raises(UnknownLease, match="not of this queue"):
+        queue.done(Lease("y", "made-up", 0.0))
+
+
+def test_several_leases_are_ended_at_once_or_none(queue: Queue[Any]) -> None:
+    queue.push_many(range(6), batch=2)
+    leases = queue.pop_many(5)
+    queue.done(leases[0])
+    with pytest.raises(UnknownLease):
+        queue.done(leases)
+    assert queue.pending() == 4
+    queue.done(leases[1:])
+    assert (queue.size(), queue.pending()) == (1, 0)
+
+
+def test_the_block_of_a_lease_ends_it(queue: Queue[Any]) -> None:
+    queue.push("x")
+    with pytest.raises(ZeroDivisionError), popped(queue):
+        raise ZeroDivisionError
+    with popped(queue) as lease:
+        assert lease.delivery == 2
+    assert (queue.pop(), queue.pending()) == (None, 0)
+
+
+def test_a_lease_that_was_ended_by_hand_is_not_ended_again_by_its_block(queue: Queue[Any]) -> None:
+    queue.push("x")
+    with popped(queue) as lease:
+        lease.release()
+    assert popped(queue).item == "x"
+
+
+def test_extending_and_keeping(queue: Queue[Any]) -> None:
+    queue.push_many("ab", batch=1)
+    extended, kept = popped(queue, 0.3), popped(queue, 0.3).keep()
+    before = extended.deadline
+    extended.extend(60)
+    assert extended.deadline > before + 50
+    time.sleep(0.5)
+    assert queue.pop() is None
+    queue.done([extended, kept])
+
+
+def test_an_item_that_fails_again_and_again_is_a_dead_letter(tmp_path: Path) -> None:
+    queues: list[Queue[Any]] = [MemoryQueue(max_deliveries=2), FileQueue(tmp_path, max_deliveries=2)]
+    for queue in queues:
+        with queue:
+            queue.push_many(["bad", "good"], batch=1)
+            for _ in range(2):
+                queue.release(popped(queue))
+            with popped(queue) as lease:
+                assert lease.item == "good"
+            assert queue.pop() is None
+            (letter,) = queue.letters()
+            assert (letter.item, letter.reason, letter.deliveries) == ("bad", "given up after 2 deliveries", 2)
+            assert queue.redrive() == 1
+            assert (queue.letters(), popped(queue).item) == ([], "bad")
+
+
+def test_a_release_that_is_no_failure_does_not_count(tmp_path: Path) -> None:
+    queues: list[Queue[Any]] = [MemoryQueue(max_deliveries=2), FileQueue(tmp_path, max_deliveries=2)]
+    for queue in queues:
+        with queue:
+            queue.push("x")
+            for _ in range(5):
+                queue.release(popped(queue), failed=False)
+            assert popped(queue).delivery == 6
+
+
+class Unreadable:
+    """Pickles, and cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _fail, ("this object is of no use here",)
+
+
+def _fail(text: str) -> None:
+    raise ImportError(text)
+
+
+def test_what_cannot_be_unpickled_is_a_dead_letter_and_the_consumer_lives(queue: Queue[Any]) -> None:
+    queue.push_many([1, Unreadable(), 3], batch=3)
+    assert [lease.item for lease in queue.pop_many(3)] == [1, 3]
+    (letter,) = queue.letters()
+    assert letter.item is None
+    assert letter.reason == "it cannot be read: ImportError: this object is of no use here"
+
+
+def test_what_cannot_be_pickled_is_refused_by_its_place_and_nothing_is_pushed(queue: Queue[Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"items\[1\].*cannot be pickled"):
+        queue.push_many([1, threading.Lock()])
+    assert queue.size() == 0
+
+
+def test_functions_and_classes_made_here_travel(queue: Queue[Any]) -> None:
+    queue.push(lambda x: x + 1)
+    assert popped(queue).item(2) == 3
+
+
+def test_async_twins(queue: Queue[Any]) -> None:
+    async def main() -> None:
+        aio = queue.aio
+        await aio.push("a")
+        await aio.push_many("bc", batch=1)
+        assert await aio.peek() == "a"
+        lease = await aio.pop()
+        assert lease is not None
+        await aio.extend(lease, 90)
+        await aio.release(lease)
+        assert (await aio.size(), await aio.pending()) == (3, 0)
+        async for lease in aio:
+            await aio.done(lease)
+        assert await aio.pop() is None
+        assert (await aio.letters(), await aio.redrive(), await aio.purge()) == ([], 0, 0)
+        waiting = asyncio.create_task(aio.pop(wait=20))
+        await asyncio.sleep(0)
+        await aio.push("late")
+        got = await waiting
+        assert got is not None
+        assert got.item == "late"
+
+    asyncio.run(main())
+
+
+def test_a_purge_completes_everything_whoever_has_it(queue: Queue[Any]) -> None:
+    queue.push_many(range(10), batch=3)
+    lease = popped(queue)
+    assert queue.purge() == 10
+    with pytest.raises(UnknownLease):
+        queue.done(lease)
+    assert queue.pop() is None
+    assert (queue.size(), queue.pending()) == (0, 0)
+
+
+def test_many_threads_share_one_queue(queue: Queue[Any]) -> None:
+    queue.push_many(range(300), batch=7)
+    done: list[int] = []
+
+    def work() -> None:
+        while (lease := queue.pop()) is not None:
+            with lease:
+                done.append(lease.item)
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work) for _ in range(8)]:
+            future.result()
+    assert sorted(done) == list(range(300))
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda q: q.pop(lease_timeout=0), "lease_timeout: 0"),
+        (lambda q: q.pop_many(0), "count: 0"),
+        (lambda q: q.push_many([1], batch=0), "batch: 0"),
+    ],
+)
+def test_odd_arguments_are_refused(queue: Queue[Any], call: Callable[[Any], Any], remedy: str) -> None:
+    with pytest.raises(InvalidInput, match=remedy):
+        call(queue)
+
+
+def test_a_memory_queue_stays_where_it_is() -> None:
+    with pytest.raises(TypeError, match="FileQueue"):
+        pickle.dumps(MemoryQueue())
+
+
+def test_a_lost_lease_is_an_unknown_one() -> None:
+    assert issubclass(LeaseLost, UnknownLease)
+    assert issubclass(UnknownLease, ValueError)
