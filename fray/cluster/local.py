@@ -25,6 +25,7 @@ from fray_agents.tasks import TaskSpec
 from fray_agents.threads import ThreadTask
 from fray_coordinator import sync
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
+from fray_coordinator.store.files import forgo_syncs
 from fray_layouts.records import Resources
 
 log = logging.getLogger("fray")
@@ -53,6 +54,7 @@ class LocalCluster(StorageCluster):
 
     def __init__(self, max_workers: int = 4, use_processes: bool = True) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
+        forgo_syncs(self._directory / "root")
         super().__init__(str(self._directory / "root"))
         self._owner = os.getpid()
         self.use_processes = use_processes

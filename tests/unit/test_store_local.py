@@ -20,6 +20,7 @@ from fray_coordinator.clock import SystemClock, system_chance
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store import files, local
 from fray_coordinator.store.api import ABSENT, ANY, Applied, Gone, NotApplied, Rejected
+from fray_coordinator.store.files import forgo_syncs
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.locks import DEADLINE, holders
 from fray_coordinator.store.store import Store
@@ -114,6 +115,19 @@ def test_a_create_does_not_overwrite_what_appeared_meanwhile(
     assert isinstance(asyncio.run(store.put("key", b"ours", ABSENT)), Rejected)
     assert (tmp_path / "key").read_bytes() == b"by hand"
     assert list((tmp_path / ".fray/tmp").iterdir()) == []
+
+
+def test_only_a_root_that_says_so_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    forgo_syncs(tmp_path / "private")
+    for name in ("private", "usual"):
+        clock = HurryingClock()
+        root = Store(LocalBackend(tmp_path / name, clock), clock, system_chance(), patience=60)
+        synced.clear()
+        applied(root, "jobs/a.json", b"{}")
+        asyncio.run(root.delete("jobs/a.json", ANY))
+        assert bool(synced) == (name == "usual")
 
 
 def test_a_stopped_holder_is_named_and_nothing_waits_for_ever(store: Store, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The file calls under the local backend: each one blocks, is atomic, and is on the disk when it returns.
 
-Nothing here locks or retries; errors are the operating system's own.
+Nothing here locks or retries; errors are the operating system's own. A root that ends with a process on this host need
+not survive the host's crash: it says so in a file of its own (`forgo_syncs`), and nobody waits for its disk.
 """
 
 from __future__ import annotations
@@ -24,10 +25,20 @@ NOT_A_KEY = re.compile("[\r\n\ud800-\udfff]")
 """In names of files dropped by hand: what no key can contain (surrogates stand for bytes that are not UTF-8)."""
 
 
+_UNSYNCED = "unsynced"
+
+
+def forgo_syncs(folder: Path) -> None:
+    """Say of a new root that it need not survive a crash of its host, to all who open it after this."""
+    (folder / PRIVATE_FOLDER).mkdir(parents=True)
+    (folder / PRIVATE_FOLDER / _UNSYNCED).touch()
+
+
 class Files:
     """Objects as files below `folder`."""
 
     def __init__(self, folder: Path) -> None:
+        self._synced = not (folder / PRIVATE_FOLDER / _UNSYNCED).exists()
         self.locks = folder / PRIVATE_FOLDER / "locks"
         self._temporary = folder / PRIVATE_FOLDER / "tmp"
         self._folder = str(folder)
@@ -74,7 +85,7 @@ class Files:
             return
         self._check(key, expect)
         os.unlink(self._path(key))
-        _sync_folder(os.path.dirname(self._path(key)))
+        self._sync_folder(os.path.dirname(self._path(key)))
 
     def move_aside(self, key: str, expect: Expectation, aside: str) -> None:
         """Rename, so that a writer that has the file open goes on writing to `aside`. Raises `PreconditionFailed`."""
@@ -85,8 +96,8 @@ class Files:
         self._make_folder(os.path.dirname(target))
         with suppress(FileNotFoundError):
             os.rename(source, target)
-        _sync_folder(os.path.dirname(source))
-        _sync_folder(os.path.dirname(target))
+        self._sync_folder(os.path.dirname(source))
+        self._sync_folder(os.path.dirname(target))
 
     def rows(self, prefix: str, after: str | None, versions: bool) -> Iterator[Listed]:
         for key in self._walk(prefix[: prefix.rfind("/") + 1], prefix, after or ""):
@@ -124,12 +135,13 @@ class Files:
         handle = os.open(temporary, flags, 0o600 if secret else 0o666)
         try:
             _write(handle, data)
-            os.fsync(handle)
+            if self._synced:
+                os.fsync(handle)
             self._make_folder(os.path.dirname(target))
             if secret:
                 os.chmod(os.path.dirname(target), 0o700)
             place(temporary, target)
-            _sync_folder(os.path.dirname(target))
+            self._sync_folder(os.path.dirname(target))
             return Applied(digest(data), os.fstat(handle).st_ctime)
         finally:
             os.close(handle)
@@ -148,7 +160,16 @@ class Files:
             self._make_folder(os.path.dirname(path))
             with suppress(FileExistsError):
                 os.mkdir(path)
-            _sync_folder(os.path.dirname(path))
+            self._sync_folder(os.path.dirname(path))
+
+    def _sync_folder(self, path: str) -> None:
+        if not self._synced:
+            return
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
     def _path(self, key: str) -> str:
         return f"{self._folder}/{key}"
@@ -166,11 +187,3 @@ def _write(handle: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
-
-
-def _sync_folder(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
