@@ -137,7 +137,12 @@ class ThreadTask:
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
             return TaskExit(Exit(**describe(error)), None, True)
         path = self._spec.directory / f"result.{encoding}"
-        path.write_bytes(data)
+        try:
+            path.write_bytes(data)
+        except FileNotFoundError:
+            if not self.exit.done():
+                raise
+            raise SystemExit from None  # the attempt was over before its thread was: nobody wants the result
         return TaskExit(Exit(kind="success"), ResultFile(path, encoding, len(data)), not self._why)
 
     def _left(self, error: SystemExit) -> TaskExit:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from fray.cluster import Entrypoint, JobRequest, JobStatus, LocalCluster
 from fray.cluster import current_cluster as current
 from fray.errors import InvalidInput, JobFailed
+from fray_agents.threads import on_stop, task_environ
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +117,33 @@ def test_a_command_still_is_a_process(cluster: LocalCluster) -> None:
     job = cluster.launch(JobRequest("job", Entrypoint.from_binary("sh", ["-c", "echo $PPID; echo $FRAY_JOB_ID"])))
     cluster.wait(job)
     assert [line.data.decode() for line in cluster.logs(job)][1] == job
+
+
+_gates: dict[str, threading.Event] = {"go on": threading.Event(), "running": threading.Event()}
+_places: list[Path] = []
+
+
+def outlast() -> str:
+    """Hear nothing of a stop, and return once the test says so."""
+    on_stop(lambda: None)
+    _places.append(Path(task_environ()["FRAY_TASK_DIR"]))
+    _gates["running"].set()
+    _gates["go on"].wait()
+    return "too late"
+
+
+def test_a_thread_that_returns_after_its_attempt_has_ended_breaks_nothing(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    job = cluster.launch(call(outlast, grace=0.1))
+    _gates["running"].wait()
+    thread = next(thread for thread in threading.enumerate() if thread.name == job)
+    cluster.terminate(job)
+    assert cluster.wait(job).status is JobStatus.STOPPED
+    while _places[0].exists():
+        time.sleep(0.01)
+    _gates["go on"].set()
+    thread.join()
+    assert broken == []
