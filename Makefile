@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -55,7 +55,7 @@ $(BENCH)/.actors: $(BENCH)/.ready
 	$(BENCH)/bin/pip install --quiet distributed numpy
 	touch $@
 
-bench: bench-jobs bench-drain bench-startup bench-actors
+bench: bench-jobs bench-drain bench-startup bench-actor-creation bench-actors
 
 bench-jobs: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/jobs.py --ray $(BENCH)/bin/python
@@ -68,6 +68,9 @@ bench-drain: $(VENV)/.demo
 
 bench-startup: $(VENV)/.demo
 	@$(BIN)/python benchmarks/startup.py
+
+bench-actor-creation: $(VENV)/.demo $(BENCH)/.ready
+	@$(BIN)/python benchmarks/actor_creation.py --ray $(BENCH)/bin/python
 
 bench-pool: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/pool.py --ray $(BENCH)/bin/python
