@@ -12,8 +12,9 @@ The names below are imported when they are first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fray.lazily import exported
 
 if TYPE_CHECKING:
     from fray.rpc.context import ActorContext
@@ -37,26 +38,14 @@ __all__ = [
     "Resolver",
 ]
 
-_HOMES = {
-    "ActorContext": "context",
-    "ActorEndpoint": "endpoint",
-    "ActorFuture": "future",
-    "ActorId": "endpoint",
-    "ActorPool": "pool",
-    "ActorServer": "server",
-    "BroadcastHandle": "pool",
-    "ClusterResolver": "resolver",
-    "FixedResolver": "resolver",
-    "LocalResolver": "resolver",
-    "Resolver": "resolver",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fray.rpc' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fray.rpc.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exported(
+    __name__,
+    {
+        "fray.rpc.context": ["ActorContext"],
+        "fray.rpc.endpoint": ["ActorEndpoint", "ActorId"],
+        "fray.rpc.future": ["ActorFuture"],
+        "fray.rpc.pool": ["ActorPool", "BroadcastHandle"],
+        "fray.rpc.resolver": ["ClusterResolver", "FixedResolver", "LocalResolver", "Resolver"],
+        "fray.rpc.server": ["ActorServer"],
+    },
+)

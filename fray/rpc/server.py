@@ -11,13 +11,11 @@ import itertools
 import logging
 import os
 import secrets
-import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -29,6 +27,7 @@ from fray.cluster.launch import launcher
 from fray.rpc.context import ActorContext, bound
 from fray.rpc.endpoint import ActorId, host_identity
 from fray.rpc.keyring import keyring_of
+from fray.rpc.sockets import remove_abandoned, socket_dir
 from fray_agents.environment import note_endpoint
 from fray_agents.reach import Reach
 from fray_agents.rpc import Journal, Server
@@ -46,9 +45,6 @@ log = logging.getLogger("fray")
 
 _TERMINATED = 128 + 15
 """Exit code of a process that SIGTERM ended."""
-
-_DEEPEST = 80
-"""Characters of a directory's path in which a socket still fits."""
 
 _numbers: defaultdict[Here | None, Iterator[int]] = defaultdict(itertools.count)
 """How many servers an attempt has made so far."""
@@ -81,7 +77,9 @@ class ActorServer:
         self._job = launcher(cluster.root)
         self._process = os.getpid()
         self._context = ActorContext.of(cluster)
-        self._server = Server(self.keyring, reach.bind, port, unix_dir=_unix_dir(self._job))
+        sockets = socket_dir(self._job.task_dir if self._job else None)
+        remove_abandoned(sockets)
+        self._server = Server(self.keyring, reach.bind, port, unix_dir=sockets)
         self._advertised = reach.advertise
         self._number = next(_numbers[self._job])
         self._records: dict[str, EndpointRecord] = {}
@@ -263,14 +261,6 @@ def _reach(local: bool, host: str | None) -> Reach:
     told = environ.get("FRAY_BIND_HOST", "")
     bind = told if host is None else host
     return Reach(bind=bind, advertise=environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else "").found(local)
-
-
-def _unix_dir(job: Here | None) -> Path:
-    """Where the socket goes: into the task's directory, which its agent removes; else, or if that is too deep for the
-    path of a socket, into one for all servers of this user."""
-    if job is not None and len(job.task_dir) <= _DEEPEST:
-        return Path(job.task_dir, "rpc")
-    return Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "rpc"
 
 
 def _check_metadata(metadata: Mapping[str, Any] | None) -> None:

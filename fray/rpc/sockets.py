@@ -1,0 +1,38 @@
+"""Where the Unix sockets of servers lie, and what becomes of those whose servers were killed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+_DEEPEST = 80
+"""Characters of a directory's path in which a socket still fits."""
+
+_FRESH = 60.0
+"""Seconds in which a socket is left alone: its server may be about to listen."""
+
+
+def socket_dir(task_dir: str | None) -> Path:
+    """The task's directory, which its agent removes; outside of tasks, or where that is too deep, one for this user."""
+    if task_dir is not None and len(task_dir) <= _DEEPEST:
+        return Path(task_dir, "rpc")
+    return Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "rpc"
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Remove the sockets on which nobody listens any more."""
+    for path in directory.glob("*.sock"):
+        with contextlib.suppress(FileNotFoundError):  # another server was faster
+            if time.time() - path.stat().st_mtime > _FRESH and not _listens(path):
+                path.unlink()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(str(path)) != errno.ECONNREFUSED  # a queue that is full belongs to somebody
