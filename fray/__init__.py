@@ -5,8 +5,9 @@ The names below are imported when they are first used, so that `import fray` cos
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fray.lazily import exported
 
 if TYPE_CHECKING:
     from fray.actor import ActorFuture, ActorGroup, ActorHandle, ActorMethod, current_actor
@@ -88,22 +89,39 @@ __all__ = [
     "wait_all",
 ]
 
-_HOMES = {
-    "fray.actor": {"ActorFuture", "ActorGroup", "ActorHandle", "ActorMethod", "current_actor"},
-    "fray.client": {"Client", "JobHandle", "StorageClient", "wait_all"},
-    "fray.cluster": {"Cluster", "LocalCluster", "StorageCluster", "current_cluster", "open_cluster"},
-    "fray.current_client": {"current_client", "set_current_client"},
-    "fray.errors": {"FrayError", "InvalidInput", "JobAlreadyExists", "JobFailed"},
-    "fray.local_backend": {"LocalClient"},
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'fray' has no attribute {name!r}")
-    home = next((module for module, names in _HOMES.items() if name in names), "fray.types")
-    return getattr(importlib.import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exported(
+    __name__,
+    {
+        "fray.actor": ["ActorFuture", "ActorGroup", "ActorHandle", "ActorMethod", "current_actor"],
+        "fray.client": ["Client", "JobHandle", "StorageClient", "wait_all"],
+        "fray.cluster": ["Cluster", "LocalCluster", "StorageCluster", "current_cluster", "open_cluster"],
+        "fray.current_client": ["current_client", "set_current_client"],
+        "fray.errors": ["FrayError", "InvalidInput", "JobAlreadyExists", "JobFailed"],
+        "fray.local_backend": ["LocalClient"],
+        "fray.types": [
+            "ANY_REGION",
+            "ActorConfig",
+            "BinaryEntrypoint",
+            "CallableEntrypoint",
+            "CpuConfig",
+            "DeviceConfig",
+            "DeviceKind",
+            "Entrypoint",
+            "EnvironmentConfig",
+            "GpuConfig",
+            "GpuType",
+            "HealthCheck",
+            "JobId",
+            "JobInfo",
+            "JobRequest",
+            "JobStatus",
+            "Namespace",
+            "ResourceConfig",
+            "TpuConfig",
+            "TpuTopologyInfo",
+            "TpuType",
+            "create_environment",
+            "get_tpu_topology",
+        ],
+    },
+)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def exported(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def exported(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The package's `__getattr__` and `__dir__` (PEP 562).
 
     Args:
-        homes: for each name the module that defines it.
+        modules: for each module the names that it defines.
     """
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -10,8 +10,9 @@ The names below are imported when they are first used: an actor's process import
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fray.lazily import exported
 
 if TYPE_CHECKING:
     from fray.actor.config import idempotent
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
     from fray.errors import ActorUnavailableError, CallInterrupted
     from fray.rpc.future import ActorFuture
     from fray.types import ActorConfig, CheckpointConfig
-
-_HOMES = {
-    "ActorConfig": "fray.types",
-    "ActorFuture": "fray.rpc.future",
-    "ActorGroup": "fray.actor.group",
-    "ActorHandle": "fray.actor.handle",
-    "ActorMethod": "fray.actor.handle",
-    "ActorUnavailableError": "fray.errors",
-    "CallInterrupted": "fray.errors",
-    "CheckpointConfig": "fray.types",
-    "CurrentActor": "fray.actor.current",
-    "HostedActor": "fray.actor.hosting",
-    "current_actor": "fray.actor.current",
-    "idempotent": "fray.actor.config",
-}
 
 __all__ = [
     "ActorConfig",
@@ -53,12 +39,16 @@ __all__ = [
     "idempotent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fray.actor' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exported(
+    __name__,
+    {
+        "fray.actor.config": ["idempotent"],
+        "fray.actor.current": ["CurrentActor", "current_actor"],
+        "fray.actor.group": ["ActorGroup"],
+        "fray.actor.handle": ["ActorHandle", "ActorMethod"],
+        "fray.actor.hosting": ["HostedActor"],
+        "fray.errors": ["ActorUnavailableError", "CallInterrupted"],
+        "fray.rpc.future": ["ActorFuture"],
+        "fray.types": ["ActorConfig", "CheckpointConfig"],
+    },
+)

@@ -9,8 +9,9 @@ The names below are imported when they are first used: a job that only calls oth
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fray.lazily import exported
 
 if TYPE_CHECKING:
     from fray.cluster.api import Cluster
@@ -81,25 +82,39 @@ __all__ = [
     "open_cluster",
 ]
 
-_HOMES = {
-    "Cluster": "fray.cluster.api",
-    "ClusterResolver": "fray.rpc.resolver",
-    "FixedResolver": "fray.rpc.resolver",
-    "JobFailed": "fray.errors",
-    "LocalCluster": "fray.cluster.local",
-    "LocalResolver": "fray.rpc.resolver",
-    "NoResult": "fray.errors",
-    "StorageCluster": "fray.cluster.storage",
-    "current_cluster": "fray.cluster.current",
-    "open_cluster": "fray.cluster.current",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'fray.cluster' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES.get(name, "fray.types")), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exported(
+    __name__,
+    {
+        "fray.cluster.api": ["Cluster"],
+        "fray.cluster.current": ["current_cluster", "open_cluster"],
+        "fray.cluster.local": ["LocalCluster"],
+        "fray.cluster.storage": ["StorageCluster"],
+        "fray.errors": ["JobFailed", "NoResult"],
+        "fray.rpc.resolver": ["ClusterResolver", "FixedResolver", "LocalResolver"],
+        "fray.types": [
+            "ANY_REGION",
+            "BinaryEntrypoint",
+            "CallableEntrypoint",
+            "CpuConfig",
+            "DeviceConfig",
+            "DeviceKind",
+            "Entrypoint",
+            "EnvironmentConfig",
+            "GpuConfig",
+            "GpuType",
+            "HealthCheck",
+            "JobGroupConfig",
+            "JobId",
+            "JobInfo",
+            "JobRequest",
+            "JobStatus",
+            "Namespace",
+            "ResourceConfig",
+            "TpuConfig",
+            "TpuTopologyInfo",
+            "TpuType",
+            "create_environment",
+            "get_tpu_topology",
+        ],
+    },
+)

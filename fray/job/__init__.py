@@ -28,12 +28,9 @@ __all__ = [
 __getattr__, __dir__ = exported(
     __name__,
     {
-        "ClusterContext": "fray.job.cluster",
-        "JobContext": "fray.job.context",
-        "SyncContext": "fray.job.here",
-        "ThreadContext": "fray.job.here",
-        "create_job_ctx": "fray.job.create",
-        "fray_default_job_ctx": "fray.job.context",
-        "get_default_job_ctx": "fray.job.context",
+        "fray.job.cluster": ["ClusterContext"],
+        "fray.job.context": ["JobContext", "fray_default_job_ctx", "get_default_job_ctx"],
+        "fray.job.create": ["create_job_ctx"],
+        "fray.job.here": ["SyncContext", "ThreadContext"],
     },
 )

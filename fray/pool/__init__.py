@@ -19,11 +19,9 @@ __all__ = ["ObjectGone", "ObjectRef", "PoolClosed", "PoolNotFound", "TaskKillsWo
 __getattr__, __dir__ = exported(
     __name__,
     {
-        "ObjectGone": "fray.pool.objects",
-        "ObjectRef": "fray.pool.objects",
-        "PoolClosed": "fray.pool.dispatch",
-        "PoolNotFound": "fray.pool.queued",
-        "TaskKillsWorkers": "fray.pool.dispatch",
-        "WorkerPool": "fray.pool.pool",
+        "fray.pool.dispatch": ["PoolClosed", "TaskKillsWorkers"],
+        "fray.pool.objects": ["ObjectGone", "ObjectRef"],
+        "fray.pool.pool": ["WorkerPool"],
+        "fray.pool.queued": ["PoolNotFound"],
     },
 )
