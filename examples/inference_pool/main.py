@@ -94,7 +94,7 @@ def launch_servers(cluster: StorageCluster, config: Config) -> list[JobId]:
     """A job for each server."""
     entrypoint = Entrypoint.from_callable(inference_server)
     requests = [
-        JobRequest(f"inference-{number}", entrypoint, ResourceConfig.with_cpu(cpu=0.25))
+        JobRequest(f"inference-{number}", entrypoint, ResourceConfig.with_cpu(cpu=0.25), actor=True)
         for number in range(config.servers)
     ]
     return cluster.launch_group(requests, JobGroupConfig("inference-pool"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -155,7 +155,7 @@ class MultiSliceJob:
         """Train, and tell what came of it."""
         config = self.config
         try:
-            coordinator = self.request("multislice-coordinator", coordinate, config)
+            coordinator = replace(self.request("multislice-coordinator", coordinate, config), actor=True)
             self.jobs += self.cluster.launch_group([coordinator], JobGroupConfig("multislice"))
             handle = ClusterResolver(self.cluster).wait_for_actor("slice_coordinator").call(idempotent=True)
             for number in range(config.early):

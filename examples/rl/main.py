@@ -192,7 +192,7 @@ def launch(cluster: StorageCluster, config: Config) -> list[JobId]:
     little = ResourceConfig.with_cpu(cpu=0.25)
     requests = [
         JobRequest("rl-train", Entrypoint.from_callable(train, args=(config,)), little),
-        JobRequest("rl-coordinator", Entrypoint.from_callable(coordinate), little),
+        JobRequest("rl-coordinator", Entrypoint.from_callable(coordinate), little, actor=True),
         *(
             JobRequest(f"rl-rollout-{number}", Entrypoint.from_callable(roll_out), little)
             for number in range(config.workers)
