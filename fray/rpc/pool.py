@@ -144,7 +144,7 @@ class PoolMethod:
         return pool._deliver(send, self._idempotent, time.monotonic())
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorFuture[Any]:
-        """Call it without waiting."""
+        """Call it and do not wait for the outcome; for an actor, if there is none, as long as the call itself would."""
         delivery = _Delivery(self._pool, self._method, args, kwargs, self._idempotent)
         return ActorFuture(delivery.send(time.monotonic()), delivery.again, self._pool._lane)
 

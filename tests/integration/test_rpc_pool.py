@@ -133,6 +133,8 @@ def test_every_way_to_call(cluster: StorageCluster, serve: Serve) -> None:
     assert pool.call().later(1) == pool.later(1) == 2
     assert list(pool.count.stream(100)) == list(range(100))
     assert pool.size == 1
+    assert pickle.loads(pickle.dumps(pool.call(idempotent=True))).add(0) == 3
+    assert [future.result() for future in pickle.loads(pickle.dumps(pool.broadcast())).add(0)] == [3]
 
 
 def test_what_a_method_raises_keeps_its_type_and_tells_where_it_was(cluster: StorageCluster, serve: Serve) -> None:
