@@ -21,6 +21,7 @@ _COMMANDS = {
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
     "actors": "List the actors.",
+    "queue": "Look at queues, and into them.",
     "drain": "Let agents finish what they have and leave.",
     "coordinate": "Run the coordinator's pass without an agent.",
     "init": "Create a cluster with settings of your own.",

@@ -16,8 +16,9 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.queue import count
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.consume import Consumer
+from fray_coordinator.queue.errors import QueueNotFound
 from fray_coordinator.queue.gate import Gate
-from fray_coordinator.queue.home import Home, open_home, open_root
+from fray_coordinator.queue.home import Home, find_home, open_home, open_root
 from fray_coordinator.queue.letters import dead_home
 from fray_coordinator.queue.push import Producer
 from fray_layouts.errors import InvalidInput
@@ -92,20 +93,33 @@ class Address:
         check_name("namespace", space)
         return Address(root, Queues.checked(name), space, max_deliveries)
 
-    async def open(self) -> Home:
-        """Open the storage and the queue, and make the queue if it is not there."""
+    async def open(self, create: bool = True) -> Home:
+        """Open the storage and the queue. Raises QueueNotFound if it is not there and `create` is false."""
         core = await (open_core(self.root) if self.name else open_root(self.root))
         try:
-            return await open_home(core, await self._names(core), QueueRecord(max_deliveries=self.max_deliveries))
+            if create:
+                wanted = QueueRecord(max_deliveries=self.max_deliveries)
+                return await open_home(core, await self._taken(core), wanted)
+            names = await self._found(core)
+            home = await find_home(core, names) if names else None
+            if home is None:
+                raise QueueNotFound(f"{self}: {QueueNotFound.__doc__}")
+            return home
         except BaseException:
             await core.store.close()
             raise
 
-    async def _names(self, core: Core) -> Queues:
+    async def _taken(self, core: Core) -> Queues:
         if not self.name:
             return Queues()
         record = await naming.take(core, self.namespace, "queue", self.name, "", exist_ok=True)
         return Queues.of(self.namespace, self.name, record.incarnation)
+
+    async def _found(self, core: Core) -> Queues | None:
+        if not self.name:
+            return Queues()
+        record = await naming.living(core, self.namespace, "queue", self.name)
+        return Queues.of(self.namespace, self.name, record.incarnation) if record else None
 
     def __str__(self) -> str:
         return f"{self.root!r}, name={self.name!r}" if self.name else repr(self.root)
@@ -121,8 +135,9 @@ class FileEngine:
         self._consumer = Consumer(home, self._bell, _gate)
 
     @staticmethod
-    async def open(address: Address) -> FileEngine:
-        return FileEngine(await address.open())
+    async def open(address: Address, create: bool = True) -> FileEngine:
+        """Raises as `Address.open` does."""
+        return FileEngine(await address.open(create))
 
     async def push(self, items: Sequence[Item], batch: int | None) -> None:
         await self._producer.push(items, batch)
@@ -157,6 +172,10 @@ class FileEngine:
 
     async def letters(self, limit: int) -> list[Peeked]:
         return await count.peek(await dead_home(self.home), {}, limit)
+
+    async def dead_counts(self) -> Counts:
+        """Of the dead letters."""
+        return await count.count(await dead_home(self.home), {})
 
     async def purge(self) -> int:
         return await count.purge(self.home)

@@ -305,9 +305,19 @@ class Secrets:
 class Names:
     """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor", "job" and "queue"."""
 
+    prefix = "names/"
+
     @staticmethod
     def key(namespace: str, kind: str, name: str) -> str:
         return f"names/{namespace}/{kind}/{name}.json"
+
+    @staticmethod
+    def parse(key: str) -> tuple[str, str, str] | None:
+        """(namespace, kind, name) of a key under `names/`; None for anything else that lies there."""
+        parts = key.split("/")
+        if len(parts) != 4 or parts[0] != "names" or not key.endswith(".json"):
+            return None
+        return parts[1], parts[2], parts[3].removesuffix(".json")
 
 
 @dataclass(frozen=True, slots=True)

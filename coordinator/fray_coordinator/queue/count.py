@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fray_coordinator.core import each
+from fray_coordinator.core import Core, each
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_look import seen
 from fray_coordinator.queue.claims import read_segment
@@ -13,7 +13,7 @@ from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.queue.push import Item
 from fray_coordinator.records import Stored
-from fray_layouts.names import Segment
+from fray_layouts.names import Names, Segment
 from fray_layouts.queues import Letter, QueueLease
 
 
@@ -95,6 +95,12 @@ async def purge(home: Home) -> int:
         return closed
 
     return sum(await each(sorted(free + leased), close))
+
+
+async def queues_of(core: Core) -> list[tuple[str, str]]:
+    """(namespace, name) of every queue that was named in a cluster."""
+    rows = await core.store.list(Names.prefix)
+    return [(found[0], found[2]) for row in rows if (found := Names.parse(row.key)) and found[1] == "queue"]
 
 
 async def _all(home: Home) -> tuple[list[str], list[str]]:

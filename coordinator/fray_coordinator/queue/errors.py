@@ -11,3 +11,7 @@ class UnknownLease(Permanent, ValueError):
 
 class LeaseLost(UnknownLease):
     """The lease ran out and another has the item, who deals with it now; nothing was changed."""
+
+
+class QueueNotFound(Permanent):
+    """There is no such queue; `fray queue ls` lists those that have a name, and a push makes one."""

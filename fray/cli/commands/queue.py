@@ -1,0 +1,193 @@
+"""`fray queue`: look at queues, and into them; push, pop, redrive, purge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fray.cli import output
+from fray.cli.app import App, as_command
+from fray_layouts.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fray.queue.engine import Counts, Item, Peeked
+    from fray.queue.files import FileEngine
+    from fray_coordinator.core import Core
+
+T = TypeVar("T")
+
+
+@click.group(name="queue")
+def command() -> None:
+    """Look at queues, and into them.
+
+    QUEUE is the name of a queue in the cluster, or, with a slash in it, the root of a queue that has one of its own:
+    gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON; of a pickled item that is more than
+    plain data only the size is shown, and nothing of it is run.
+    """
+
+
+def _part(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a subcommand of a function whose first argument is an `App`."""
+
+    def add(function: Callable[..., Any]) -> click.Command:
+        part = as_command(function)
+        command.add_command(part, name)
+        return part
+
+    return add
+
+
+_queue = click.argument("queue", metavar="QUEUE")
+_namespace = click.option("--namespace", help='Where the name is (default: FRAY_NAMESPACE, else "default").')
+
+
+def _on(
+    app: App, queue: str, namespace: str | None, work: Callable[[FileEngine], Awaitable[T]], create: bool = False
+) -> T:
+    """`work` on the opened queue."""
+    from fray.queue.files import Address, FileEngine
+    from fray_layouts.queues import QueueRecord
+
+    most = QueueRecord().max_deliveries
+    own = "/" in queue
+    address = Address.checked(queue if own else app.root, None if own else queue, namespace, most)
+
+    async def run() -> T:
+        engine = await FileEngine.open(address, create)
+        try:
+            return await work(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+@_part("ls")
+def ls(app: App) -> None:
+    """List the queues of the cluster."""
+    found = app.run(_names)
+    as_json = [{"namespace": namespace, "name": name} for namespace, name in found]
+    app.show(as_json, lambda: output.print_table(("NAMESPACE", "QUEUE"), found))
+
+
+async def _names(core: Core) -> list[tuple[str, str]]:
+    from fray_coordinator.queue.count import queues_of
+
+    return await queues_of(core)
+
+
+@_part("stat")
+@_queue
+@_namespace
+def stat(app: App, queue: str, namespace: str | None) -> None:
+    """Count a queue's items and dead letters."""
+
+    async def read(engine: FileEngine) -> tuple[Counts, Counts]:
+        return await engine.counts(), await engine.dead_counts()
+
+    counts, dead = _on(app, queue, namespace, read)
+    age = None if counts.oldest is None else max(0.0, time.time() - counts.oldest)
+    data = {
+        "available": counts.available,
+        "pending": counts.pending,
+        "dead_letters": dead.available + dead.pending,
+        "oldest_seconds": age,
+        "segments": counts.segments,
+    }
+    texts = {**data, "oldest_seconds": "" if age is None else output.ago(age)}
+    app.show(data, lambda: output.print_pairs([(name.replace("_", " "), str(value)) for name, value in texts.items()]))
+
+
+@_part("peek")
+@_queue
+@_namespace
+@click.option("-n", "count", default=10, show_default=True, help="How many, oldest first.")
+@click.option("--dead", is_flag=True, help="Dead letters, with the reason.")
+def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) -> None:
+    """Show the next items without taking them."""
+    found = _on(app, queue, namespace, lambda engine: engine.letters(count) if dead else engine.peek(count))
+    for peeked in found:
+        output.print_json(_described(peeked) if dead else shown(peeked.item), one_line=True)
+
+
+@_part("push")
+@_queue
+@_namespace
+@click.argument("items", nargs=-1, metavar="[ITEM]...")
+def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) -> None:
+    """Push items, each a JSON text; without any, the lines of standard input."""
+    from fray.queue.codec import encode
+
+    texts = list(items) or [line for line in sys.stdin.read().splitlines() if line.strip()]
+    encoded = encode([_parsed(text) for text in texts], "json")
+    if encoded:
+        _on(app, queue, namespace, lambda engine: engine.push(encoded, None), create=True)
+
+
+@_part("pop")
+@_queue
+@_namespace
+@click.option("-n", "count", default=1, show_default=True, help="At most so many.")
+@click.option("--wait", default=0.0, help="Seconds to wait for the first.")
+def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) -> None:
+    """Take items, print them, and complete them. Exit code 1 if there was none."""
+
+    async def take(engine: FileEngine) -> bool:
+        taken = await engine.take(count, 60.0, wait)
+        for one in taken:
+            output.print_json(shown(one.item), one_line=True)
+        await engine.done([one.id for one in taken])
+        return bool(taken)
+
+    sys.exit(0 if _on(app, queue, namespace, take) else 1)
+
+
+@_part("redrive")
+@_queue
+@_namespace
+@click.option("-n", "count", type=int, help="Only so many, oldest first.")
+def redrive(app: App, queue: str, namespace: str | None, count: int | None) -> None:
+    """Push dead letters again."""
+    moved = _on(app, queue, namespace, lambda engine: engine.redrive(count))
+    app.show({"moved": moved}, lambda: click.echo(f"{moved} items pushed again"))
+
+
+@_part("purge")
+@_queue
+@_namespace
+@click.confirmation_option(prompt="Every item of the queue will count as done. Go on?")
+def purge(app: App, queue: str, namespace: str | None) -> None:
+    """Complete every item, also those that somebody has."""
+    purged = _on(app, queue, namespace, lambda engine: engine.purge())
+    app.show({"purged": purged}, lambda: click.echo(f"{purged} items purged"))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InvalidInput("item", text, "write JSON; a text needs double quotes, inside the shell's own") from None
+
+
+def shown(item: Item) -> Any:
+    """What can be shown of an item without running anything of it."""
+    from fray.queue.codec import decode_plain
+
+    plain = decode_plain(item)
+    return f"<{item.encoding}, {len(item.body)} bytes>" if plain is None else plain[0]
+
+
+def _described(peeked: Peeked) -> dict[str, Any]:
+    letter = peeked.letter
+    return {
+        "item": shown(peeked.item),
+        "reason": letter.reason if letter else "",
+        "deliveries": letter.deliveries if letter else 0,
+    }
