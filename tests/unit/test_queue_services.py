@@ -1,0 +1,254 @@
+"""What consumers of one queue do to each other, step by step, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from fray_coordinator.clock import Chance
+from fray_coordinator.core import Core
+from fray_coordinator.queue import count
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.claims import Beaten, claim
+from fray_coordinator.queue.consume import Consumer, Delivery
+from fray_coordinator.queue.errors import LeaseLost, UnknownLease
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.held import Held
+from fray_coordinator.queue.home import Home, core_of, open_home
+from fray_coordinator.queue.letters import dead_home
+from fray_coordinator.queue.push import Item, Producer
+from fray_coordinator.store.store import Store
+from fray_layouts.names import Queues, Segment
+from fray_layouts.queues import QueueRecord
+from tests.support.virtual import Cluster, VirtualClock, Way, run
+
+NAMES = Queues("q/")
+
+
+@dataclass
+class Hand:
+    """A process that uses the queue."""
+
+    home: Home
+    producer: Producer
+    consumer: Consumer
+
+    async def push(self, *bodies: str, batch: int | None = None) -> None:
+        await self.producer.push([Item(body.encode()) for body in bodies], batch)
+
+    async def take(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[Delivery]:
+        return await self.consumer.take(number, timeout, wait)
+
+    async def bodies(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[str]:
+        return [delivery.body.decode() for delivery in await self.take(number, timeout, wait)]
+
+
+async def hand(cluster: Cluster, local: bool = False, core: Core | None = None) -> Hand:
+    core = core or await cluster.core(local)
+    home = await open_home(core, NAMES, QueueRecord(max_deliveries=2))
+    bell = Bell(home)
+    return Hand(home, Producer(home, bell), Consumer(home, bell, Gate()))
+
+
+def test_of_two_who_claim_one_segment_one_is_beaten() -> None:
+    """The predecessor moved an item by copy and delete, so that both won."""
+
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("x")
+        (segment,) = [found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))]
+        results = await asyncio.gather(claim(one.home, segment, 60.0), claim(two.home, segment, 60.0))
+        assert {type(result) for result in results} == {Held, Beaten}
+
+    run(main)
+
+
+class WrongClock(VirtualClock):
+    """An hour ahead of everybody."""
+
+    def wall(self) -> float:
+        return super().wall() + 3600.0
+
+
+def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others() -> None:
+    """The predecessor let each consumer judge expiry by its own wall clock."""
+
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push("x")
+        assert await one.bodies() == ["x"]
+        way, clock, chance = Way(cluster.contents, cluster.clock), WrongClock(), Chance(9)
+        way.local = False
+        way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
+        two = await hand(cluster, core=core_of(Store(way, clock, chance), clock, chance))
+        assert await two.bodies(wait=30.0) == []
+        assert await two.bodies(wait=40.0) == ["x"]
+
+    run(main)
+
+
+def test_an_observer_takes_over_after_the_time_out_and_the_former_holder_is_told() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a", "b", batch=2)
+        first, second = await one.take(2, timeout=20.0)
+        await one.consumer.done([first])
+        began = cluster.clock.boottime()
+        assert await two.bodies(wait=100.0) == ["b"]
+        assert 20.0 <= cluster.clock.boottime() - began < 30.0
+        with pytest.raises(LeaseLost):
+            await one.consumer.done([second])
+        with pytest.raises(UnknownLease):
+            await one.consumer.done([second])
+
+    run(main)
+
+
+def test_a_lease_that_is_extended_is_not_taken() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a")
+        (delivery,) = await one.take(timeout=20.0)
+        for _ in range(5):
+            assert await two.bodies(wait=15.0) == []
+            await one.consumer.extend(delivery, 20.0)
+        await one.consumer.done([delivery])
+
+    run(main)
+
+
+def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_out() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a", "b", batch=2)
+        (first,) = await one.take()
+        await one.consumer.done([first])
+        assert await two.bodies(wait=45.0) == ["b"]
+
+    run(main)
+
+
+def test_acknowledgements_of_one_second_are_one_write_on_a_bucket() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push(*map(str, range(50)), batch=50)
+        taken = await one.take(50)
+        before = len(cluster.ways[0].asked)
+        await asyncio.gather(*(one.consumer.done([delivery]) for delivery in taken[:20]))
+        await asyncio.gather(*(one.consumer.done([delivery]) for delivery in taken[20:49]))
+        assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put", "put"]
+        assert (await count.count(one.home, {})).pending == 1
+
+    run(main)
+
+
+def test_what_is_finished_is_cleared_away_with_its_lease() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push("a", "b", "x" * 100_000, batch=3)
+        await one.consumer.done(await one.take(3))
+        await cluster.clock.sleep(29.0)
+        assert len(cluster.keys(NAMES.segments)) == 2
+        await cluster.clock.sleep(10.0)
+        assert cluster.keys(NAMES.segments) + cluster.keys(NAMES.all_large) == []
+
+    run(main)
+
+
+def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a")
+        await one.consumer.done(await one.take())
+        await one.consumer.close()
+        assert await two.bodies(wait=300.0) == []
+        assert cluster.keys(NAMES.segments) == []
+
+    run(main)
+
+
+def test_a_segment_that_came_too_late_is_pushed_again_and_handed_out_once() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+
+        async def stall() -> None:
+            await cluster.clock.sleep(40.0)
+
+        cluster.ways[0].before["put", NAMES.segments] = stall
+        await one.push("late")
+        assert len(cluster.keys(NAMES.segments)) == 2
+        assert await one.bodies(3) == ["late"]
+        await cluster.clock.sleep(1.0)
+        names = {found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))}
+        assert len(names) == 1
+        assert Segment.time_of(names.pop()) > cluster.clock.wall() - 5.0
+
+    run(main)
+
+
+def test_a_push_is_seen_by_who_waits_within_its_next_poll() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        waiting = asyncio.create_task(two.bodies(wait=1000.0))
+        await cluster.clock.sleep(30.0)
+        asked = len(cluster.ways[1].asked)
+        lists = [verb for verb, _ in cluster.ways[1].asked].count("list")
+        assert lists == 1
+        assert asked < 20
+        await one.push("x")
+        began = cluster.clock.boottime()
+        assert await waiting == ["x"]
+        assert cluster.clock.boottime() - began < 8.0
+
+    run(main)
+
+
+def test_a_suspect_is_handed_out_when_nothing_else_is_out() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a", "b", "c", batch=1)
+        await one.take(timeout=5.0)
+        (busy,) = await two.take()
+        assert busy.body == b"b"
+        await cluster.clock.sleep(10.0)
+        assert await two.bodies() == [], "a is a suspect now, and b is out"
+        await two.consumer.done([busy])
+        (suspect,) = await two.take(2)
+        assert suspect.body == b"a"
+        assert await two.bodies() == [], "it stays alone"
+        await two.consumer.done([suspect])
+        assert await two.bodies() == ["c"]
+
+    run(main)
+
+
+def test_a_close_gives_everything_back_and_takes_the_marks_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        await (await hand(cluster)).push("a", "b", batch=2)
+        for _ in range(5):
+            one = await hand(cluster)
+            await one.take(2, timeout=5.0)
+            await one.consumer.close()
+        two = await hand(cluster)
+        assert await two.bodies(2) == ["a", "b"]
+        assert await count.peek(await dead_home(two.home), {}, 5) == []
+
+    run(main)
+
+
+def test_counts_and_peek_of_what_others_hold() -> None:
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a", "b", "c", batch=2)
+        (first,) = await one.take()
+        mine = await count.count(one.home, one.consumer.held)
+        theirs = await count.count(two.home, two.consumer.held)
+        assert (mine.available, mine.pending) == (2, 1)
+        assert (theirs.available, theirs.pending) == (1, 2)
+        assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"c"]
+        await one.consumer.release([first])
+        assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"a", b"b", b"c"]
+
+    run(main)
