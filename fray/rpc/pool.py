@@ -117,7 +117,8 @@ class PoolHandle:
         self._idempotent = idempotent
 
     def __getattr__(self, method: str) -> PoolMethod:
-        return PoolMethod(self._pool, _public(method), self._idempotent)
+        name = _public(method)
+        return PoolMethod(self._pool, name, self._idempotent)
 
 
 class PoolMethod:
