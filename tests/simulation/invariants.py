@@ -372,8 +372,8 @@ def _stands_for(w: Watching, drop: Object) -> bool:
 
 def _is_findable(w: Watching, job: JobRecord) -> bool:
     attempts = w.entries.get(job.id, ())
-    if job.attempt in attempts or (job.status == Status.PENDING and attempts):
-        return True
+    if job.attempt in attempts or (attempts and (job.status == Status.PENDING or job.spec.actor)):
+        return True  # an actor's restarts leave the entry that it was claimed by
     if job.status == Status.RUNNING and job.lease is not None:
         restarting = (job.attempt - 1,) if job.spec.actor else ()
         return _has_hands_on(w, job.lease.agent, job, (job.attempt, *restarting))
