@@ -58,3 +58,13 @@ def test_the_actors_bench_calls_over_both_transports() -> None:
     for transport in ("fray_tcp", "fray_unix"):
         assert all(figure > 0 for figure in found["calls"][transport].values())
     assert found["memory_mb"]["server"] > found["memory_mb"]["interpreter"] > 1
+
+
+@pytest.mark.parametrize("side", ["local", "local_threads", "storage"])
+def test_actors_are_created_on_every_kind_of_cluster(side: str, creation: dict[str, Any]) -> None:
+    assert 0 < creation[side]["p50_ms"] <= creation[side]["p95_ms"]
+
+
+@pytest.fixture(scope="module")
+def creation() -> dict[str, Any]:
+    return figures("actor_creation")

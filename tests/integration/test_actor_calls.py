@@ -111,8 +111,10 @@ def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageC
         assert handle.here() == (index, "selves", True)
         assert handle.was_called()
         assert handle.handle() == handle
-    root, namespace = group.handles[0].cluster_in_a_thread()
-    assert (root, namespace) == (cluster.root, cluster.namespace)
+    here = (cluster.root, cluster.namespace)
+    assert group.handles[0].cluster() == here
+    if not cluster_is_threads(cluster):
+        assert tuple(group.handles[1].cluster_in_a_process()) == here
     group.shutdown()
 
 

@@ -89,6 +89,20 @@ def test_a_crashed_actor_is_started_again_and_the_handle_follows(cluster: Storag
     assert worker.pid() != pid
 
 
+def test_a_living_actor_is_called_without_a_word_to_the_storage(cluster: StorageCluster) -> None:
+    before = cluster.requests()
+    counter = create(cluster, actors.Counter)
+    made = cluster.requests() - before
+    assert (made.writes, made.lists) == (3, 0)  # the entry, the record and the bell
+    counter.add()
+    before = cluster.requests()
+    for _ in range(100):
+        counter.add.remote()
+    assert counter.add() == 102
+    spent = cluster.requests() - before
+    assert (spent.writes, spent.lists, spent.reads) == (0, 0, 0)
+
+
 def test_a_call_that_may_have_run_is_not_made_again(cluster: StorageCluster, tmp_path: Path) -> None:
     worker = create(cluster, Worker, tmp_path / "notes", max_concurrency=2)
     worker.pid()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -125,9 +126,15 @@ class Self:
         current_actor().shutdown_event.wait(60)
         return "flushed"
 
-    def cluster_in_a_thread(self) -> tuple[str, str]:
+    def cluster(self) -> tuple[str, str]:
         cluster = current_cluster()
         return cluster.root, cluster.namespace
+
+    def cluster_in_a_process(self) -> list[str]:
+        program = "from fray import current_cluster; c = current_cluster(); print(c.root, c.namespace)"
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.split()
 
 
 class Broken:
