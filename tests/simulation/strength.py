@@ -11,7 +11,7 @@ from tests.simulation.__main__ import in_fixed_order
 from tests.simulation.campaign import run_seed
 from tests.simulation.variants import VARIANTS
 
-LIMIT = 150
+LIMIT = 300
 """Every variant is caught within so many seeds."""
 
 

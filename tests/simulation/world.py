@@ -130,6 +130,7 @@ class World:
                 break
             self._settle(begin)
         calm.check(self)
+        calm.check_held(self)
         if self.scenario.rests:
             self.loop.advance(self.loop.now + calm.REST)
             calm.check_rest(self)
