@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fray.actor.config import idempotent
     from fray.actor.current import CurrentActor, current_actor
     from fray.actor.group import ActorGroup
-    from fray.actor.handle import ActorHandle, ActorMethod
+    from fray.actor.handle import ActorHandle, ActorMethod, method, typed
     from fray.actor.hosting import HostedActor
     from fray.errors import ActorUnavailableError, CallInterrupted
     from fray.rpc.future import ActorFuture
@@ -37,6 +37,8 @@ __all__ = [
     "HostedActor",
     "current_actor",
     "idempotent",
+    "method",
+    "typed",
 ]
 
 __getattr__, __dir__ = exported(
@@ -45,7 +47,7 @@ __getattr__, __dir__ = exported(
         "fray.actor.config": ["idempotent"],
         "fray.actor.current": ["CurrentActor", "current_actor"],
         "fray.actor.group": ["ActorGroup"],
-        "fray.actor.handle": ["ActorHandle", "ActorMethod"],
+        "fray.actor.handle": ["ActorHandle", "ActorMethod", "method", "typed"],
         "fray.actor.hosting": ["HostedActor"],
         "fray.errors": ["ActorUnavailableError", "CallInterrupted"],
         "fray.rpc.future": ["ActorFuture"],

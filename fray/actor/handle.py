@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from fray.actor.address import Address
 from fray.actor.line import Line, line_to
@@ -12,6 +12,8 @@ from fray.cluster.current import current_cluster, open_cluster
 from fray.cluster.here import here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fray.cluster.storage import StorageCluster
     from fray.rpc.future import ActorFuture
 
@@ -93,6 +95,29 @@ class ActorHandle(Generic[T]):
 
     def __repr__(self) -> str:
         return f"ActorHandle({self._address.name!r}, {self._address.actor_id!r})"
+
+
+def typed(handle: ActorHandle[T]) -> T:
+    """The same handle; type checkers take it for an instance of the actor's class.
+
+    `typed(handle).f(x)` then has the type that `f` returns, and `typed(handle).f.remote(x)` that of its future, if the
+    class marks `f` as a `method`.
+    """
+    return cast(T, handle)
+
+
+if TYPE_CHECKING:
+
+    class method(Generic[P, R]):
+        def __init__(self, function: Callable[Concatenate[Any, P], R]) -> None: ...
+
+        def __get__(self, instance: object, owner: type) -> ActorMethod[P, R]: ...
+
+else:
+
+    def method(function):
+        """Tell type checkers that callers have `.remote` and its siblings; while running it changes nothing."""
+        return function
 
 
 def _loaded(kind: type[ActorHandle[Any]], root: str, address: Address) -> ActorHandle[Any]:
