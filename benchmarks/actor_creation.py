@@ -9,11 +9,12 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
-from harness import HERE, Helper, agents, arguments, report, say, scratch, spread
+from harness import agents, arguments, ray, report, scratch, spread
 
 from fray import LocalCluster, ResourceConfig, StorageCluster
 from fray.actor.create import create_actor_group
@@ -45,25 +46,11 @@ def create_and_call(cluster: StorageCluster) -> float:
     return taken
 
 
-@contextlib.contextmanager
-def ray(python: str | None) -> Iterator[Helper | None]:
-    """Ray in its own environment, if there is one."""
-    if python is None:
-        yield None
-        return
-    peer = Helper([python, str(HERE / "peers" / "ray_actor_creation.py")])
-    say(f"Ray {peer.greeting['version']} started in {peer.greeting['start_s']:.1f} s")
-    try:
-        yield peer
-    finally:
-        peer.close()
-
-
 def run(directory: Path, quick: bool, ray_python: str | None) -> None:
     rounds = 2 if quick else 20
     root = directory / "root"
     with contextlib.ExitStack() as stack:
-        peer = stack.enter_context(ray(ray_python))
+        peer = stack.enter_context(ray("ray_actor_creation.py", ray_python))
         stack.enter_context(agents(root))
         storage = stack.enter_context(StorageCluster(str(root)))
         local = stack.enter_context(LocalCluster())
@@ -81,11 +68,13 @@ def run(directory: Path, quick: bool, ray_python: str | None) -> None:
                 seconds = side()
                 if number:  # the first round opens connections and fills caches, on all sides
                     taken[name].append(seconds)
-    figures = {name: spread(seconds) for name, seconds in taken.items()}
+    figures: dict[str, Any] = {name: spread(seconds) for name, seconds in taken.items()}
     median = {name: statistics.median(seconds) for name, seconds in taken.items()}
-    ratios = {f"{name}_ratio": round(median[name] / median["ray"], 3) for name in median if "ray" in median}
-    version = {"ray_version": peer.greeting["version"]} if peer is not None else {}
-    report("actor_creation", {**figures, **ratios, **version, "goals": GOALS})
+    if peer is not None:
+        theirs = median.pop("ray")
+        figures |= {f"{name}_ratio": round(ours / theirs, 3) for name, ours in median.items()}
+        figures["ray_version"] = peer.greeting["version"]
+    report("actor_creation", {**figures, "goals": GOALS})
 
 
 if __name__ == "__main__":

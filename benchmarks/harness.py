@@ -121,3 +121,17 @@ def agents(root: Path, count: int = 1, cores: float = 2) -> Iterator[list[Helper
             return agent
 
         yield [start(number) for number in range(count)]
+
+
+@contextlib.contextmanager
+def ray(side: str, python: str | None) -> Iterator[Helper | None]:
+    """Ray's side of a bench, one of the files in `peers/`, in Ray's own environment; None if there is none."""
+    if python is None:
+        yield None
+        return
+    peer = Helper([python, str(HERE / "peers" / side)])
+    say(f"Ray {peer.greeting['version']} started in {peer.greeting['start_s']:.1f} s")
+    try:
+        yield peer
+    finally:
+        peer.close()

@@ -6,13 +6,11 @@ head and our agent are started once, before the first round.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from harness import HERE, PYTHON, Helper, agents, arguments, report, say, scratch, spread
+from harness import PYTHON, agents, arguments, ray, report, say, scratch, spread
 
 from fray import Entrypoint, JobRequest, StorageCluster
 
@@ -33,26 +31,12 @@ def jobs_per_second(cluster: StorageCluster, count: int) -> float:
     return count / (time.monotonic() - begun)
 
 
-@contextlib.contextmanager
-def ray(python: str | None) -> Iterator[Helper | None]:
-    """Ray in its own environment, if there is one."""
-    if python is None:
-        yield None
-        return
-    peer = Helper([python, str(HERE / "peers" / "ray_jobs.py")])
-    say(f"Ray {peer.greeting['version']} started in {peer.greeting['start_s']:.1f} s")
-    try:
-        yield peer
-    finally:
-        peer.close()
-
-
 def run(directory: Path, quick: bool, ray_python: str | None) -> None:
     rounds, ours_each, theirs_each, many = (1, 3, 1, 10) if quick else (4, 10, 4, 200)
     root = directory / "root"
     ours: list[float] = []
     theirs: list[float] = []
-    with ray(ray_python) as peer, agents(root), StorageCluster(str(root)) as cluster:
+    with ray("ray_jobs.py", ray_python) as peer, agents(root), StorageCluster(str(root)) as cluster:
         submit_and_wait(cluster)
         for number in range(rounds):
             ours += [submit_and_wait(cluster) for _ in range(ours_each)]

@@ -5,14 +5,12 @@ Both have as many workers as the machine has cores, started before the first rou
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from harness import HERE, Helper, agents, arguments, report, say, scratch
+from harness import agents, arguments, ray, report, say, scratch
 
 from fray import ResourceConfig, StorageCluster
 from fray.pool import WorkerPool
@@ -51,20 +49,6 @@ def one_by_one(pool: WorkerPool, count: int) -> list[float]:
     return taken
 
 
-@contextlib.contextmanager
-def ray(python: str | None) -> Iterator[Helper | None]:
-    """Ray in its own environment, if there is one."""
-    if python is None:
-        yield None
-        return
-    peer = Helper([python, str(HERE / "peers" / "ray_tasks.py")])
-    say(f"Ray {peer.greeting['version']} started in {peer.greeting['start_s']:.1f} s")
-    try:
-        yield peer
-    finally:
-        peer.close()
-
-
 def run(directory: Path, quick: bool, python: str | None) -> None:
     rounds, many, few = (1, 200, 50) if quick else (5, 2000, 300)
     direct_rates, queue_rates, ray_rates = [], [], []
@@ -72,7 +56,7 @@ def run(directory: Path, quick: bool, python: str | None) -> None:
     ray_trips: list[float] = []
     small = ResourceConfig(cpu=1)
     with (
-        ray(python) as peer,
+        ray("ray_tasks.py", python) as peer,
         agents(directory / "root", 1, 2 * WORKERS),
         StorageCluster(str(directory / "root")) as cluster,
     ):

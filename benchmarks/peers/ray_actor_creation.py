@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import sys
-import tempfile
 import time
-
-os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
+from collections.abc import Callable
+from typing import Any
 
 import ray
+import ray_side
 
 
 class Counter:
@@ -23,7 +19,7 @@ class Counter:
         return self.count
 
 
-def create_and_call(cls: ray.actor.ActorClass) -> float:
+def create_and_call(cls: Any) -> float:
     """Seconds from the creation to the answer of the first call."""
     begun = time.monotonic()
     actor = cls.remote()
@@ -34,20 +30,9 @@ def create_and_call(cls: ray.actor.ActorClass) -> float:
     return taken
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # Ray prints to stdout
-    os.dup2(2, 1)
-    directory = tempfile.mkdtemp(prefix="ray-")
-    begun = time.monotonic()
-    ray.init(include_dashboard=False, _temp_dir=directory, log_to_driver=False)
+def creator(head: Any) -> Callable[[str], float]:
     cls = ray.remote(num_cpus=0)(Counter)
-    print(json.dumps({"version": ray.__version__, "start_s": time.monotonic() - begun}), file=answers, flush=True)
-    try:
-        for _ in sys.stdin:
-            print(json.dumps(create_and_call(cls)), file=answers, flush=True)
-    finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+    return lambda line: create_and_call(cls)
 
 
-main()
+ray_side.serve(creator)

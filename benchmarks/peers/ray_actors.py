@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterable
 from typing import Any
 
-os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
-
 import ray
+import ray_side
 from calls import AsyncSubject, Side, Subject
 
 
@@ -33,18 +30,12 @@ class Handle:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # Ray prints to stdout
-    os.dup2(2, 1)
-    directory = tempfile.mkdtemp(prefix="ray-")
+    answers = ray_side.answers()
     here = {"env_vars": {"PYTHONPATH": os.path.dirname(os.path.abspath(__file__))}}
-    ray.init(include_dashboard=False, _temp_dir=directory, log_to_driver=False, runtime_env=here, logging_level="ERROR")
-    try:
+    with ray_side.running(runtime_env=here, logging_level="ERROR"):
         side = Side(Handle(Subject, 1), Handle(Subject, 100), Handle(AsyncSubject, 100), "--quick" in sys.argv)
         print(json.dumps({"version": ray.__version__}), file=answers, flush=True)
         side.serve(answers)
-    finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 main()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import sys
-import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
-
-import ray
+import ray_side
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 POLL = 0.005
@@ -29,20 +25,8 @@ def submit_and_wait(client: JobSubmissionClient, entrypoint: str) -> float:
     return taken
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # Ray prints to stdout
-    os.dup2(2, 1)
-    directory = tempfile.mkdtemp(prefix="ray-")
-    begun = time.monotonic()
-    head = ray.init(include_dashboard=True, dashboard_port=0, _temp_dir=directory, log_to_driver=False)
-    client = JobSubmissionClient(f"http://{head.dashboard_url}")
-    print(json.dumps({"version": ray.__version__, "start_s": time.monotonic() - begun}), file=answers, flush=True)
-    try:
-        for line in sys.stdin:
-            print(json.dumps(submit_and_wait(client, line.strip())), file=answers, flush=True)
-    finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+def submitter(head: Any) -> Callable[[str], float]:
+    return partial(submit_and_wait, JobSubmissionClient(f"http://{head.dashboard_url}"))
 
 
-main()
+ray_side.serve(submitter, include_dashboard=True, dashboard_port=0)

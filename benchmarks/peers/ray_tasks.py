@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import sys
-import tempfile
 import time
-
-os.environ["RAY_AUTH_MODE"] = "disabled"  # or it leaves a token in the home directory
+from collections.abc import Callable
+from typing import Any
 
 import ray
+import ray_side
 
 
 @ray.remote
@@ -37,21 +33,14 @@ def one_by_one(count: int) -> list[float]:
     return taken
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # Ray prints to stdout
-    os.dup2(2, 1)
-    directory = tempfile.mkdtemp(prefix="ray-")
-    begun = time.monotonic()
-    ray.init(include_dashboard=False, _temp_dir=directory, log_to_driver=False)
+def answer(line: str) -> float | list[float]:
+    one, _, many = line.rpartition(" ")
+    return one_by_one(int(many)) if one else together(int(many))
+
+
+def warm(head: Any) -> Callable[[str], Any]:
     together(100)
-    print(json.dumps({"version": ray.__version__, "start_s": time.monotonic() - begun}), file=answers, flush=True)
-    try:
-        for line in sys.stdin:
-            one, _, many = line.strip().rpartition(" ")
-            print(json.dumps(one_by_one(int(many)) if one else together(int(many))), file=answers, flush=True)
-    finally:
-        ray.shutdown()
-        shutil.rmtree(directory, ignore_errors=True)
+    return answer
 
 
-main()
+ray_side.serve(warm)
