@@ -113,7 +113,7 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._adjust()
-        threading.Thread(target=self._calm_down, name="fray-pool-size", daemon=True).start()
+        threading.Thread(target=self._keep_size, name="fray-pool-size", daemon=True).start()
 
     @property
     def name(self) -> str:
@@ -209,7 +209,7 @@ class WorkerPool:
         return futures
 
     def _adjust(self) -> None:
-        """As many workers as the tasks need; too many are left to `_calm_down`."""
+        """As many workers as the tasks need; too many are left to `_keep_size`."""
         if self._transport.wanted >= self._limits.most:
             return
         with self._lock:
@@ -217,9 +217,10 @@ class WorkerPool:
             if missing > 0:
                 self._transport.grow(missing)
 
-    def _calm_down(self) -> None:
-        """End workers that have had too little to do for a while."""
+    def _keep_size(self) -> None:
+        """Replace workers whose jobs have ended, and end those that had too little to do for a while."""
         while not self._ended.wait(_CALM):
+            self._adjust()
             with self._lock:
                 spare = self._transport.wanted - self._limits.wanted(self._transport.unfinished)
                 if spare > 0:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fray.pool.dispatch import Dispatcher, Done, Gone, PoolClosed, TaskKillsWorkers
 from fray.pool import tasks
+from fray.pool.dispatch import Dispatcher, Done, Gone, PoolClosed, TaskKillsWorkers
 from fray.pool.tasks import Task, function_of
 
 
