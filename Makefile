@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -55,7 +55,7 @@ $(BENCH)/.actors: $(BENCH)/.ready
 	$(BENCH)/bin/pip install --quiet distributed numpy
 	touch $@
 
-bench: bench-jobs bench-drain bench-startup bench-actor-creation bench-actors
+bench: bench-jobs bench-drain bench-startup bench-queues bench-actor-creation bench-actors
 
 bench-jobs: $(VENV)/.demo $(BENCH)/.ready
 	@$(BIN)/python benchmarks/jobs.py --ray $(BENCH)/bin/python
@@ -104,6 +104,14 @@ zephyr: $(ZEPHYR)/old/.ready $(ZEPHYR)/new/.ready
 
 bench-zephyr: $(ZEPHYR)/new/.ready $(ZEPHYR)/published/.ready
 	@$(ZEPHYR)/new/bin/python benchmarks/pipelines.py --peer $(ZEPHYR)/published/bin/python
+
+$(BENCH)-queues/.ready: | $(VENV)/bin/python
+	PYTHONPATH=.build/virtualenv $(PYTHON) -m virtualenv --quiet $(BENCH)-queues
+	$(BENCH)-queues/bin/pip install --quiet huey persist-queue
+	touch $@
+
+bench-queues: $(VENV)/.dev $(BENCH)-queues/.ready
+	@$(BIN)/python -m benchmarks.queues --peers $(BENCH)-queues/bin/python
 
 # Simulated clusters under every fault, 20 minutes on two cores; docs/simulation.md says what it shows.
 simulate: $(VENV)/.dev

@@ -1,0 +1,165 @@
+"""Queues: items a second beside others on local files, what a pop costs as the backlog grows, dollars on a bucket.
+
+One producer, then one consumer that acknowledges what it takes; the peers do the same in the same folder, in turns with
+ours. FRAY_BENCH_FOLDER says where: a folder in memory shows the work, one on a disk the syncs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import HERE, Helper, arguments, report, say
+from benchmarks.peers.queues import MESSAGE
+from fray.queue import FileQueue
+from fray_coordinator import sync
+from fray_coordinator.store.metering import GCS, Usage
+from tests.support import servers
+
+PEERS = ("huey-sqlite", "huey-sqlite-synced", "huey-file", "persist-queue-sqlite", "persist-queue-file", "naive")
+SQS_MILLION = 0.40
+"""Dollars for a million requests, standard queue, list price; a message needs three: send, receive, delete."""
+
+
+def batched(folder: Path, items: int) -> dict[str, float]:
+    """Segments of 250, taken and acknowledged a segment at a time."""
+    with FileQueue[Any](folder) as queue:
+        begun = time.perf_counter()
+        queue.push_many([MESSAGE] * items, batch=250)
+        produced = time.perf_counter()
+        while leases := queue.pop_many(250):
+            queue.done(leases)
+        return rates(items, produced - begun, time.perf_counter() - produced)
+
+
+def alone(folder: Path, items: int) -> dict[str, float]:
+    """Each item pushed, taken and acknowledged by itself."""
+    with FileQueue[Any](folder) as queue:
+        queue.size()
+        begun = time.perf_counter()
+        for _ in range(items):
+            queue.push(MESSAGE)
+        produced = time.perf_counter()
+        for lease in queue:
+            queue.done(lease)
+        return rates(items, produced - begun, time.perf_counter() - produced)
+
+
+def rates(items: int, produce: float, consume: float) -> dict[str, float]:
+    return {"produce_per_second": round(items / produce), "consume_per_second": round(items / consume)}
+
+
+def pop_cost(folder: Path, backlog: int, batch: int, pops: int) -> float:
+    """Microseconds of one pop and its acknowledgement, with so many items before it; the mean of many."""
+    with FileQueue[Any](folder) as queue:
+        queue.push_many([MESSAGE] * backlog, batch=batch)
+        queue.done(queue.pop_many(batch))
+        begun = time.perf_counter()
+        for _ in range(pops // batch):
+            queue.done(queue.pop_many(batch))
+        return round((time.perf_counter() - begun) / pops * 1e6, 1)
+
+
+def dollars(items: int) -> dict[str, float]:
+    """Of a million items on GCS, at list price, from the requests counted on an emulator of it."""
+    figures = {"sqs_alone": 3 * SQS_MILLION, "sqs_batched_by_10": 0.3 * SQS_MILLION}
+    with servers.gcs_emulator() as server:
+        os.environ.update(server.environment)
+        for name, batch in (("alone", 1), ("segments_of_250", 250)):
+            with FileQueue[int](f"{server.root}/{name}") as queue:
+                before = usage(queue)
+                queue.push_many(range(items), batch=batch)
+                while leases := queue.pop_many(batch):
+                    queue.done(leases)
+                spent = usage(queue) - before
+            figures[f"gcs_{name}"] = round(spent.cost(GCS) / items * 1e6, 3)
+            figures[f"requests_per_item_{name}"] = round((spent.class_a + spent.class_b) / items, 3)
+    return figures
+
+
+def usage(queue: FileQueue[Any]) -> Usage:
+    async def read() -> Usage:
+        engine: Any = await queue._engine.get()
+        counted: Usage = engine.home.core.store.usage.snapshot()
+        return counted
+
+    return sync.run(read())
+
+
+class Bench:
+    """Fresh folders, and the peers in their own environment if there is one."""
+
+    def __init__(self, folder: Path, python: str | None) -> None:
+        self._folder = folder
+        self._number = 0
+        self._peers = Helper([python, str(HERE / "peers" / "queues.py")]) if python else None
+
+    def fresh(self) -> Path:
+        self._number += 1
+        folder = self._folder / str(self._number)
+        folder.mkdir()
+        return folder
+
+    def peer(self, name: str, count: int, consume: int) -> tuple[float, float]:
+        assert self._peers is not None
+        wanted = {"peer": name, "folder": str(self.fresh()), "count": count, "consume": consume}
+        produced, consumed = self._peers.ask(json.dumps(wanted))
+        return produced, consumed
+
+    def item_by_item(self, items: int, rounds: int) -> dict[str, Any]:
+        ours = [alone(self.fresh(), items)]
+        theirs: dict[str, list[dict[str, float]]] = {name: [] for name in PEERS if self._peers}
+        for number in range(rounds):
+            ours.append(alone(self.fresh(), items))
+            for name in theirs:
+                theirs[name].append(rates(items, *self.peer(name, items, items)))
+            say(f"round {number + 1}: {ours[-1]}, { ({name: told[-1] for name, told in theirs.items()}) }")
+        return {"fray": median(ours[1:]), **{name: median(told) for name, told in theirs.items()}}
+
+    def close(self) -> None:
+        if self._peers is not None:
+            self._peers.close()
+
+
+def median(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
+def run(bench: Bench, quick: bool) -> None:
+    rounds = 1 if quick else 3
+    large = median([batched(bench.fresh(), 2_000 if quick else 50_000) for _ in range(rounds)])
+    say(f"batched: {large}")
+    single = bench.item_by_item(50 if quick else 2_000, rounds)
+    sizes = (1_000, 5_000) if quick else (1_000, 1_000_000)
+    costs = [pop_cost(bench.fresh(), size, 250, 750) for size in sizes]
+    say(f"a pop with {sizes} items: {costs} us")
+    singles = (200, 400) if quick else (1_000, 50_000)
+    alone_costs = [pop_cost(bench.fresh(), size, 1, 100 if quick else 500) for size in singles]
+    say(f"a pop alone with {singles} items: {alone_costs} us")
+    figures: dict[str, Any] = {
+        "batched": large,
+        "goal_batched": {"produce_per_second": 50_000, "consume_per_second": 20_000},
+        "item_by_item": single,
+        "pop_us_by_backlog": dict(zip(map(str, sizes), costs, strict=True)),
+        "pop_ratio": round(costs[1] / costs[0], 2),
+        "pop_alone_us_by_backlog": dict(zip(map(str, singles), alone_costs, strict=True)),
+        "pop_alone_ratio": round(alone_costs[1] / alone_costs[0], 2),
+        "goal_ratio": 1.3,
+        "dollars_per_million": dollars(100 if quick else 1_000),
+    }
+    report("queues", figures)
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "queues"
+    options = arguments(__doc__, peers=["peers"])
+    with tempfile.TemporaryDirectory(prefix="fray-bench-", dir=os.environ.get("FRAY_BENCH_FOLDER")) as place:
+        with contextlib.closing(Bench(Path(place), options.peers)) as bench:
+            run(bench, options.quick)
