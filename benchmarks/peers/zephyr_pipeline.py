@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import sys
@@ -64,6 +65,7 @@ def main() -> None:
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    logging.disable(logging.INFO)  # the other side's workers do not say so much either
     print(json.dumps({"fray": sys.modules["fray"].__file__}), file=answers, flush=True)
     for line in sys.stdin:
         kind, source, output, shards = json.loads(line)

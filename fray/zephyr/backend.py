@@ -69,6 +69,7 @@ class FrayBackend:
         Raises:
             Exception: what a shard's own code raised.
             ShardGivenUp: a shard killed every worker that ran it.
+            JobFailed: no worker comes up; its message says why.
             InvalidInput: the earlier execution of that name had other shards.
         """
         namespace = task_environ().get("FRAY_NAMESPACE") or DEFAULT_NAMESPACE
@@ -142,6 +143,7 @@ class _Driver:
                 self._check_letters()
             if self._look():
                 pace.changed()
+                self._workers.progressed()
             self._raise_failure(name)
             self._cluster.run(lambda core: pace.rest())
         self._progress.advance(name, count)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from processes import processes, wait_for
 from release import Dataset
 
 from fray.cluster import LocalCluster, StorageCluster
+from fray.errors import JobFailed
 from fray.types import Entrypoint, JobRequest
-from fray.zephyr import Backend, FrayBackend, ShardGivenUp
+from fray.zephyr import Backend, FrayBackend, ShardGivenUp, workers
 from tests.support.agents import agents, on_cluster
 
 # The workers cannot import the tests.
@@ -175,6 +179,35 @@ def test_a_shard_that_kills_its_workers_is_given_up(backend: FrayBackend) -> Non
     with pytest.raises(ShardGivenUp, match="shard 0 of stage 0"):
         backend.execute(Dataset.from_list([1]).map(kill), name="deadly")
     assert backend.execute(Dataset.from_list([1]).map(lambda item: item), name="deadly") == [1]
+
+
+def test_workers_that_never_come_up_are_not_started_for_ever(
+    backend: FrayBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(run: object) -> None:
+        raise ModuleNotFoundError("No module named 'zephyr'")
+
+    dataset = Dataset.from_list([1]).map(lambda item: item)
+    monkeypatch.setattr(workers, "work", work)
+    with pytest.raises(JobFailed, match="No module named 'zephyr'"):
+        backend.execute(dataset, name="broken")
+    monkeypatch.undo()
+    assert backend.execute(dataset, name="broken") == [1]
+
+
+def test_a_person_at_a_terminal_sees_how_far_each_stage_is(cluster: StorageCluster, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", DRIVER, cluster.root, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TERM": "xterm", "COLUMNS": "100"}
+    driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    with suppress(OSError):  # the other end is closed
+        while part := os.read(ours, 65536):
+            said += part
+    assert driver.wait(100) == 0
+    assert re.search(rb"goes-on 0 Map .*6/6", said)
 
 
 def test_outside_of_a_cluster_threads_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
