@@ -97,7 +97,7 @@ class Journal:
             elif outcome.kind == "error":
                 self._errors.setdefault(stage, {})[int(shard)] = outcome.data
             else:
-                self.results.setdefault(stage, {})[int(shard)] = pickle.loads(outcome.data)
+                self.results.setdefault(stage, {}).setdefault(int(shard), pickle.loads(outcome.data))
         return bool(fresh)
 
     def left_of(self, stage: str, count: int) -> list[int]:
