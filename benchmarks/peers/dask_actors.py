@@ -1,4 +1,4 @@
-"""Dask's side of the actors bench: a scheduler and a worker, each a process."""
+"""Dask's side of the actors bench: a scheduler and a worker, each a process. It does not keep the order of calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))
     with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         with distributed.Client(cluster) as client:
-            side = Side(Handle(client, Subject), None, None, "--quick" in sys.argv)
+            side = Side(Handle(client, Subject), None, None, "--quick" in sys.argv, ordered=False)
             print(json.dumps({"version": distributed.__version__}), file=answers, flush=True)
             side.serve(answers)
 

@@ -131,12 +131,13 @@ class Record:
 
 
 class _Client:
-    __slots__ = ("left", "lowest", "records")
+    __slots__ = ("left", "lowest", "records", "turn")
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self.lowest = 0
         self.left = math.inf  # when its connection ended
+        self.turn = threading.Lock()
 
 
 class Table:
@@ -147,6 +148,13 @@ class Table:
         self._clients: dict[str, _Client] = {}
         self._bytes = 0
         self._bound = bound
+
+    def turn(self, client: str) -> threading.Lock:
+        """Held from admitting calls until each has its place with its actor: two connections of one client, the broken
+        one and the next, must not overtake one another.
+        """
+        with self._lock:
+            return self._client(client).turn
 
     def admit(self, client: str, lowest: int, requests: list[Request], caller: Caller) -> list[Record]:
         """Enter calls; those that were not known before are returned and must be run.

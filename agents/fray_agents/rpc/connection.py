@@ -11,6 +11,7 @@ that takes longer than a moment, `Relief` puts another thread in its place, so t
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -50,18 +51,21 @@ class Relief:
     """Looks, while calls run in reading threads, whether one runs for too long."""
 
     def __init__(self) -> None:
-        self._busy: dict[Connection, float] = {}
+        self._busy: dict[Connection, tuple[int, float]] = {}
+        self._numbers = itertools.count(1)
         self._awake = threading.Event()
         self._started = False
 
-    def begin(self, connection: Connection) -> None:
-        """A call begins in the reading thread of `connection`."""
-        self._busy[connection] = time.monotonic()
+    def begin(self, connection: Connection) -> int:
+        """A call begins in the reading thread of `connection`; its number."""
+        number = next(self._numbers)
+        self._busy[connection] = number, time.monotonic()
         if not self._awake.is_set():
             self._awake.set()
             if not self._started:
                 self._started = True
                 threading.Thread(target=self._watch, name="fray-relief", daemon=True).start()
+        return number
 
     def end(self, connection: Connection) -> None:
         """It has ended."""
@@ -72,11 +76,11 @@ class Relief:
         while self._awake.wait():
             time.sleep(MOMENT)
             now = time.monotonic()
-            for connection, since in list(self._busy.items()):
+            for connection, (number, since) in list(self._busy.items()):
                 idle_since = now
                 if now - since >= MOMENT:
                     self._busy.pop(connection, None)
-                    connection.relieve()
+                    connection.relieve(number)
             if now - idle_since > 1.0:
                 self._awake.clear()
                 if self._busy:  # it began while we were about to sleep
@@ -101,20 +105,22 @@ class Connection:
         self._held = 0  # requests without response
         self._due = 0  # calls without reply
         self._sending = False
-        self._flusher = False
+        self._alone = 0  # which lone call the reading thread runs; 0: none
         self._client = ""
         self._reader: threading.Thread | None = None
         self.open = True
 
     def start(self) -> None:
         """Begin to read."""
-        with self._state:
-            self._reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
-            self._reader.start()
+        self._reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
+        self._reader.start()
 
-    def relieve(self) -> None:
-        """The reading thread is busy with a call: let another one read."""
-        self.start()
+    def relieve(self, number: int) -> None:
+        """The reading thread runs that lone call for too long: another one reads from now on."""
+        with self._state:
+            if self._alone == number:
+                self._alone = 0
+                self.start()
 
     def close(self) -> None:
         """End it; replies that are ready are not sent."""
@@ -164,26 +170,30 @@ class Connection:
             stream = self._serving.table.stream(call)
             if stream is not None:
                 stream.grant(limit)
-        new = self._serving.table.admit(calls.client, calls.lowest, calls.requests, self)
-        if calls.alone and len(new) == 1:
-            self._run_alone(new[0])
-        else:
-            self._submit(new)
-        if self._held > 1 or self._ready:
-            self._flush()
+        with self._serving.table.turn(calls.client):
+            new = self._serving.table.admit(calls.client, calls.lowest, calls.requests, self)
+            lone = self._reserve(new) if calls.alone else None
+            if lone is None:
+                self._submit(new)
+        if lone is not None:
+            self._run_alone(lone, new[0])
+        self._flush()
 
-    def _run_alone(self, record: Record) -> None:
-        actor = self._serving.actor(record.request.actor_id)
-        if actor is None:
-            self._refuse(record)
-            return
-        self._relief.begin(self)
+    def _reserve(self, records: list[Record]) -> Actor | None:
+        """The actor that may run the only call at once, in this thread."""
+        actor = self._serving.actor(records[0].request.actor_id) if len(records) == 1 else None
+        return actor if actor is not None and actor.reserve() else None
+
+    def _run_alone(self, actor: Actor, record: Record) -> None:
+        number = self._relief.begin(self)
+        with self._state:
+            self._alone = number
         try:
-            ran = actor.run_now(record)
+            actor.run_reserved(record)
         finally:
             self._relief.end(self)
-        if not ran:
-            actor.submit([record])
+            with self._state:
+                self._alone = 0 if self._alone == number else self._alone
 
     def _submit(self, records: list[Record]) -> None:
         for actor_id, group in groupby(records, key=lambda record: record.request.actor_id):
@@ -200,7 +210,8 @@ class Connection:
     def _flush(self) -> None:
         """Answer what can be answered; a large response by a thread that may wait for its receiver."""
         while (batch := self._next_batch()) is not None:
-            if sum(reply.size for reply in batch) > LARGE // 2:
+            reading = threading.current_thread() is self._reader  # may wait: its client reads, it waits for this
+            if not reading and sum(reply.size for reply in batch) > LARGE // 2:
                 threading.Thread(target=self._send_and_flush, args=(batch,), name="fray-flush", daemon=True).start()
                 return
             self._send(batch)

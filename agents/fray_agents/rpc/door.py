@@ -79,7 +79,9 @@ class Door:
         """Accept no more; whoever waits is sent away."""
         self._closing = True
         self._call.send(b"-")
-        if self._thread.ident is not None:
+        if self._thread.ident is None:
+            self._close_all()
+        else:
             self._thread.join()
 
     def abandon(self) -> None:
@@ -113,6 +115,7 @@ class Door:
             sock, _ = listener.accept()
         except OSError:  # it is gone again, or descriptors are short
             self._drop_oldest()
+            time.sleep(0.01)
             return
         if len(self._guests) >= WAITING:
             self._drop_oldest()
@@ -140,6 +143,9 @@ class Door:
         except (BadMessage, OSError) as error:
             if not _would_block(error):
                 self._drop(guest)
+        except Exception:
+            _log.exception("a caller is sent away")
+            self._drop(guest)
 
     def _answer(self, guest: _Guest, message: Message) -> None:
         if guest.greeting.session is None:
@@ -200,8 +206,8 @@ class Door:
         guest.sock.close()
 
     def _forget(self, guest: _Guest) -> None:
-        self._selector.unregister(guest.sock)
-        del self._guests[guest.sock.fileno()]
+        if self._guests.pop(guest.sock.fileno(), None) is not None:
+            self._selector.unregister(guest.sock)
 
     def _close_all(self) -> None:
         for guest in list(self._guests.values()):

@@ -69,15 +69,18 @@ class Actor:
         for record in records:
             self._refuse(record)
 
-    def run_now(self, record: Record) -> bool:
-        """Run it in this thread if it may begin at once; else it is for `submit`."""
+    def reserve(self) -> bool:
+        """Whether a call may begin at once; if so, its place is taken, and `run_reserved` must follow."""
         with self._state:
             if self._closed or self._queue or self._running >= self._limit:
                 return False
             self._running += 1
+            return True
+
+    def run_reserved(self, record: Record) -> None:
+        """Run the call in this thread."""
         if self._run(record):
             self._ended()
-        return True
 
     def close(self) -> None:
         """Calls that did not begin are refused; those that run go on."""

@@ -111,6 +111,8 @@ class LocalChannel(Channel):
         for record in records:
             if actor is None:
                 self._server.table.complete(record, Reply(request.id, Kind.NO_SUCH_ACTOR, Packed(b"")))
-            elif not (wait and actor.run_now(record)):
+            elif wait and actor.reserve():
+                actor.run_reserved(record)
+            else:
                 actor.submit(records)
         return pending

@@ -15,7 +15,7 @@ Ended = Callable[[Any, BaseException | None], None]
 
 
 class Loop:
-    """Runs coroutines until the process ends."""
+    """Runs coroutines until `close`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,6 +25,10 @@ class Loop:
     def start(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
         """Run it; `ended` is called in the loop's thread."""
         self._loop.call_soon_threadsafe(self._begin, coroutine, ended)
+
+    def close(self) -> None:
+        """What has not ended yet does not go on."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def drain(self, items: AsyncIterator[Any]) -> Iterator[Any]:
         """The items of an asynchronous generator, for a thread that is not the loop's."""

@@ -78,7 +78,7 @@ class Call(Pending):
         self._unpacked = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[Call], object]] = []
+        self._callbacks: deque[Callable[[Call], object]] = deque()
 
     def done(self) -> bool:
         """Whether the outcome has come."""
@@ -152,8 +152,12 @@ class Call(Pending):
         self._reply = None
 
     def _run_callbacks(self) -> None:
-        while self._callbacks:
-            function = self._callbacks.pop(0)
+        """Each once, though two threads may be here."""
+        while True:
+            try:
+                function = self._callbacks.popleft()
+            except IndexError:
+                return
             try:
                 function(self)
             except Exception:

@@ -86,15 +86,19 @@ class RemoteChannel(Channel):
     def _send(self, alone: bool = False) -> None:
         """Send what may leave now, unless another thread does."""
         while (ready := self._take(alone)) is not None:
+            alone = False
             link, calls, pendings = ready
             try:
                 link.send(calls_parts(calls))
             except OSError:  # whoever reads sees it too, and connects again
-                for pending in pendings:
-                    pending.sent = False
+                _take_back(pendings)
                 link.close()
-            with self._lock:
-                self._sending = False
+            except BaseException:  # interrupted within a message
+                link.close()
+                raise
+            finally:
+                with self._lock:
+                    self._sending = False
 
     def _take(self, alone: bool) -> tuple[Link, Calls, list[Pending]] | None:
         with self._lock:
@@ -293,3 +297,9 @@ class RemoteChannel(Channel):
         self.__init__(self.target, self._keyring, client, None, self._on_end)  # type: ignore[misc]  # as new
         for pending in calls.values():
             pending.fail(ConnectionLost("the call was made before a fork; its reply goes to the parent"))
+
+
+def _take_back(pendings: list[Pending]) -> None:
+    """They were not sent completely, so they cannot have started."""
+    for pending in pendings:
+        pending.sent = False

@@ -115,6 +115,8 @@ class Server:
         for connection in connections:
             connection.drained(max(deadline - time.monotonic(), 0.1))
             connection.close()
+        if self._loop is not None:
+            self._loop.close()
 
     def abandon(self) -> None:
         """In the child of a fork: let go of the sockets, or callers would not see when the server itself dies."""

@@ -1,0 +1,134 @@
+"""Where the time of a small call goes: each step by itself, and a bare echo between two processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from fray_agents.rpc import CallId, RpcKey
+from fray_agents.rpc.calls import Kind, Reply, Request, Table
+from fray_agents.rpc.engine import Actor
+from fray_agents.rpc.framing import Framing
+from fray_agents.rpc.link import Link
+from fray_agents.rpc.serial import pack, unpack
+from fray_agents.rpc.server import public_methods
+from fray_agents.rpc.session import Seals, Session
+from fray_agents.rpc.table import Calls, calls_parts, read_calls, read_replies, replies_parts
+
+CLIENT = "0123456789abcdef.1"
+
+
+class _Echo:
+    def echo(self, value: object) -> object:
+        return value
+
+
+class _Nobody:
+    open = True
+
+    def reply(self, reply: Reply) -> None:
+        """Dropped."""
+
+
+def steps_us(count: int) -> dict[str, float]:
+    """Each step, alone in one thread, the mean of `count`."""
+
+    def each(step: Callable[[], object]) -> float:
+        step()
+        begun = time.perf_counter()
+        for _ in range(count):
+            step()
+        return round((time.perf_counter() - begun) / count * 1e6, 2)
+
+    packed = pack(((1,), {}))
+    request = Request(CallId(CLIENT, 1), "plain", "echo", packed)
+    calls = calls_parts(Calls(CLIENT, 1, True, [request], []))
+    replies = replies_parts(CLIENT, [Reply(request.id, Kind.VALUE, packed)])
+    return {
+        "pickle the arguments": each(lambda: pack(((1,), {}))),
+        "unpickle them": each(lambda: unpack(packed)),
+        "table of calls, written": each(lambda: calls_parts(Calls(CLIENT, 1, True, [request], []))),
+        "table of calls, read": each(lambda: read_calls(calls)),
+        "table of replies, written": each(lambda: replies_parts(CLIENT, [Reply(request.id, Kind.VALUE, packed)])),
+        "table of replies, read": each(lambda: read_replies(CLIENT, replies)),
+        "seal of a message": each(_sealer(bytes(len(calls[0])))),
+        "httptools, a message": each(_parser(bytes(len(calls[0])))),
+        "send and receive a sealed message": each(_exchange(calls)),
+        "admit, run, keep the outcome": each(_run(request)),
+        "bare echo between two processes": _echo_us(count // 10),
+    }
+
+
+def _sealer(body: bytes) -> Callable[[], object]:
+    seals = Seals(bytes(32))
+    return lambda: seals.next(body)
+
+
+def _parser(body: bytes) -> Callable[[], object]:
+    framing = Framing(requests=True, max_body=10_000)
+    message = b"POST /calls HTTP/1.1\r\nhost: actor\r\ncontent-length: %d\r\nfray-seal: %b\r\n\r\n%b"
+    whole = message % (len(body), b"0" * 32, body)
+
+    def parse() -> None:
+        framing.feed(whole)
+        framing.next()
+
+    return parse
+
+
+def _exchange(parts: list[bytes | bytearray | memoryview]) -> Callable[[], object]:
+    ours, theirs = socket.socketpair()
+    one, two = (Session.derive(RpcKey("bench", bytes(32)), b"1", b"2", b"3") for _ in range(2))
+    client = Link(ours, requests=False, incoming=one.to_client, outgoing=one.to_server)
+    server = Link(theirs, requests=True, incoming=two.to_server, outgoing=two.to_client)
+
+    def exchange() -> None:
+        client.send(parts)
+        server.receive()
+
+    return exchange
+
+
+def _run(request: Request) -> Callable[[], object]:
+    table, caller, sequence = Table(), _Nobody(), [0]
+
+    def no_loop() -> None:
+        raise AssertionError
+
+    actor = Actor(public_methods(_Echo()), 1, table, None, no_loop)  # type: ignore[arg-type]
+
+    def run() -> None:
+        sequence[0] += 1
+        call = request._replace(id=CallId(CLIENT, sequence[0]))
+        (record,) = table.admit(CLIENT, sequence[0], [call], caller)
+        actor.reserve()
+        actor.run_reserved(record)
+
+    return run
+
+
+def _echo_us(count: int) -> float:
+    """The least that a round trip costs: a hundred bytes to a process on another core and back."""
+    cores = sorted(os.sched_getaffinity(0))
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        os.sched_setaffinity(0, cores[-1:])
+        while data := theirs.recv(1000):
+            theirs.sendall(data)
+        os._exit(0)
+    theirs.close()
+    os.sched_setaffinity(0, cores[:1])
+    times = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        ours.sendall(bytes(100))
+        ours.recv(1000)
+        times.append(time.perf_counter() - begun)
+    ours.close()
+    os.waitpid(pid, 0)
+    os.sched_setaffinity(0, cores)
+    return round(sorted(times)[count // 2] * 1e6, 1)
