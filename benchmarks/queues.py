@@ -136,12 +136,12 @@ def run(bench: Bench, quick: bool) -> None:
     rounds = 1 if quick else 3
     large = median([batched(bench.fresh(), 2_000 if quick else 50_000) for _ in range(rounds)])
     say(f"batched: {large}")
-    single = bench.item_by_item(50 if quick else 2_000, rounds)
+    single = bench.item_by_item(20 if quick else 2_000, rounds)
     sizes = (1_000, 5_000) if quick else (1_000, 1_000_000)
     costs = [pop_cost(bench.fresh(), size, 250, 750) for size in sizes]
     say(f"a pop with {sizes} items: {costs} us")
-    singles = (200, 400) if quick else (1_000, 50_000)
-    alone_costs = [pop_cost(bench.fresh(), size, 1, 100 if quick else 500) for size in singles]
+    singles = (20, 40) if quick else (1_000, 20_000)
+    alone_costs = [pop_cost(bench.fresh(), size, 1, 10 if quick else 500) for size in singles]
     say(f"a pop alone with {singles} items: {alone_costs} us")
     figures: dict[str, Any] = {
         "batched": large,
