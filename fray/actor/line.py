@@ -23,15 +23,13 @@ from fray.actor.address import Address, find
 from fray.actor.config import may_repeat
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.rpc.endpoint import target_of
-from fray.rpc.future import GONE, ActorFuture, Lane, is_lost
+from fray.rpc.future import GONE, ActorFuture, Lane, NotSent, is_lost
 from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import CallId, Channel, ConnectionLost, connect
 from fray_agents.rpc.calls import NEW, packed_call
 from fray_coordinator.protocol.naming import Rank, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fray.cluster.storage import StorageCluster
     from fray_agents.rpc import Call
     from fray_agents.rpc.calls import Request
@@ -63,25 +61,6 @@ class Errand:
         self.request = request
         self.way = way
         self.repeated = 0
-
-
-class NotSent:
-    """Stands for a call that is not on its way: `error` says what it waits for."""
-
-    def __init__(self, error: ConnectionError) -> None:
-        self._error = error
-
-    def result(self, timeout: float | None = None) -> Any:
-        raise self._error
-
-    def done(self) -> bool:
-        return True
-
-    def exception(self) -> ConnectionError:
-        return self._error
-
-    def add_done_callback(self, function: Callable[[Any], object]) -> None:
-        function(self)
 
 
 _NOT_UP = ConnectionLost("the actor is not up yet", started=False)

@@ -73,6 +73,25 @@ class Sent(Protocol):
     def add_done_callback(self, function: Callable[[Any], object]) -> None: ...
 
 
+class NotSent:
+    """Stands for a call that is not on its way: `error` says what it waits for."""
+
+    def __init__(self, error: ConnectionError) -> None:
+        self._error = error
+
+    def result(self, timeout: float | None = None) -> Any:
+        raise self._error
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> ConnectionError:
+        return self._error
+
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+        function(self)
+
+
 class ActorFuture(Generic[T]):
     """What a call will have returned; asking cancels nothing, and may be repeated.
 
@@ -87,7 +106,7 @@ class ActorFuture(Generic[T]):
 
     def __init__(self, call: Sent, again: Callable[[ConnectionError, float], Call], lane: Lane) -> None:
         self._call: Sent = call
-        self._again = again
+        self._again: Callable[[ConnectionError, float], Call] | None = again
         self._lane = lane
         self._moved: Future[None] | None = None
         call.add_done_callback(self._settled)
@@ -134,6 +153,8 @@ class ActorFuture(Generic[T]):
         error = call.exception()
         if is_lost(error):
             self._lost(call, error)
+        else:
+            self._again = None  # it keeps the call's arguments
 
     def _lost(self, call: Sent, error: ConnectionError) -> Future[None] | None:
         """What ends when `call`, which was lost, was sent again; None if it was already."""
@@ -148,6 +169,7 @@ class ActorFuture(Generic[T]):
         return moved
 
     def _send(self, error: ConnectionError, since: float, moved: Future[None]) -> None:
+        assert self._again is not None, "only what was lost is sent again"
         try:
             call = self._again(error, since)
         except BaseException as failure:

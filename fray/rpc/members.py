@@ -80,6 +80,13 @@ class Members:
         known = self._known or self._awaited(deadline)
         return known[next(self._turn) % len(known)]
 
+    def at_hand(self) -> ActorEndpoint | None:
+        """The next one in turn; None if the name has to be looked up for that."""
+        known = self._known
+        if not known or (self._due is not None and time.monotonic() >= self._due):
+            return None
+        return known[next(self._turn) % len(known)]
+
     def fail(self, endpoint: ActorEndpoint) -> None:
         """Drop one that could not be called."""
         with self._lock:

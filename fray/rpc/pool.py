@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from fray.errors import CallInterrupted
 from fray.rpc.endpoint import ActorEndpoint, ActorId
-from fray.rpc.future import GONE, ActorFuture, Lane, is_lost
+from fray.rpc.future import GONE, ActorFuture, Lane, NotSent, is_lost
 from fray.rpc.members import Members
 from fray_agents.rpc import Call
+from fray_agents.rpc.calls import NEW, Request, packed_call
 from fray_agents.rpc.errors import ConnectionLost
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class PoolMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and wait for what it returns."""
         pool, method = self._pool, self._method
+        if not pool._lane.idle:
+            return self.remote(*args, **kwargs).result()
 
         def send(endpoint: ActorEndpoint) -> Any:
             return pool._resolver.connect(endpoint).call(endpoint.name, method, args, kwargs)
@@ -145,9 +148,19 @@ class PoolMethod:
         return pool._deliver(send, self._idempotent, time.monotonic())
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorFuture[Any]:
-        """Call it and do not wait for the outcome; for an actor, if there is none, as long as the call itself would."""
-        delivery = _Delivery(self._pool, self._method, args, kwargs, self._idempotent)
-        return ActorFuture(delivery.send(time.monotonic()), delivery.again, self._pool._lane)
+        """Call it without waiting, neither for the outcome nor, if there is none, for an actor."""
+        pool = self._pool
+        endpoint = pool._members.at_hand() if pool._lane.idle else None
+        waits: ConnectionError = _NONE_AT_HAND
+        if endpoint is not None:
+            try:
+                call = pool._resolver.connect(endpoint).start(pool._name, self._method, args, kwargs)
+            except GONE as error:
+                waits = error
+            else:
+                return ActorFuture(call, _Errand(pool, call.request, endpoint, self._idempotent).run, pool._lane)
+        request = packed_call(pool._name, self._method, args, kwargs)
+        return ActorFuture(NotSent(waits), _Errand(pool, request, endpoint, self._idempotent).run, pool._lane)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """What a generator yields, as it comes; it waits when it is ahead of who iterates. Called at the first step."""
@@ -171,31 +184,30 @@ class PoolMethod:
 _END: Any = object()
 
 
-class _Delivery:
-    """One call on its way to some actor of a pool."""
+_NONE_AT_HAND = ConnectionLost("no actor is known yet", started=False)
 
-    __slots__ = ("_args", "_endpoint", "_idempotent", "_kwargs", "_method", "_pool")
+
+class _Errand:
+    """A call to be made at some actor of a pool, after it could not be made at `endpoint`."""
+
+    __slots__ = ("_endpoint", "_idempotent", "_pool", "_request")
 
     def __init__(
-        self, pool: ActorPool[Any], method: str, args: tuple[Any, ...], kwargs: dict[str, Any], idempotent: bool
+        self, pool: ActorPool[Any], request: Request, endpoint: ActorEndpoint | None, idempotent: bool
     ) -> None:
         self._pool = pool
-        self._method = method
-        self._args = args
-        self._kwargs = kwargs
-        self._idempotent = idempotent
-        self._endpoint: ActorEndpoint
-
-    def send(self, since: float) -> Call:
-        return self._pool._deliver(self._start, self._idempotent, since)
-
-    def again(self, error: ConnectionError, since: float) -> Call:
-        self._pool._movable(error, self._endpoint, self._idempotent)
-        return self.send(since)
-
-    def _start(self, endpoint: ActorEndpoint) -> Call:
+        self._request = request._replace(id=NEW)
         self._endpoint = endpoint
-        return self._pool._resolver.connect(endpoint).start(endpoint.name, self._method, self._args, self._kwargs)
+        self._idempotent = idempotent
+
+    def run(self, error: ConnectionError, since: float) -> Call:
+        if self._endpoint is not None:
+            self._pool._movable(error, self._endpoint, self._idempotent)
+        return self._pool._deliver(self._send, self._idempotent, since)
+
+    def _send(self, endpoint: ActorEndpoint) -> Call:
+        self._endpoint = endpoint
+        return self._pool._resolver.connect(endpoint).resend(self._request)
 
 
 class BroadcastHandle(Generic[T]):

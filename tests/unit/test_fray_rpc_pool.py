@@ -15,7 +15,9 @@ from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc import ActorEndpoint, ActorId, ActorPool, Resolver, members
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Target
+from fray_agents.rpc.calls import Request, packed_call
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
+from fray_agents.rpc.serial import unpack
 
 Answer = Callable[..., Any]
 
@@ -23,7 +25,8 @@ Answer = Callable[..., Any]
 class FakeCall:
     """A call that ends when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self._ended = threading.Event()
         self._outcome: tuple[Any, BaseException | None] = (None, None)
         self._callbacks: list[Callable[[FakeCall], None]] = []
@@ -60,12 +63,20 @@ class FakeChannel:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.started: list[FakeCall] = []
+        self.reached = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
 
     def call(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.answer(method, *args, **kwargs)
 
     def start(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeCall:
-        call = FakeCall()
+        return self.resend(packed_call(actor_id, method, args, kwargs))
+
+    def resend(self, request: Request) -> FakeCall:
+        self.reached.set()
+        assert self.gate.wait(20), "somebody overtakes"
+        call = FakeCall(request)
         self.started.append(call)
         return call
 
@@ -119,6 +130,13 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def first_call(resolver: FakeResolver) -> FakeCall:
+    """The first call that was started at server a, once it was."""
+    started = resolver.channels["a"].started
+    until(lambda: bool(started))
+    return started[0]
+
+
 def test_calls_go_round_and_the_name_is_looked_up_once() -> None:
     resolver = FakeResolver(a=answers("a"), b=answers("b"), c=answers("c"))
     pool = resolver.lookup("x")
@@ -158,7 +176,7 @@ def test_what_the_method_itself_raised_is_no_loss() -> None:
     with pytest.raises(ConnectionLost):
         pool.f()
     future = pool.f.remote()
-    resolver.channels["a"].started[0].end(error=raised())
+    first_call(resolver).end(error=raised())
     with pytest.raises(ConnectionLost):
         future.result()
     assert future.done()
@@ -237,6 +255,7 @@ def test_a_lost_future_is_sent_again_though_nobody_waits_and_in_order() -> None:
     resolver.listed = ["a"]
     pool = resolver.lookup("x")
     futures = [pool.f.remote(number) for number in range(20)]
+    until(lambda: len(resolver.channels["a"].started) == 20)
     resolver.listed = ["b"]
     for call in resolver.channels["a"].started:
         call.end(error=unstarted())
@@ -248,10 +267,31 @@ def test_a_lost_future_is_sent_again_though_nobody_waits_and_in_order() -> None:
     assert [future.result() for future in futures] == list(range(20))
 
 
+def test_futures_do_not_wait_for_an_actor_and_keep_their_order_when_one_comes() -> None:
+    resolver = FakeResolver(a=answers(None))
+    resolver.listed = []
+    resolver.patience = 60.0
+    pool = resolver.lookup("x")
+    futures = [pool.f.remote(number) for number in range(20)]
+    assert not any(future.done() or future.exception() for future in futures)
+    with pytest.raises(TimeoutError):
+        futures[0].result(timeout=0.01)
+    resolver.channels["a"].gate.clear()
+    resolver.listed = ["a"]
+    resolver.channels["a"].reached.wait()
+    futures += [pool.f.remote(number) for number in range(20, 40)]
+    resolver.channels["a"].gate.set()
+    until(lambda: len(resolver.channels["a"].started) == 40)
+    assert [unpack(call.request.packed)[0] for call in resolver.channels["a"].started] == [(n,) for n in range(40)]
+    for call in resolver.channels["a"].started:
+        call.end("done")
+    assert {future.result() for future in futures} == {"done"}
+
+
 def test_a_lost_future_that_may_have_run_raises_every_time_it_is_asked() -> None:
     resolver = FakeResolver(a=answers(None))
     future = resolver.lookup("x").f.remote()
-    resolver.channels["a"].started[0].end(error=maybe_started())
+    first_call(resolver).end(error=maybe_started())
     for _ in range(2):
         with pytest.raises(CallInterrupted):
             future.result()
@@ -264,15 +304,16 @@ def test_a_future_cancels_nothing_when_the_time_is_over() -> None:
     future = resolver.lookup("x").f.remote()
     with pytest.raises(TimeoutError):
         future.result(timeout=0.01)
-    resolver.channels["a"].started[0].end(5)
+    first_call(resolver).end(5)
     assert future.result() == 5
 
 
 def test_the_time_is_over_too_while_a_lost_call_looks_for_an_actor() -> None:
     resolver = FakeResolver(a=answers(None))
     future = resolver.lookup("x").f.remote()
+    first_call(resolver)
     resolver.listed = []
-    resolver.channels["a"].started[0].end(error=unstarted())
+    first_call(resolver).end(error=unstarted())
     with pytest.raises(TimeoutError):
         future.result(timeout=0.01)
     with pytest.raises(ActorNotFoundError):
