@@ -128,6 +128,8 @@ class ActorTask(HostTask):
                 state.append(request.call)
                 if log is not None:
                     await self._save(log, state)
+                else:
+                    await asyncio.sleep(self.world.takes())
             self.world.send(_answer, request.answer, server.record)
 
     async def _save(self, log: CheckpointLog, state: list[CallId]) -> None:

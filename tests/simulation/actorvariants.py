@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fray_agents.agent import Agent
 from fray_agents.carrier import Carrier
-from fray_coordinator import checkpoints, endings, index
+from fray_coordinator import checkpoints
 from fray_coordinator.checkpoints import CheckpointLog
 from fray_coordinator.endpoints import Outlived
 from fray_coordinator.protocol import checkpoint, finish, naming
@@ -175,20 +175,6 @@ def stopped_actors_are_restarted() -> list[Swap]:
         return real(job, attempt, agent, ending, *more)
 
     return everywhere(real, ends)
-
-
-@variant
-def entries_go_at_restarts() -> list[Swap]:
-    """The attempt has ended, so its entry is deleted."""
-    real = endings.end_attempt
-
-    async def end_attempt(core: Any, held: Any, agent: str, ending: Any, entry: Any) -> Any:
-        after = await real(core, held, agent, ending, entry)
-        if entry is not None and after is not None and after.record.status == "running":
-            await index.leave(core, entry)
-        return after
-
-    return everywhere(real, end_attempt)
 
 
 @variant

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NAMES = DURABLE + FORGETFUL
 LINES = 3
-PATIENCE = 8.0
+PATIENCE = 20.0
 """Seconds that a caller waits for a reply before it asks again."""
 
 
