@@ -116,6 +116,7 @@ bench-queues: $(VENV)/.dev $(BENCH)-queues/.ready
 # Simulated clusters under every fault, 20 minutes on two cores; docs/simulation.md says what it shows.
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation --seconds 1200 --processes 2
+	$(BIN)/python -m tests.simulation.queues --seeds 5000
 
 # Which invariant catches which deliberately broken variant of the code, and after how many seeds.
 simulate-variants: $(VENV)/.dev

@@ -304,3 +304,14 @@ def test_the_storage_may_be_taken_away_and_come_back(tmp_path: Path) -> None:
         asyncio.run(backend.put("a/c", b"", ABSENT))
     (tmp_path / "away").rename(tmp_path / "root")
     asyncio.run(backend.put("a/c", b"", ABSENT))
+
+
+def test_a_listing_removes_folders_that_have_been_empty_for_long(store: Store, tmp_path: Path) -> None:
+    for key in ("queue/1/a", "queue/2/b"):
+        applied(store, key, b"x")
+        asyncio.run(store.delete(key))
+    os.utime(tmp_path / "queue/1", (0, 0))
+    assert asyncio.run(store.list("queue/")) == []
+    assert sorted(path.name for path in (tmp_path / "queue").iterdir()) == ["2"]
+    applied(store, "queue/1/a", b"x")
+    assert [row.key for row in asyncio.run(store.list("queue/"))] == ["queue/1/a"]

@@ -21,6 +21,8 @@ from fray_layouts.names import Secrets
 
 ABANDONED = 24 * 3600.0
 """Seconds after which a temporary file belongs to a process that was killed."""
+EMPTY = 600.0
+"""Seconds after which nobody will put anything into an empty folder, as a rule."""
 NOT_A_KEY = re.compile("[\r\n\ud800-\udfff]")
 """In names of files dropped by hand: what no key can contain (surrogates stand for bytes that are not UTF-8)."""
 
@@ -107,7 +109,10 @@ class Files:
                 yield Listed(key, current.version, current.updated)
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
-        for key in self._entries(folder):
+        entries = self._entries(folder)
+        if folder and not entries:
+            self._sweep(folder)
+        for key in entries:
             if not key.startswith(prefix):
                 continue
             if not key.endswith("/"):
@@ -115,6 +120,12 @@ class Files:
                     yield key
             elif key > after or after.startswith(key):
                 yield from self._walk(key, prefix, after)
+
+    def _sweep(self, folder: str) -> None:
+        """Remove a folder that has been empty for a while; who creates in it right now is told to try again."""
+        with suppress(OSError):
+            if time.time() - os.stat(self._path(folder)).st_mtime > EMPTY:
+                os.rmdir(self._path(folder))
 
     def _entries(self, folder: str) -> list[str]:
         """What a folder holds, as keys. Folders end in a slash, which puts them where their contents sort."""
