@@ -1,4 +1,4 @@
-"""Actors as their callers see them: the same on threads, on a private cluster's processes and through storage."""
+"""Actors as their callers see them: the same on the threads of a private cluster and through storage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
 
 
-@pytest.fixture(scope="module", params=["threads", "processes", "storage"])
+@pytest.fixture(scope="module", params=["threads", "storage"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
     with actors.cluster_of_kind(request.param, tmp_path_factory.mktemp("cluster")) as opened:
         yield opened
@@ -243,3 +243,11 @@ def test_wrong_requests_are_refused_before_anything_is_created(cluster: StorageC
     with pytest.raises(ValueError, match="cannot be pickled"):
         create(cluster, actors.Counter, os.scandir())
     assert len(cluster.list_jobs()) == before
+
+
+def test_a_private_cluster_runs_actors_in_processes_of_their_own() -> None:
+    with LocalCluster() as cluster:
+        group = create_actor_group(cluster, actors.Self, name="processes", count=2, resources=SMALL)
+        pids = {handle.pid() for handle in group.wait_ready()}
+        assert len(pids | {os.getpid()}) == 3
+        assert tuple(group.handles[0].cluster_in_a_process()) == (cluster.root, cluster.namespace)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fray.actor.create import create_actor
 from fray.cluster import StorageCluster
 from fray.types import ResourceConfig
 from tests.support import actors
-from tests.support.agents import AgentProcess, is_alive
+from tests.support.agents import AgentProcess
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -75,9 +75,13 @@ def create(cluster: StorageCluster, cls: type, *args: Any, **config: Any) -> Any
 
 
 def kill(pid: int) -> None:
-    """What is sent to the process from now on does not begin."""
     os.kill(pid, signal.SIGKILL)
-    actors.wait_until(lambda: not is_alive(pid))
+    wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """What is sent to the process after this does not begin: its parent has reaped it, so its sockets are closed."""
+    actors.wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_crashed_actor_is_started_again_and_the_handle_follows(cluster: StorageCluster, tmp_path: Path) -> None:
@@ -216,14 +220,17 @@ def checkpoints(cluster: StorageCluster, handle: Any) -> int:
     return cluster.run(lambda core: _numbers(core, job, handle._address.name))[-1]
 
 
-def test_an_actor_of_a_host_that_died_comes_back_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [AgentProcess.kill, AgentProcess.end], ids=["killed", "told to leave"])
+def test_an_actor_of_a_host_that_is_gone_comes_back_elsewhere(
+    tmp_path: Path, end: Callable[[AgentProcess], object]
+) -> None:
     with actors.storage(tmp_path, count=1) as (cluster, (first,)):
         worker = create(cluster, Worker, tmp_path / "notes")
         pid = worker.pid()
         second = AgentProcess(cluster.root, tmp_path / "work", cores=4)
         try:
-            first.kill()
-            actors.wait_until(lambda: not is_alive(pid))
+            end(first)
+            wait_for_end(pid)
             assert worker.add.remote().result(60) == 1
             assert worker.pid() != pid
         finally:

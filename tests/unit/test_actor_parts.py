@@ -14,15 +14,18 @@ from fray.actor.address import Address, find
 from fray.actor.config import checked, may_repeat, told
 from fray.actor.current import CurrentActor
 from fray.actor.durable import restore
+from fray.actor.line import Line, NotSent, Way
 from fray.cluster import StorageCluster
 from fray.cluster.here import Here
 from fray.errors import InvalidInput
-from fray_agents.rpc import CallId
+from fray_agents.rpc import Call, CallId, ConnectionLost
+from fray_agents.rpc.calls import Request
 from fray_coordinator.core import Core
 from fray_coordinator.errors import Fenced
 from fray_layouts.names import Endpoint, Jobs
 from fray_layouts.records import EndpointRecord, Exit, JobRecord, Lease
 from fray_layouts.spec import parse_spec
+from tests.support.actors import wait_until
 
 
 @pytest.fixture
@@ -143,6 +146,52 @@ def test_an_actor_of_one_attempt_ends_with_it(cluster: StorageCluster) -> None:
 
     with pytest.raises(ActorUnavailableError, match="attempt 1 of the job"):
         cluster.run(act)
+
+
+# --- order
+
+
+class FakeChannel:
+    """Notes what is sent, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def start(self, actor: str, method: str, *arguments: object) -> Any:
+        self.sent.append(f"direct {method}")
+        return NotSent(ConnectionLost("this test has no server", started=False))
+
+    def call(self, actor: str, method: str, *arguments: object) -> Any:
+        self.sent.append(f"direct {method}")
+
+    def resend(self, request: Request) -> Call:
+        self.sent.append(request.method)
+        return Call(self, request)
+
+    def wait(self, pending: object, deadline: float | None) -> None:
+        threading.Event().wait()
+
+    def watch(self) -> None: ...
+
+    def grant(self, call: CallId, limit: int) -> None: ...
+
+
+def test_no_call_overtakes_those_that_wait(cluster: StorageCluster) -> None:
+    line, channel, release = Line(cluster, ADDRESS), FakeChannel(), threading.Event()
+    endpoint = EndpointRecord(namespace="space", name="actor", actor_id="a", nonce="n", address="127.0.0.1:1")
+    line._way = Way(channel, endpoint)  # type: ignore[arg-type]
+    line._lane.put(release.wait)
+    line.start("first", (), {})
+    caller = threading.Thread(target=line.call, args=("second", (), {}), daemon=True)
+    caller.start()
+    line._lane.put(lambda: None)
+    assert channel.sent == []
+    release.set()
+    wait_until(lambda: len(channel.sent) == 2)
+    assert channel.sent == ["first", "second"]
+    wait_until(lambda: line._lane.idle)
+    line.call("third", (), {})
+    assert channel.sent[2:] == ["direct third"]
 
 
 # --- journals
