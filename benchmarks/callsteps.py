@@ -103,8 +103,8 @@ def _run(request: Request) -> Callable[[], object]:
         sequence[0] += 1
         call = request._replace(id=CallId(CLIENT, sequence[0]))
         (record,) = table.admit(CLIENT, sequence[0], [call], caller)
-        actor.reserve()
-        actor.run_reserved(record)
+        actor.reserve(1)
+        actor.run_reserved([record])
 
     return run
 

@@ -28,7 +28,7 @@ from fray_agents.rpc.link import Link
 from fray_agents.rpc.serial import Packed
 from fray_agents.rpc.table import Calls, read_calls, replies_parts
 
-MOMENT = 0.005
+MOMENT = 0.002
 """Seconds that a call may keep its connection's reading thread."""
 
 BATCH = 512
@@ -105,7 +105,7 @@ class Connection:
         self._held = 0  # requests without response
         self._due = 0  # calls without reply
         self._sending = False
-        self._alone = 0  # which lone call the reading thread runs; 0: none
+        self._here = 0  # which calls the reading thread runs itself; 0: none
         self._client = ""
         self._reader: threading.Thread | None = None
         self.open = True
@@ -116,10 +116,10 @@ class Connection:
         self._reader.start()
 
     def relieve(self, number: int) -> None:
-        """The reading thread runs that lone call for too long: another one reads from now on."""
+        """The reading thread runs these calls for too long: another one reads from now on."""
         with self._state:
-            if self._alone == number:
-                self._alone = 0
+            if self._here == number:
+                self._here = 0
                 self.start()
 
     def close(self) -> None:
@@ -172,28 +172,38 @@ class Connection:
                 stream.grant(limit)
         with self._serving.table.turn(calls.client):
             new = self._serving.table.admit(calls.client, calls.lowest, calls.requests, self)
-            lone = self._reserve(new) if calls.alone else None
-            if lone is None:
+            actor = self._reserve(new, calls.alone)
+            if actor is None:
                 self._submit(new)
-        if lone is not None:
-            self._run_alone(lone, new[0])
+        if actor is not None:
+            self._run_here(actor, new)
         self._flush()
 
-    def _reserve(self, records: list[Record]) -> Actor | None:
-        """The actor that may run the only call at once, in this thread."""
-        actor = self._serving.actor(records[0].request.actor_id) if len(records) == 1 else None
-        return actor if actor is not None and actor.reserve() else None
+    def _reserve(self, records: list[Record], alone: bool) -> Actor | None:
+        """The actor whose calls these are, if this thread may run them at once.
 
-    def _run_alone(self, actor: Actor, record: Record) -> None:
+        Calls that may run together must not wait for one another here, and a stream waits for its consumer.
+        """
+        if not records or records[0].request.limit:
+            return None
+        actor_id = records[0].request.actor_id
+        actor = self._serving.actor(actor_id)
+        if actor is None or not (alone or actor.one_at_a_time):
+            return None
+        if any(record.request.actor_id != actor_id or record.request.limit for record in records):
+            return None
+        return actor if actor.reserve(len(records)) else None
+
+    def _run_here(self, actor: Actor, records: list[Record]) -> None:
         number = self._relief.begin(self)
         with self._state:
-            self._alone = number
+            self._here = number
         try:
-            actor.run_reserved(record)
+            actor.run_reserved(records)
         finally:
             self._relief.end(self)
             with self._state:
-                self._alone = 0 if self._alone == number else self._alone
+                self._here = 0 if self._here == number else self._here
 
     def _submit(self, records: list[Record]) -> None:
         for actor_id, group in groupby(records, key=lambda record: record.request.actor_id):

@@ -45,6 +45,7 @@ class Actor:
     def __init__(
         self, methods: Methods, limit: int, table: Table, journal: Journal | None, loop: Callable[[], Loop]
     ) -> None:
+        self.one_at_a_time = limit == 1
         self._methods = methods
         self._limit = limit
         self._table = table
@@ -69,18 +70,34 @@ class Actor:
         for record in records:
             self._refuse(record)
 
-    def reserve(self) -> bool:
-        """Whether a call may begin at once; if so, its place is taken, and `run_reserved` must follow."""
+    def reserve(self, count: int) -> bool:
+        """Whether so many calls may run in one thread, from now on; if so, `run_reserved` must follow."""
         with self._state:
-            if self._closed or self._queue or self._running >= self._limit:
+            if self._closed or self._queue or self._running >= self._limit or (count > 1 and self._limit > 1):
                 return False
             self._running += 1
             return True
 
-    def run_reserved(self, record: Record) -> None:
-        """Run the call in this thread."""
-        if self._run(record):
-            self._ended()
+    def run_reserved(self, records: Sequence[Record]) -> None:
+        """Run the calls in this thread, one after the other."""
+        for number, record in enumerate(records, 1):
+            if not self._run(record):
+                self._put_back(records[number:])
+                return
+            if self._closed:
+                self._put_back(records[number:])
+                break
+        self._ended()
+
+    def _put_back(self, records: Sequence[Record]) -> None:
+        """To the head of the queue."""
+        with self._state:
+            if not self._closed:
+                self._queue.extendleft(reversed(records))
+                self._wake()
+                return
+        for record in records:
+            self._refuse(record)
 
     def close(self) -> None:
         """Calls that did not begin are refused; those that run go on."""

@@ -111,8 +111,8 @@ class LocalChannel(Channel):
         for record in records:
             if actor is None:
                 self._server.table.complete(record, Reply(request.id, Kind.NO_SUCH_ACTOR, Packed(b"")))
-            elif wait and actor.reserve():
-                actor.run_reserved(record)
+            elif wait and actor.reserve(1):
+                actor.run_reserved(records)
             else:
                 actor.submit(records)
         return pending

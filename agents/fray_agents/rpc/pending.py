@@ -73,7 +73,10 @@ class Call(Pending):
     __slots__ = ("_callbacks", "_error", "_reply", "_unpacked", "_value")
 
     def __init__(self, channel: Waiting, request: Request) -> None:
-        super().__init__(channel, request)
+        self._channel = channel  # spelt out: this is most of what making a call costs
+        self.request = request
+        self.sent = self.ready = False
+        self.event = None
         self._reply: Reply | None = None
         self._unpacked = False
         self._value: Any = None

@@ -27,6 +27,7 @@ from fray_agents.rpc.table import Calls, calls_parts, read_replies
 OUT = 2
 BATCH = 512
 BATCH_BYTES = 2**20
+GLANCE = 64  # calls made in a row after which their maker looks for replies
 ATTENTION = 0.001  # seconds that the pump leaves to somebody who comes to wait
 RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt to connect again
 
@@ -56,6 +57,7 @@ class RemoteChannel(Channel):
         self._out = 0  # requests without response
         self._sending = False
         self._reading = False
+        self._unwatched = 0  # calls for which nobody waited at once
         self._watched = False  # the pump has been told
         self._pump: threading.Event | None = None
 
@@ -67,7 +69,7 @@ class RemoteChannel(Channel):
 
     def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
         if not self._calls:
-            self._settle()
+            self._glance()
         with self._lock:
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
@@ -80,6 +82,9 @@ class RemoteChannel(Channel):
             self._queue.append(pending)
         self._send(alone)
         if not wait:
+            self._unwatched += 1
+            if self._unwatched % GLANCE == 0:
+                self._glance()
             self.watch()
         return pending
 
@@ -168,7 +173,10 @@ class RemoteChannel(Channel):
     def _run_pump(self, wanted: threading.Event) -> None:
         while wanted.wait() and not self.closed:
             wanted.clear()
-            time.sleep(ATTENTION)
+            seen = -1
+            while seen != self._unwatched:  # who makes calls as fast as it can looks for replies itself
+                seen = self._unwatched
+                time.sleep(ATTENTION)
             with self._lock:
                 self._watched = False
                 if self._reading or not self._calls:
@@ -198,11 +206,11 @@ class RemoteChannel(Channel):
             self._reading = False
         self.watch()
 
-    def _settle(self) -> None:
-        """Before the first call after a pause: take what came meanwhile; perhaps the news that the server is gone."""
+    def _glance(self) -> None:
+        """Take what has come, if nobody else does; perhaps the news that the server is gone."""
         with self._lock:
             link = self._link
-            if link is None or self._reading or self._calls:
+            if link is None or self._reading:
                 return
             self._reading = True
         try:
