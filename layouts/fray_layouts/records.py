@@ -50,6 +50,7 @@ class Settings(Record, kw_only=True):
         requeue_backoff: wait before the second attempt; doubles up to `requeue_backoff_max`.
         host_killer_limit: attempts in a row that ended with their agent's death that count as one failure.
         start_failure_limit: failed starts in a row after which an agent stops claiming.
+        encrypt: calls of actors between hosts are encrypted, not only authenticated.
     """
 
     layout: int = LAYOUT_VERSION
@@ -68,6 +69,7 @@ class Settings(Record, kw_only=True):
     requeue_backoff_max: float = 60.0
     host_killer_limit: int = 3
     start_failure_limit: int = 3
+    encrypt: bool = False
 
 
 class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):

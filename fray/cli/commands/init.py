@@ -19,8 +19,11 @@ _CHOICES = {f.name: type(f.default) for f in msgspec.structs.fields(Settings) if
 
 def _options(function: Any) -> Any:
     for name, kind in reversed(_CHOICES.items()):
-        unit = "N" if kind is int else "SECONDS"
-        function = click.option(f"--{name.replace('_', '-')}", type=kind, metavar=unit)(function)
+        option = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            function = click.option(option, is_flag=True, default=None)(function)
+        else:
+            function = click.option(option, type=kind, metavar="N" if kind is int else "SECONDS")(function)
     return function
 
 
@@ -56,8 +59,8 @@ async def _create(root: str, wanted: dict[str, Any]) -> Settings:
 
 def checked(settings: Settings) -> Settings:
     """The same settings; raises InvalidInput for the first that cannot work."""
-    for name in _CHOICES:
-        if (value := getattr(settings, name)) <= 0:
+    for name, kind in _CHOICES.items():
+        if kind is not bool and (value := getattr(settings, name)) <= 0:
             raise InvalidInput(name, value, "give a number above 0")
     if settings.pass_interval > 2 * settings.beat_interval:
         raise InvalidInput("pass_interval", settings.pass_interval, "give at most twice beat_interval")
