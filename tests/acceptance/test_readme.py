@@ -15,7 +15,7 @@ BLOCKS = [block for block in re.findall(r"```python\n(.*?)```", README.read_text
 PRINTED = ["[1, 2]\n", "easy\nhard\n", "".join(f"{number}\n" for number in range(10)) + "[1, 2, 3]\n"]
 
 
-@pytest.mark.parametrize(("block", "printed"), zip(BLOCKS, PRINTED, strict=True), ids=["jobs", "actors", "queues"])
+@pytest.mark.parametrize(("block", "printed"), [*zip(BLOCKS, PRINTED, strict=True)], ids=["jobs", "actors", "queues"])
 def test_the_example_prints_what_it_should(block: str, printed: str, tmp_path: Path) -> None:
     for name in ("hosts", "passwd"):
         (tmp_path / name).write_text("line\n" * (1 if name == "hosts" else 2))
