@@ -6,6 +6,8 @@ All are asked for one actor of a class that travels by value, on a cluster that 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import statistics
 import sys
 import time
@@ -17,6 +19,7 @@ import cloudpickle
 from harness import agents, arguments, ray, report, scratch, spread
 
 from fray import LocalCluster, ResourceConfig, StorageCluster
+from fray.actor import idempotent
 from fray.actor.create import create_actor_group
 
 
@@ -28,9 +31,13 @@ class Counter:
         self.count += 1
         return self.count
 
+    @idempotent
+    def pid(self) -> int:
+        return os.getpid()
+
 
 NOTHING = ResourceConfig(cpu=0, ram=0, disk=0)
-GOALS = {"local_ratio": 0.1, "storage_ratio": 0.3}
+GOALS = {"local_ratio": 0.1, "storage_ratio": 0.3, "answer_after_crash_s": 2.0}
 
 
 def create_and_call(cluster: StorageCluster) -> float:
@@ -43,6 +50,20 @@ def create_and_call(cluster: StorageCluster) -> float:
     group.shutdown()
     for job in group.jobs:
         job.wait(raise_on_failure=False)
+    return taken
+
+
+def answer_after_crash(cluster: StorageCluster) -> float:
+    """Seconds from the kill of an actor's process to an answer of the next one."""
+    group = create_actor_group(cluster, Counter, name="counter", count=1, resources=NOTHING)
+    (handle,) = group.handles
+    pid = handle.pid()
+    begun = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    while handle.pid() == pid:  # the kernel may let it answer once more
+        pass
+    taken = time.monotonic() - begun
+    group.shutdown()
     return taken
 
 
@@ -68,12 +89,14 @@ def run(directory: Path, quick: bool, ray_python: str | None) -> None:
                 seconds = side()
                 if number:  # the first round opens connections and fills caches, on all sides
                     taken[name].append(seconds)
+        crashes = [answer_after_crash(storage) for _ in range(rounds)]
     figures: dict[str, Any] = {name: spread(seconds) for name, seconds in taken.items()}
     median = {name: statistics.median(seconds) for name, seconds in taken.items()}
     if peer is not None:
         theirs = median.pop("ray")
         figures |= {f"{name}_ratio": round(ours / theirs, 3) for name, ours in median.items()}
         figures["ray_version"] = peer.greeting["version"]
+    figures["answer_after_crash"] = spread(crashes)
     report("actor_creation", {**figures, "goals": GOALS})
 
 
