@@ -28,6 +28,7 @@ from fray_layouts.spec import check_name
 
 T = TypeVar("T")
 _gate = Gate()
+os.register_at_fork(after_in_child=_gate.forget)
 
 
 class FileQueue(Queue[T]):

@@ -38,6 +38,8 @@ def decode(data: bytes, kind: type[T]) -> Decoded[T]:
 
 def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:
     """JSON of `record`, with the unknown fields of `raw` kept."""
+    if not raw:
+        return msgspec.json.encode(record)
     return msgspec.json.encode(_overlay(record, raw))
 
 

@@ -26,3 +26,8 @@ class Gate:
     def leave(self) -> None:
         self.out -= 1
         self.alone = False
+
+    def forget(self) -> None:
+        """This is another process now, in whose hands nothing is."""
+        self.out = 0
+        self.alone = False

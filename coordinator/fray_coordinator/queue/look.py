@@ -205,8 +205,8 @@ class Finder:
     def _rung(self) -> None:
         """Something came, or came back."""
         self._ended = False
-        for watched in self._watched.values():
-            watched.due = 0.0
+        for segment in sorted(self._watched)[:READS]:
+            self._watched[segment].due = 0.0
 
     async def _page(self) -> bool:
         core, names = self._home.core, self._home.names
