@@ -7,12 +7,15 @@ waits at a time, from the first callable on; a task gets it only if it would hav
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fray_agents.environment import inherited
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import CALL, Task, TaskSpec, start_runner
+
+log = logging.getLogger("fray")
 
 SETTLE = 0.3
 """Seconds that a task which was just started has the host's cores to itself before the next spare is made."""
@@ -64,22 +67,25 @@ class Spares:
 
     def _take(self, at_start: Mapping[str, str], lock_fd: int | None) -> asyncio.subprocess.Process | None:
         spare = self._spare
-        if spare is None or spare.runner.returncode is not None:
-            return None
-        if (spare.at_start, spare.lock_fd) != (at_start, lock_fd):
+        fits = spare is not None and (spare.at_start, spare.lock_fd) == (at_start, lock_fd)
+        if spare is None or not fits or spare.runner.returncode is not None:
             self._drop()
             return None
         self._spare = None
         return spare.runner
 
     def _make(self, at_start: Mapping[str, str], lock_fd: int | None) -> None:
-        if self._spare is None:
+        if self._spare is None and (self._making is None or self._making.done()):
             self._making = asyncio.create_task(self._start(at_start, lock_fd))
-        self._later(IDLE, self._drop)
 
     async def _start(self, at_start: Mapping[str, str], lock_fd: int | None) -> None:
-        runner = await start_runner(lock_fd, self._command, {**inherited(), **at_start})
+        try:
+            runner = await start_runner(lock_fd, self._command, {**inherited(), **at_start})
+        except OSError as error:  # the host has no room for one: callables start without
+            log.warning("no spare process: %s", error)
+            return
         self._spare = _Spare(runner, at_start, lock_fd)
+        self._later(IDLE, self._drop)
 
     def _drop(self) -> _Spare | None:
         spare, self._spare = self._spare, None

@@ -100,13 +100,19 @@ def test_a_callable_that_needs_another_interpreter_gets_one_of_its_own(tmp_path:
     with_spares(act, "colorsys")
 
 
-def test_a_spare_that_died_is_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["spare", "runner"])
+def test_a_spare_that_died_is_no_harm_and_is_replaced(tmp_path: Path, victim: str) -> None:
     async def act(spares: Spares) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
-        process = child(await ready(spares))
-        os.kill(process, signal.SIGKILL)
+        runner = await ready(spares)
+        process = child(runner)
+        os.kill(process if victim == "spare" else runner, signal.SIGKILL)
         await until(lambda: not alive(process), "its death")
+        dead = spares._spare
+        assert dead is not None
+        await until(lambda: victim == "spare" or dead.runner.returncode is not None, "the news of it")
         assert result(await run(spares, spec(tmp_path / "b", call=tell)))[0] != process
+        assert await ready(spares) != runner
 
     with_spares(act)
 
