@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,6 +31,9 @@ from fray_coordinator.store.api import ABSENT
 from fray_layouts.names import Queues
 
 DEFAULT_NAMESPACE = "default"
+THREADS = 32
+"""That read results, or run shards, at once: most of them wait for files."""
+
 _executions: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(lambda: itertools.count(1))
 """Numbers of the executions of each attempt of a job."""
 
@@ -76,8 +78,8 @@ class FrayBackend:
         run = open_run(self._cluster, namespace, Queues.checked(name or _own_name()))
         driver = _Driver(self._cluster, run, Workers(self._cluster, run, self._max_parallelism, self._resources))
         results = driver.drive(dataset)
-        _remove(run.chunks)
         self._cluster.run(lambda core: close_run(core, run))
+        _remove(run.chunks)
         return results
 
 
@@ -97,7 +99,8 @@ class Backend:
         """
         if (task_environ().get("FRAY_CLUSTER_SPEC") or "local") != "local":
             return FrayBackend(None, max_parallelism, memory).execute(dataset, name)
-        with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, _threads(max_parallelism) as threads:
+        most = min(max_parallelism, THREADS)
+        with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(most) as threads:
 
             def run_stage(name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
                 return list(threads.map(lambda task: new_runner().execute(task, chunks, "run")[0], tasks))
@@ -112,13 +115,14 @@ class _Driver:
         self._cluster = cluster
         self._run = run
         self._workers = workers
+        self._queue = run.queue()
         self._core = cluster.run(_itself)
         self._journal = Journal(self._core, run)
         self._progress = Progress(run.name)
         self._token = self._core.chance.token()
 
     def drive(self, dataset: Dataset[Any]) -> list[Any]:
-        with self._run.queue() as self._queue, self._progress:
+        with self._queue, self._progress:
             try:
                 self._go_on()
                 return _materialized(run_plan(compute_plan(dataset), self._run_stage))
@@ -188,13 +192,9 @@ def _own_name() -> str:
 
 def _materialized(shards: list[ListShard]) -> list[Any]:
     """The items of all shards; each may have to be read from storage."""
-    with _threads(32) as threads:
+    with ThreadPoolExecutor(THREADS) as threads:
         parts: list[list[Any]] = list(threads.map(list, shards))
     return [item for part in parts for item in part]
-
-
-def _threads(most: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, min(most, (os.cpu_count() or 1) * 4)), thread_name_prefix="fray-zephyr")
 
 
 def _remove(url: str) -> None:

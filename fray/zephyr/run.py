@@ -70,9 +70,10 @@ def open_run(cluster: StorageCluster, namespace: str, name: str) -> Run:
 
 
 async def close_run(core: Core, run: Run) -> None:
-    """Give the name up and remove what only this execution needed: its incarnation is never used again."""
+    """Give the name up, then remove what the store holds of this execution: its incarnation is never used again."""
     await naming.free(core, run.namespace, "queue", run.name, run.incarnation)
-    for prefix in (run.tasks.prefix, Queues.of(run.namespace, run.name, run.incarnation).prefix):
+    queue = Queues.of(run.namespace, run.name, run.incarnation)
+    for prefix in (run.tasks.outcomes, run.tasks.object(""), queue.prefix):
         await each([row.key for row in await core.store.list(prefix)], core.store.delete)
 
 

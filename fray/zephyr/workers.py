@@ -15,7 +15,7 @@ from fray.zephyr.worker import work
 LOOKS_PER_SECOND = 10
 """Workers that are looked at in a second, whatever their number."""
 
-FAILURES = 2
+FAILURES = 3
 """Times that each worker may fail, on average, while no shard is done; a shard that kills its workers is told apart."""
 
 _OFTEN = 1.0
