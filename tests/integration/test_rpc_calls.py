@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fray_agents.rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
-from tests.support.rpc import Keys, serving
+from tests.support.rpc import Keys, eventually, serving
 
 
 @pytest.fixture(scope="module", params=["tcp", "unix", "tls"])
@@ -80,10 +80,12 @@ def test_a_timeout_cancels_nothing_and_the_result_can_be_asked_for_again(channel
 
 
 def test_a_slow_call_holds_up_nobody(channel: Channel) -> None:
-    waiting = channel.start("wide", "wait", (), {})
-    assert channel.call("wide", "echo", (1,), {}) == 1
+    channel.call("wide", "shut", (), {})
     lone = threading.Thread(target=channel.call, args=("wide", "wait", (), {}))
     lone.start()
+    eventually(lambda: channel.call("wide", "has_entered", (), {}))
+    waiting = channel.start("wide", "wait", (), {})
+    assert channel.call("wide", "echo", (1,), {}) == 1
     assert not waiting.done()
     channel.call("wide", "open", (), {})
     assert waiting.result(20)

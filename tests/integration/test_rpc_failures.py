@@ -181,11 +181,11 @@ def test_callbacks_run_once_when_the_outcome_is_there(target: Target) -> None:
 
 def test_arguments_are_as_they_were_when_the_call_was_made(target: Target) -> None:
     channel = connect(target, Keys())
-    blocked = channel.start("subject", "note_slowly", (0,), {})
+    blocked = [channel.start("subject", "note_slowly", (0,), {}) for _ in range(5)]
     array = np.ones(100_000)
     call = channel.start("subject", "keep", (array,), {})
     array[:] = 0
-    assert not blocked.done()
+    assert not any(one.done() for one in blocked)
     channel.call("wide", "open", (), {})
     assert call.result(20) == 100_000
 

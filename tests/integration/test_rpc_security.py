@@ -259,6 +259,8 @@ def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
         late.call("wide", "open", (), {})
         assert waiting.result(20)
         late.close()
+        flood[0].settimeout(door.PATIENCE / 2)
+        assert flood[0].recv(1) == b"", "the oldest have made room, long before they would be sent away"
     finally:
         for sock in flood:
             sock.close()

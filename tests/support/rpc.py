@@ -87,6 +87,14 @@ class Subject:
     def open(self) -> None:
         self.gate.set()
 
+    def shut(self) -> None:
+        self.gate.clear()
+        self.entered = False
+
+    def has_entered(self) -> bool:
+        """Whether `wait` has been called."""
+        return self.entered
+
     def note_slowly(self, value: Any) -> Any:
         """Noted only once `open` was called."""
         self.gate.wait(30)

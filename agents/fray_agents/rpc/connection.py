@@ -133,6 +133,8 @@ class Connection:
     def reply(self, reply: Reply) -> None:
         """Send it with the next response, which may be at once."""
         with self._state:
+            if not self.open:
+                return  # it is kept, and asked for again
             self._ready.append(reply)
             self._due -= reply.kind != Kind.ITEM
             if self._sending or not self._held:

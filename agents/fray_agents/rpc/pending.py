@@ -43,7 +43,7 @@ class Pending:
     def __init__(self, channel: Waiting, request: Request) -> None:
         self._channel = channel
         self.request = request
-        self.sent = False
+        self.sent = 0  # how many times completely
         self.ready = False
         self.event: threading.Event | None = None
 
@@ -75,7 +75,8 @@ class Call(Pending):
     def __init__(self, channel: Waiting, request: Request) -> None:
         self._channel = channel  # spelt out: this is most of what making a call costs
         self.request = request
-        self.sent = self.ready = False
+        self.sent = 0
+        self.ready = False
         self.event = None
         self._reply: Reply | None = None
         self._unpacked = False

@@ -116,7 +116,7 @@ class RemoteChannel(Channel):
             size = 0
             while self._queue and len(pendings) < BATCH and size < BATCH_BYTES:
                 pending = self._queue.popleft()
-                pending.sent = True
+                pending.sent += 1
                 size += pending.request.packed.size
                 pendings.append(pending)
             grants, self._grants = list(self._grants.items()), {}
@@ -259,9 +259,12 @@ class RemoteChannel(Channel):
             self._stop_reading()
             return
         with self._lock:
-            self._link = link
-            self._out = 0
-            self._queue = deque(self._calls.values())
+            if not self.closed:
+                self._link = link
+                self._out = 0
+                self._queue = deque(self._calls.values())
+        if self.closed:
+            link.close()
         self._send()
         self._read(lambda: not self._calls, None)
 
@@ -308,6 +311,6 @@ class RemoteChannel(Channel):
 
 
 def _take_back(pendings: list[Pending]) -> None:
-    """They were not sent completely, so they cannot have started."""
+    """They were not sent completely this time."""
     for pending in pendings:
-        pending.sent = False
+        pending.sent -= 1
