@@ -5,7 +5,7 @@ from __future__ import annotations
 from fray_layouts.errors import Permanent, Temporary
 
 
-class StoreUnavailable(Temporary):
+class StoreUnavailable(Temporary, RuntimeError):
     """The object store did not answer within the retry time; try again when it is back.
 
     A write that ends this way is unresolved: it was applied, or not, or will be applied later.

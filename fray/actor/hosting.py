@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import secrets
 import threading
@@ -19,9 +20,12 @@ from fray.cluster.here import Here, here
 from fray.rpc.server import ActorServer
 from fray.types import ActorConfig
 from fray_agents.threads import on_stop, task_environ
+from fray_coordinator.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
+
+log = logging.getLogger("fray")
 
 T = TypeVar("T")
 
@@ -32,6 +36,9 @@ INCARNATION = "FRAY_ACTOR_INCARNATION"
 """Environment variable of an actor's job: of the name that was taken for it."""
 
 _FLUSH = GRACE - 1.0
+_TRY_AGAIN = 75
+"""Exit code of a process that may do better the next time (EX_TEMPFAIL)."""
+
 _TERMINATED = 128 + 15
 """Exit code of a process that SIGTERM ended."""
 
@@ -40,7 +47,7 @@ def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, co
     """Serve one actor until its job is asked to end, or the actor ends itself.
 
     Raises:
-        SystemExit: the job was asked to end.
+        SystemExit: the job was asked to end, or the storage did not answer.
         Exception: what its `__init__` raised, or what it failed with.
     """
     cluster, mine = current_cluster(), here()
@@ -56,7 +63,11 @@ def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, co
     on_stop(stop)
     settle(actor, owns_process=task_environ() is os.environ)
     instance, journal = _made(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
-    server = _serve(cluster, instance, told(cls, config), address, config, journal)
+    try:
+        server = _serve(cluster, instance, told(cls, config), address, config, journal)
+    except StoreUnavailable as error:  # no fault of the actor's: an exception would be its end
+        log.warning("the actor cannot be announced now, and starts again: %s", error)
+        raise SystemExit(_TRY_AGAIN) from error
     actor.shutdown_event.wait()
     server.shutdown(_FLUSH)
     if actor.failure is not None:

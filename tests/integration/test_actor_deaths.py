@@ -17,6 +17,8 @@ from fray.actor import ActorConfig, ActorUnavailableError, CallInterrupted, Chec
 from fray.actor.create import create_actor
 from fray.cluster import StorageCluster
 from fray.types import ResourceConfig
+from fray_coordinator import endpoints
+from fray_coordinator.errors import StoreUnavailable
 from tests.support import actors
 from tests.support.agents import AgentProcess
 
@@ -235,3 +237,25 @@ def test_an_actor_of_a_host_that_is_gone_comes_back_elsewhere(
             assert worker.pid() != pid
         finally:
             second.kill()
+
+
+class Announced:
+    """The storage does not take its first announcement."""
+
+    def __init__(self, flag: Path) -> None:
+        if not flag.exists():
+            flag.touch()
+            endpoints.publish = unavailable  # type: ignore[assignment]
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+async def unavailable(*_: object, **__: object) -> None:
+    raise StoreUnavailable("the test says so")
+
+
+def test_an_actor_that_cannot_be_announced_starts_again(cluster: StorageCluster, tmp_path: Path) -> None:
+    announced = create(cluster, Announced, tmp_path / "flag")
+    assert announced.pid() > 0
+    assert cluster.poll(announced._address.job).attempt == 2
