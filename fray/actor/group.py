@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fray.actor.address import Address
 from fray.actor.handle import ActorHandle, cluster_at
 from fray.cluster.info import info_of, original_exception
-from fray.errors import ActorUnavailableError, JobFailed
+from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.endpoints import Lookup
@@ -72,8 +72,11 @@ class ActorGroup(Generic[T]):
         Raises:
             TimeoutError: too few serve calls in time. They go on starting.
             ActorUnavailableError: so many have ended that there never will be enough.
+            InvalidInput: the group is smaller.
         """
         wanted = len(self._job_ids) if count is None else count
+        if wanted > len(self._job_ids):
+            raise InvalidInput("count", count, f"the group has {len(self._job_ids)} actors")
         return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
 
     def discover_new(self) -> list[ActorHandle[T]]:

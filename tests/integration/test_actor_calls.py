@@ -156,6 +156,8 @@ def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
 
 def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster) -> None:
     group = create_actor_group(cluster, actors.Counter, name="many", count=1, resources=ResourceConfig(cpu=1000))
+    with pytest.raises(InvalidInput, match="the group has 1 actors"):
+        group.wait_ready(count=2)
     with pytest.raises(TimeoutError, match="0 of the 1 actors"):
         group.wait_ready(timeout=0.05)
     assert (group.discover_new(), group.ready_count) == ([], 0)
