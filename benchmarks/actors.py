@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from callsteps import steps_us
+from callsteps import floors, steps_us
 from harness import HERE, PYTHON, Helper, arguments, report, say
 
 ROUNDS = 5
@@ -102,6 +102,7 @@ def main() -> None:
                 figures[f"{own}_by_{peer}"] = ratios(figures["calls"][own], figures["calls"][peer])
     figures["memory_mb"] = memory_mb()
     figures["steps_us"] = steps_us(500 if args.quick else 20_000)
+    figures["floors"] = floors(100 if args.quick else 1000)
     # Creation: the time from `create_actor` to the first answer is measured by the layer that creates them.
     report("actors", figures)
 

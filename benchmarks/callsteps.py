@@ -1,9 +1,10 @@
-"""Where the time of a small call goes: each step by itself, and a bare echo between two processes."""
+"""Where the time goes: each step of a small call by itself, and what bare sockets between two processes cost."""
 
 from __future__ import annotations
 
 import os
 import socket
+import statistics
 import time
 from collections.abc import Callable
 
@@ -57,7 +58,6 @@ def steps_us(count: int) -> dict[str, float]:
         "httptools, a message": each(_parser(bytes(len(calls[0])))),
         "send and receive a sealed message": each(_exchange(calls)),
         "admit, run, keep the outcome": each(_run(request)),
-        "bare echo between two processes": _echo_us(count // 10),
     }
 
 
@@ -109,26 +109,67 @@ def _run(request: Request) -> Callable[[], object]:
     return run
 
 
-def _echo_us(count: int) -> float:
-    """The least that a round trip costs: a hundred bytes to a process on another core and back."""
+def floors(count: int) -> dict[str, float]:
+    """What bare sockets cost between two processes on two cores: a round trip, 10 MB over TCP; and sealing them."""
+    seals, array = Seals(bytes(32)), bytes(10_000_000)
+
+    def seal() -> None:
+        seals.next(b"")
+        body = seals.body()
+        body.update(array)
+        body.digest()
+
+    small, large = socket.socketpair(), _tcp_pair()
+    return {
+        "echo_us": round(_bare(*small, bytes(100), count) * 1e6, 1),
+        "tcp_mb10_per_s": round(10 / _bare(*large, array, max(count // 30, 3))),
+        "gmac_mb10_per_s": round(10 / statistics.median(_timed(seal) for _ in range(10))),
+    }
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, theirs
+
+
+def _bare(ours: socket.socket, theirs: socket.socket, data: bytes, count: int) -> float:
+    """Seconds, p50, to send `data` to a process on another core and have one byte back."""
     cores = sorted(os.sched_getaffinity(0))
-    ours, theirs = socket.socketpair()
     pid = os.fork()
     if not pid:
         ours.close()
         os.sched_setaffinity(0, cores[-1:])
-        while data := theirs.recv(1000):
-            theirs.sendall(data)
+        view = memoryview(bytearray(len(data)))
+        while _fill(theirs, view):
+            theirs.sendall(b"-")
         os._exit(0)
     theirs.close()
     os.sched_setaffinity(0, cores[:1])
-    times = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        ours.sendall(bytes(100))
-        ours.recv(1000)
-        times.append(time.perf_counter() - begun)
+
+    def once() -> None:
+        ours.sendall(data)
+        ours.recv(1)
+
+    found = statistics.median(_timed(once) for _ in range(count))
     ours.close()
     os.waitpid(pid, 0)
     os.sched_setaffinity(0, cores)
-    return round(sorted(times)[count // 2] * 1e6, 1)
+    return found
+
+
+def _fill(sock: socket.socket, view: memoryview) -> bool:
+    begun = 0
+    while begun < len(view):
+        if not (count := sock.recv_into(view[begun:])):
+            return False
+        begun += count
+    return True
+
+
+def _timed(action: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    action()
+    return time.perf_counter() - begun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import stat
 import threading
 from collections.abc import Iterator
@@ -141,6 +142,16 @@ def test_a_fork_has_connections_and_calls_of_its_own(target: Target) -> None:
     assert channel.call("subject", "notes", (), {}) == ["parent", "child"]
     channel.call("wide", "open", (), {})
     assert call.result(20)
+
+
+def test_a_servers_child_does_not_hide_the_servers_death(target: Target) -> None:
+    channel = connect(target, Keys())
+    child = channel.call("subject", "fork", (), {})
+    try:
+        with pytest.raises(ConnectionLost):
+            channel.call("subject", "die", (), {}, timeout=20)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_it_works_inside_a_running_event_loop(target: Target) -> None:

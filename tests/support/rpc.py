@@ -156,6 +156,14 @@ class Subject:
         """Seconds of processor that this process has used."""
         return time.process_time()
 
+    def fork(self) -> int:
+        """A child that outlives this process; its id."""
+        pid = os.fork()
+        if not pid:
+            time.sleep(60)
+            os._exit(0)
+        return pid
+
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
