@@ -183,6 +183,24 @@ def test_an_agent_that_is_told_to_leave_while_an_actor_waits_for_its_restart_giv
     staged(tmp_path, main)
 
 
+def test_an_agent_that_is_told_to_leave_while_a_restart_is_written_does_not_start_it(tmp_path: Path) -> None:
+    async def main(cluster: Cluster, stage: Stage) -> None:
+        job = await actor(stage.core)
+        task = await stage.started(1)
+
+        async def leave() -> None:
+            stage.agent.terminate()
+
+        cluster.ways[1].before["put", Jobs.key(job.id)] = leave
+        stage.crash(task)
+        await asyncio.sleep(5)
+        now = await job_now(stage.core, job.id)
+        assert [past.exit.kind for past in now.history] == ["exited", "preempted"]
+        assert (now.status, len(stage.tasks)) == ("pending", 1)
+
+    staged(tmp_path, main)
+
+
 async def runs_at(core: Core, job_id: str, attempt: int) -> bool:
     return (await job_now(core, job_id)).attempt == attempt
 

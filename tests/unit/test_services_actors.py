@@ -206,6 +206,16 @@ def test_members_of_a_pool_publish_beside_one_another_and_are_looked_up_by_what_
     run(main)
 
 
+def test_a_member_that_wakes_does_not_publish_over_its_later_attempt() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        await endpoints.publish(core, endpoint("j-1", 2), singleton=False)
+        with pytest.raises(Superseded):
+            await endpoints.publish(core, endpoint("j-1", 1), singleton=False)
+
+    run(main)
+
+
 def test_a_server_withdraws_only_what_it_published() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
@@ -356,6 +366,23 @@ def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing() -> None:
         cluster.ways[0].before["put", Checkpoints.prefix("a-1", "a")] = meanwhile
         with pytest.raises(Fenced):
             await old.write(b"old")
+        assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
+
+    run(main)
+
+
+def test_a_fence_that_lands_below_later_numbers_shuts_nobody_out() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, other = await cluster.core(), await cluster.core()
+
+        async def meanwhile() -> None:
+            _, new = await open_log(other, "a-1", "a", 2)
+            await new.write(b"new")
+            await new.write(b"newer")
+
+        cluster.ways[0].before["put", Checkpoints.prefix("a-1", "a")] = meanwhile
+        with pytest.raises(Fenced):
+            await open_log(core, "a-1", "a", 1)
         assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
 
     run(main)
