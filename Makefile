@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test models histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -28,6 +28,10 @@ test: check
 # Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
 histories: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow tests/histories
+
+# Larger scopes of the models than those in `make test`: a few minutes.
+models: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow tests/model
 
 # Three minutes of havoc on each kind of storage, with real processes; see docs/chaos.md.
 chaos: $(VENV)/.dev
