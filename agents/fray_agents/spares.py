@@ -21,7 +21,7 @@ SETTLE = 0.3
 """Seconds that a task which was just started has the host's cores to itself before the next spare is made."""
 
 IDLE = 300.0
-"""Seconds after which a spare that nobody needed is given up: it holds some 30 MB."""
+"""Seconds after which a spare that nobody needed is given up: with its runner it holds some 40 MB."""
 
 _AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 """Beginnings of the variables that an interpreter heeds when it starts, and not later."""
