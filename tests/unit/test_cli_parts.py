@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -39,6 +41,7 @@ def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str])
 
 HELP = """
 import sys
+from collections.abc import Iterator
 from fray.cli import cli
 cli(["--help"], standalone_mode=False)
 print([module for module in sys.modules if "commands." in module or module.startswith("fray_coordinator")])
@@ -51,9 +54,20 @@ def test_help_names_every_command_without_importing_any() -> None:
     assert all(f"  {name} " in out for name in ("run", "submit", "ps", "status", "logs", "result", "stop", "agent"))
 
 
-@pytest.mark.parametrize("name", cli.list_commands(None))  # type: ignore[arg-type]
-def test_every_command_has_help_and_the_common_options(name: str) -> None:
-    result = CliRunner().invoke(cli, [name, "--help"])
+def commands_of(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command, those of groups within groups too."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands_of(command, (*before, name))
+        else:
+            yield (*before, name)
+
+
+@pytest.mark.parametrize("words", list(commands_of(cli)), ids=" ".join)
+def test_every_command_has_help_and_the_common_options(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*words, "--help"])
     assert result.exit_code == 0
     assert all(option in result.output for option in ("--root", "--json", "--debug"))
 
