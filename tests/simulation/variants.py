@@ -367,9 +367,14 @@ def age_counted_over_gaps() -> list[Swap]:
 
 @variant
 def death_declared_without_the_cas() -> list[Swap]:
-    """An agent is declared dead whatever its beat is by then."""
-    real = death.declare_dead
-    return everywhere(real, lambda agent, beat: real(agent, agent.beat))
+    """An agent is declared dead whatever its beat is by then, by an observer that was held up."""
+    declare, kill = death.declare_dead, burial.kill
+
+    async def slow(core: Any, agent: Any) -> Any:
+        await core.clock.sleep(10.0)
+        return await kill(core, agent)
+
+    return [*everywhere(declare, lambda agent, beat: declare(agent, agent.beat)), *everywhere(kill, slow)]
 
 
 @variant
