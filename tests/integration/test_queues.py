@@ -73,7 +73,8 @@ def test_a_bucket_carries_a_queue(bucket: str) -> None:
         here.push(b"x" * 100_000)
         assert (here.size(), here.peek()) == (21, 0)
         mine, theirs = popped(here), popped(there)
-        assert (mine.item, theirs.item // 6) == (0, 1)
+        assert mine.item == 0
+        assert theirs.item // 6 in (1, 2), "the order is kept up to what is in flight"
         here.release(mine)
         assert popped(there).item == theirs.item + 1
         there.done(theirs)
@@ -209,12 +210,13 @@ def test_a_fork_has_a_hold_of_its_own(tmp_path: Path) -> None:
         child.join(30)
         assert child.exitcode == 0
         queue.done(mine)
-        assert popped(queue).item == 2
+        assert queue.pop() is not None
+        assert (queue.pop(), queue.pending()) == (None, 1)
 
 
 def _consume_one(queue: FileQueue[int]) -> None:
     lease = popped(queue)
-    assert lease.item == 1
+    assert lease.item in (1, 2), "0 is the parent's"
     queue.done(lease)
     queue.close()
 
@@ -230,7 +232,12 @@ def test_fifty_consumers_complete_each_item_once_and_seldom_beat_each_other(tmp_
     for consumer in consumers:
         assert consumer.stdout is not None
         assert consumer.stdout.readline() == "ready\n"
-    told = [json.loads(consumer.communicate("go\n", timeout=100)[0]) for consumer in consumers]
+    for consumer in consumers:
+        assert consumer.stdin is not None
+        consumer.stdin.write("go\n")
+        consumer.stdin.flush()
+    told = [json.loads(consumer.communicate(timeout=100)[0]) for consumer in consumers]
+    assert all(one["done"] for one in told), "one process did it all before the others began"
     assert Counter(item for one in told for item in one["done"]) == Counter(range(items))
     assert sum(one["beaten"] for one in told) / sum(one["won"] for one in told) < 0.3
 

@@ -211,15 +211,15 @@ def test_a_suspect_is_handed_out_when_nothing_else_is_out() -> None:
         await one.push("a", "b", "c", batch=1)
         await one.take(timeout=5.0)
         (busy,) = await two.take()
-        assert busy.body == b"b"
+        assert busy.body in (b"b", b"c")
         await cluster.clock.sleep(10.0)
-        assert await two.bodies() == [], "a is a suspect now, and b is out"
+        assert await two.bodies() == [], "a is a suspect now, and another is out"
         await two.consumer.done([busy])
         (suspect,) = await two.take(2)
         assert suspect.body == b"a"
         assert await two.bodies() == [], "it stays alone"
         await two.consumer.done([suspect])
-        assert await two.bodies() == ["c"]
+        assert await two.bodies() == ["c" if busy.body == b"b" else "b"]
 
     run(main)
 

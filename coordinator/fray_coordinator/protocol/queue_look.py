@@ -1,14 +1,16 @@
 """What a listing of segments and leases tells, and which segment to try.
 
 A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: that a segment had
-no lease is a reason to try, not to hold it. Consumers that all tried the oldest would beat each other to it; so each
-draws among the first few, as many as there seem to be consumers, and draws wider each time that it was beaten.
+no lease is a reason to try, not to hold it. Consumers that all tried the oldest would beat each other to it; so among
+the first few each tries those that fall to it by their names, as far as they know each other from their leases; and it
+draws among ever more each time that it was beaten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from fray_layouts.names import Queues, encode_time
 
@@ -43,9 +45,23 @@ def seen(names: Queues, keys: Iterable[str], before: str = "") -> Sight:
     return sight
 
 
-def pick(candidates: int, spread: float, drawn: float) -> int:
-    """Which of the candidates to try. drawn: evenly from [0, 1)."""
-    return int(drawn * min(candidates, max(1.0, spread)))
+def pick(free: Sequence[str], me: str, others: Set[str], spread: int, drawn: float, fresh: bool) -> int | None:
+    """Which of the free segments to try; None: better list again first.
+
+    Args:
+        me, others: consumers, as they call themselves in leases.
+        spread: among how many of the first, so that the order is kept up to that.
+        drawn: evenly from [0, 1).
+        fresh: nothing was tried since the listing; what falls to others is theirs soon.
+    """
+    if not others:
+        return 0
+    crowd = sorted({me, *others})
+    share, window = crowd.index(me), min(len(free), spread)
+    for at in range(window):
+        if crc32(free[at].encode()) % len(crowd) == share:
+            return at
+    return int(drawn * window) if fresh else None
 
 
 def wider(spread: float) -> float:
@@ -53,9 +69,9 @@ def wider(spread: float) -> float:
     return min(2 * spread, 1000.0)
 
 
-def narrower(spread: float, consumers: int) -> float:
-    """After winning, with so many other consumers in sight."""
-    return max(1.0 + consumers, spread * 0.9)
+def narrower(spread: float) -> float:
+    """After winning."""
+    return max(1.0, spread * 0.9)
 
 
 def unsettled(names: Queues, reached: str, now: float) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import dataclass
-from functools import cache
 
 import msgspec
 
@@ -28,14 +25,14 @@ class Beaten:
 
 async def claim(home: Home, segment: str, timeout: float) -> Held | Beaten | None:
     """Claim a segment that was seen without a lease; None if there is nothing to be had in it."""
-    return await _write(home, segment, rules.claimed(_nonce(home), _holder(), timeout), None)
+    return await _write(home, segment, rules.claimed(_nonce(home), home.holder, timeout), None)
 
 
 async def take_over(
     home: Home, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
 ) -> Held | Beaten | None:
     """Take a segment whose lease was released or has expired. with_word: it was this process's own."""
-    wanted = rules.taken(lease.record, _nonce(home), _holder(), timeout, with_word)
+    wanted = rules.taken(lease.record, _nonce(home), home.holder, timeout, with_word)
     return await _write(home, segment, wanted, lease)
 
 
@@ -77,12 +74,3 @@ async def discard_lease(home: Home, lease: Stored[QueueLease]) -> None:
 
 def _nonce(home: Home) -> str:
     return home.core.chance.token(16)
-
-
-@cache
-def _host() -> str:
-    return socket.gethostname()
-
-
-def _holder() -> str:
-    return f"{_host()}, pid {os.getpid()}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import dataclass
+from functools import cache
 
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
 from fray_coordinator.core import LOCAL_SETTINGS, Core
@@ -18,11 +21,12 @@ from fray_layouts.records import Settings
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A queue and a participant's way to it."""
+    """A queue and a participant's way to it. holder: what the participant calls itself in leases."""
 
     core: Core
     names: Queues
     settings: QueueRecord
+    holder: str
 
     @property
     def where(self) -> str:
@@ -69,7 +73,12 @@ def _checked(core: Core, queue: Queues, found: QueueRecord) -> Home:
             f"the queue at {core.root}/{queue.prefix} has layout version {found.layout}, this Fray uses "
             f"{QUEUE_LAYOUT}; use a Fray of that version, or another queue"
         )
-    return Home(core, queue, found)
+    return Home(core, queue, found, f"{_host()}, pid {os.getpid()}, {core.chance.token(4)}")
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
 
 
 async def open_root(root: str, clock: Clock | None = None, chance: Chance | None = None) -> Core:

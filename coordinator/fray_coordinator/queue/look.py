@@ -59,7 +59,7 @@ class Finder:
         self._watched: dict[str, Watched] = {}
         self._finished: set[str] = set()
         self._reached = ""
-        self._ended = False
+        self._ended = self._fresh = False
         self._spread = 1.0
         self._repair_at = float("-inf")
 
@@ -69,8 +69,7 @@ class Finder:
             await self._begin_anew_if_due()
             if held := await self._what_came_back(timeout):
                 return [held]
-            chosen = self._choose(wanted)
-            if chosen:
+            if chosen := self._choose(wanted):
                 if won := await self._claim(chosen, timeout):
                     return won
             elif not await self._look() and not self._read_all():
@@ -96,7 +95,13 @@ class Finder:
         """Up to 16 of the free ones; nobody else in this process gets them."""
         chosen: list[str] = []
         while self._free and wanted > 0 and len(chosen) < 16:
-            at = look.pick(len(self._free), self._spread, self._home.core.chance.random())
+            drawn = self._home.core.chance.random()
+            at = look.pick(self._free, self._home.holder, self._others(), self._window(), drawn, self._fresh)
+            if at is None:
+                if not chosen:
+                    self._list_again()
+                break
+            self._fresh = False
             segment = self._free[at]
             del self._free[at]
             if not self._mine(segment) and segment not in self._claiming:
@@ -114,23 +119,33 @@ class Finder:
         if beaten:
             self._was_beaten(beaten)
         else:
-            self._spread = look.narrower(self._spread, self._others())
+            self._spread = look.narrower(self._spread)
         return [result for result in results if isinstance(result, Held)]
 
     def _was_beaten(self, beaten: list[tuple[str, Stored[QueueLease] | None]]) -> None:
-        """The listing is old: what is left of it is listed again."""
+        """Remember whose it is."""
         now = self._home.core.clock.boottime()
         for segment, lease in beaten:
             self._watched[segment] = Watched(now, now + PATIENCE, lease)
-        self._spread = look.wider(max(self._spread, 1.0 + self._others()))
+        self._spread = look.wider(self._spread)
+        self._list_again()
+
+    def _list_again(self) -> None:
+        """What is left of the listing is old."""
         if self._free:
             self._reached = min(self._reached, self._home.names.segment(self._free[0])[:-1])
             self._free.clear()
         self._ended = False
 
-    def _others(self) -> int:
-        """How many processes seem to consume besides this one."""
-        return len({watched.lease.record.holder for watched in self._watched.values() if watched.lease})
+    def _window(self) -> int:
+        """Among how many to choose: as many as are in flight, and more after having been beaten."""
+        others = sum(watched.lease is not None for watched in self._watched.values())
+        return max(int(self._spread), others + len(self._claiming) + 1)
+
+    def _others(self) -> set[str]:
+        """Who else holds something, as far as is known."""
+        holders = {watched.lease.record.holder for watched in self._watched.values() if watched.lease}
+        return holders - {"", self._home.holder}
 
     # --- what others hold
 
@@ -214,10 +229,11 @@ class Finder:
         after = look.unsettled(names, self._reached, core.now()) if self._ended else self._reached
         rows = [row.key for row in await core.store.list(names.segments, after or None, limit)]
         sight = look.seen(names, rows, _segment_of(after))
-        self._free.extend(s for s in sight.free if not self._mine(s) and s not in self._finished)
+        known = self._finished | self._claiming
+        self._free.extend(segment for segment in sight.free if segment not in known and not self._mine(segment))
         self._watch(sight.leased, urgent=READS if not after else 0)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
-        self._ended = len(rows) < limit
+        self._ended, self._fresh = len(rows) < limit, True
         await each(sight.orphans, self._collector.orphan)
         return bool(self._free) or self._any_due() or not self._ended
 
