@@ -324,3 +324,33 @@ def test_a_durable_actors_journal_answers_for_an_earlier_server_and_can_withhold
             channel.call("subject", "note", (2,), {}, timeout=0.2)
         assert subjects[1].log == [2]
     second.close()
+
+
+def test_a_call_made_while_losses_are_being_told_comes_after_them(
+    target: Target, proxied: tuple[Proxy, Channel]
+) -> None:
+    _, channel = proxied
+    told: list[str] = []
+    being_told, go_on = threading.Event(), threading.Event()
+
+    def tell(_: object) -> None:
+        being_told.set()
+        go_on.wait(20)
+        told.append("the lost call")
+
+    def call_again() -> None:
+        with pytest.raises(ConnectionLost):
+            channel.start("subject", "note", (2,), {})
+        told.append("the new call")
+
+    channel.start("wide", "note_slowly", (1,), {}).add_done_callback(tell)
+    closing = threading.Thread(target=channel.close)
+    closing.start()
+    being_told.wait(20)
+    calling = threading.Thread(target=call_again)
+    calling.start()
+    calling.join(0.2)
+    go_on.set()
+    for thread in (closing, calling):
+        thread.join()
+    assert told == ["the lost call", "the new call"]

@@ -29,6 +29,7 @@ BATCH = 512
 BATCH_BYTES = 2**20
 GLANCE = 64  # calls made in a row after which their maker looks for replies
 ATTENTION = 0.001  # seconds that the pump leaves to somebody who comes to wait
+NEWS = 5.0  # seconds that a new call waits at most until all lost ones are told of
 RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt to connect again
 
 
@@ -60,6 +61,8 @@ class RemoteChannel(Channel):
         self._unwatched = 0  # calls for which nobody waited at once
         self._watched = False  # the pump has been told
         self._pump: threading.Event | None = None
+        self._announced = threading.Event()
+        self._announcing = 0  # the thread that tells of lost calls
 
     def close(self) -> None:
         """Close the connection; calls that wait for replies fail."""
@@ -70,6 +73,8 @@ class RemoteChannel(Channel):
     def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
         if not self._calls:
             self._glance()
+        if self.closed:
+            self._await_news_of_loss()
         with self._lock:
             if self.closed:
                 raise ConnectionLost(f"the connection to {self.target.tcp} is closed", started=False)
@@ -297,8 +302,17 @@ class RemoteChannel(Channel):
         if self._pump is not None:
             self._pump.set()
         self._on_end(self)
-        for pending in failed:
-            pending.announce()
+        self._announcing = threading.get_ident()
+        try:
+            for pending in failed:
+                pending.announce()
+        finally:
+            self._announced.set()
+
+    def _await_news_of_loss(self) -> None:
+        """Wait until everybody knows which calls are lost: a new one should not be made elsewhere before those are."""
+        if self._announcing != threading.get_ident():  # who is just told may call again
+            self._announced.wait(NEWS)
 
     def forked(self, client: str) -> None:
         """In the child of a fork: the connection is the parent's, and so are its calls. The next call opens another."""
