@@ -84,7 +84,7 @@ def count_rows(folder: Path) -> int:
 
 
 def run(place: Path, quick: bool, peer_python: str | None) -> None:
-    shards, documents, rounds, trivial = (6, 20, 1, 6) if quick else (200, 250, 3, 200)
+    shards, documents, rounds, trivial = (6, 20, 1, 6) if quick else (200, 250, 2, 200)
     total = write_shards(place / "source", shards, documents)
     peer = Helper([peer_python, str(HERE / "peers" / "zephyr_pipeline.py")]) if peer_python else None
     took: dict[str, list[float]] = {"published": [], "actors": [], "queue": []}

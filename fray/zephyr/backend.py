@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -142,6 +143,7 @@ class _Driver:
             self._push(name, tasks, left)
         pace = Pace(self._core)
         while len(done := self._journal.results.get(name, {})) < count:
+            begun = time.monotonic()
             self._progress.advance(name, len(done))
             if self._workers.keep(count - len(done)):
                 self._check_letters()
@@ -149,15 +151,18 @@ class _Driver:
                 pace.changed()
                 self._workers.progressed()
             self._raise_failure(name)
-            self._cluster.run(lambda core: pace.rest())
+            self._rest(pace, time.monotonic() - begun)
         self._progress.advance(name, count)
         return [done[shard][0] for shard in range(count)]
+
+    def _rest(self, pace: Pace, look_took: float) -> None:
+        self._cluster.run(lambda core: pace.rest(look_took))
 
     def _push(self, name: str, tasks: list[ShardTask], left: list[int]) -> None:
         data = cloudpickle.dumps(tasks)
         key = self._run.tasks.object(sha256(data).hexdigest())
         self._cluster.run(lambda core: core.store.put(key, data, ABSENT))
-        self._queue.push_many([Shard(name, shard, key, self._token) for shard in left], batch=1)
+        self._queue.push_many([Shard(name, shard, key, self._token) for shard in left])
         self._cluster.run(lambda core: self._journal.pushed(name, len(tasks)))
 
     def _look(self) -> bool:

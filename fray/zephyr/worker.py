@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from contextlib import suppress
 from functools import lru_cache
 
 import cloudpickle
 
 from fray.cluster.current import open_cluster
 from fray.cluster.storage import StorageCluster
-from fray.queue import Lease, UnknownLease
+from fray.queue import Lease
+from fray.zephyr.finisher import Finisher
 from fray.zephyr.release import InlineRunner, ShardTask
 from fray.zephyr.run import ATTEMPTS, Run, Shard
 from fray_agents.threads import task_environ
-from fray_coordinator import outcomes
 from fray_coordinator.core import Core
 from fray_layouts.tasks import Outcome
 
@@ -32,31 +31,31 @@ def work(run: Run) -> None:
     if task_environ() is os.environ:
         signal.signal(signal.SIGTERM, lambda number, frame: _leave())
     cluster, queue = open_cluster(run.root), run.queue()
-    while (lease := queue.pop(LEASE, wait=IDLE)) is not None:
-        _handle(cluster, run, lease.keep())
+    with Finisher(cluster, run, queue) as finisher:
+        while (lease := queue.pop(LEASE, wait=IDLE)) is not None:
+            outcome = _outcome(cluster, run, lease.keep())
+            if outcome is not None:
+                finisher.finish(lease, outcome)
 
 
 def _leave() -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _handle(cluster: StorageCluster, run: Run, lease: Lease[Shard]) -> None:
-    """Run a shard; with a result, or with what it raised last, it is done."""
+def _outcome(cluster: StorageCluster, run: Run, lease: Lease[Shard]) -> Outcome | None:
+    """A shard's result, or what it raised last; None if it is to be tried again."""
     shard = lease.item
     name = f"{shard.stage}/{shard.number}"
     try:
-        outcome = Outcome(name, "value", data=_result(cluster, run, shard))
+        return Outcome(name, "value", data=_result(cluster, run, shard))
     except SystemExit:
         lease.release(failed=False)
         raise
     except Exception as error:
         if lease.delivery < ATTEMPTS:
             lease.release()
-            return
-        outcome = Outcome(name, "error", data=_pickled(error))
-    cluster.run(lambda core: outcomes.write(core, run.tasks, [outcome]))
-    with suppress(UnknownLease):  # another has it meanwhile, and will find the same result
-        lease.done()
+            return None
+        return Outcome(name, "error", data=_pickled(error))
 
 
 def _result(cluster: StorageCluster, run: Run, shard: Shard) -> bytes:
