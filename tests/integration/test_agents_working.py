@@ -21,8 +21,8 @@ from fray_coordinator.core import Core, core_on
 from fray_coordinator.store.api import Unknown
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
-from fray_layouts.names import Work
-from fray_layouts.records import JobRecord, Resources
+from fray_layouts.names import Agents, Work
+from fray_layouts.records import AgentRecord, JobRecord, Resources
 from tests.support.agents import (
     QUICK,
     agent_record,
@@ -200,7 +200,8 @@ def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
             jobs = [await launch(core, "pass") for _ in range(6)]
 
             async def gave_up() -> bool:
-                return "could not be started" in (await agent_record(core, sick.id)).trouble
+                found = await core.records.read(Agents.key(sick.id), AgentRecord)
+                return found is not None and "could not be started" in found.record.trouble
 
             await eventually(gave_up)
             monkeypatch.setattr(socket, "gethostname", lambda: "good-host")

@@ -273,22 +273,27 @@ def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster.terminate(job)
 
 
-def children() -> set[str]:
-    """Process ids of this process's children."""
-    lists = Path("/proc/self/task").glob("*/children")
-    return {pid for one in lists for pid in one.read_text().split()}
+_CLOSED = """
+import sys, time
+from pathlib import Path
+from fray.cluster import Entrypoint, JobRequest, LocalCluster
+opened = LocalCluster()
+told = Path(sys.argv[1])
+opened.launch(JobRequest("job", Entrypoint.from_binary("sh", ["-c", f"echo $$ > {told}; exec sleep 1000"])))
+opened.result(opened.launch(JobRequest("call", Entrypoint.from_callable(len, ["abc"]))))
+while not (told.exists() and told.read_text()):
+    time.sleep(0.01)
+opened.close()
+opened.close()
+left = [pid for one in Path("/proc/self/task").glob("*/children") for pid in one.read_text().split()]
+print(left, opened._directory.exists())
+"""
 
 
 def test_closing_ends_jobs_and_removes_the_directory(tmp_path: Path) -> None:
-    before = children()
-    opened = LocalCluster()
-    opened.launch(command("sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
-    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
-    opened.close()
-    assert children() <= before
+    command = [sys.executable, "-c", _CLOSED, str(tmp_path / "pid")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[] False\n"
     assert not alive(int((tmp_path / "pid").read_text()))
-    opened.close()
-    assert not opened._directory.exists()
 
 
 SCRIPT = """

@@ -40,7 +40,7 @@ class Files:
     """Objects as files below `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        self._synced = not (folder / PRIVATE_FOLDER / _UNSYNCED).exists()
+        self._synced = not os.path.exists(folder / PRIVATE_FOLDER / _UNSYNCED)  # False without the right to look
         self.locks = folder / PRIVATE_FOLDER / "locks"
         self._temporary = folder / PRIVATE_FOLDER / "tmp"
         self._folder = str(folder)
