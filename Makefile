@@ -23,7 +23,7 @@ demo: $(VENV)/.demo
 
 # What CI runs: lint, types, layers, then every test that is not marked slow. Two workers: many tests wait.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 # Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
 histories: $(VENV)/.dev
