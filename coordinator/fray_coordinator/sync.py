@@ -42,12 +42,13 @@ class Front:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise WouldDeadlock()
-        call = self.start(coroutine)
+        call, loop = _Call(coroutine), self._started()
         try:
+            loop.call_soon_threadsafe(call.start)
             return call.outcome.result()
         except BaseException:
             if not call.outcome.done():
-                self._started().call_soon_threadsafe(call.cancel)
+                loop.call_soon_threadsafe(call.cancel)
                 wait([call.outcome])
             raise
 
@@ -84,12 +85,17 @@ class _Call(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
+        if self.outcome.done():
+            return  # who began it was interrupted before it could
         self._task = asyncio.get_running_loop().create_task(self._coroutine)
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        elif not self.outcome.done():
+            self._coroutine.close()
+            self.outcome.set_exception(CancelledError())
 
     def _end(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():

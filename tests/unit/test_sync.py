@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
@@ -117,6 +117,23 @@ def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end() -> None:
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=20)[0].splitlines() == ["cleaned up", "interrupted"]
+
+
+def test_a_call_that_is_cancelled_before_it_began_never_runs() -> None:
+    ran: list[bool] = []
+
+    async def work() -> None:
+        ran.append(True)
+
+    async def main() -> None:
+        call = sync._Call(work())
+        call.cancel()
+        call.start()
+        await asyncio.sleep(0)
+        assert isinstance(call.outcome.exception(), CancelledError)
+
+    asyncio.run(main())
+    assert ran == []
 
 
 def test_iterating_closes_the_source_when_the_consumer_stops() -> None:

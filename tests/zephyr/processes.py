@@ -1,23 +1,28 @@
-"""The processes of a cluster, found by the root that stands in their environment; and waiting for them."""
+"""The processes of a cluster, found by what stands in their environment or by where they work; and waiting for them."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def processes(variable: str, value: str) -> list[int]:
-    """The living processes that were started with this variable."""
+def processes(variable: str, value: str, place: str) -> list[int]:
+    """The living processes that were started with this variable, or whose directory has `place` in its name.
+
+    A process that was started ahead, as a spare, was told its variables later; they do not show from outside.
+    """
     wanted = f"{variable}={value}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environment = (folder / "environ").read_bytes().split(b"\0")
+            works_in = os.readlink(folder / "cwd")
         except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended meanwhile, or is another user's
             continue
-        if wanted in environment:
+        if wanted in environment or place in works_in:
             found.append(int(folder.name))
     return found
 

@@ -61,7 +61,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def nobody_is_left(place: Place) -> None:
     """Every job has ended, and every process of one is gone."""
     wait_for(lambda: all(job.status.finished() for job in place.cluster.list_jobs()), "jobs go on")
-    wait_for(lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root), "processes are left")
+    wait_for(
+        lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root, f"{place.folder}/work/"), "processes are left"
+    )
 
 
 def doubled_unless(first: Callable[[Path], None], folder: Path) -> Dataset:
@@ -119,7 +121,7 @@ def test_a_worker_is_killed_in_a_shard(place: Place) -> None:
 def test_the_coordinator_is_killed_in_a_pipeline(place: Place) -> None:
     def coordinator() -> list[int]:
         job = place.job("coord" if release.NEW else "zephyr-").job_id
-        return [pid for pid in processes("FRAY_JOB_ID", job) if not is_runner(pid)]
+        return [pid for pid in processes("FRAY_JOB_ID", job, f"/{job}~") if not is_runner(pid)]
 
     assert killed_on_the_way(place, coordinator) == [item * 2 for item in ITEMS]
 
