@@ -46,6 +46,7 @@ class Link:
         except GONE as error:
             ended(task, Gone(str(error), started=False))
             return
+        task.future.call = call
         call.add_done_callback(lambda call: ended(task, _end_of(call)))
 
     def ping(self) -> None:

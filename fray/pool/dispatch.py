@@ -157,6 +157,8 @@ class Dispatcher:
             left = [*self._backlog, *(task for desk in self._desks.values() for task in desk.tasks)]
             self._closed = why
             self._backlog.clear()
+            for desk in self._desks.values():
+                desk.tasks.clear()  # what still comes back is of no use any more
             self._desks.clear()
         for task in left:
             self._settle(task, Done(error=PoolClosed(why)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fray.errors import InvalidInput
+from fray_agents.rpc import Call
 from fray_agents.rpc.calls import Request, packed_call
 from fray_agents.rpc.serial import described_modules, pack
 
@@ -34,13 +37,39 @@ class Function:
     pickled: bytes = b""
 
 
+class TaskFuture(Future[Any]):
+    """A task's outcome. Who waits for it reads the worker's replies meanwhile: that spares waking another thread.
+
+    Attributes:
+        call: the task on its way to a worker; None before that.
+    """
+
+    call: Call | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the function returned; raises what it raised, and the builtin TimeoutError."""
+        return super().result(self._read(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the function raised, None if it returned; raises the builtin TimeoutError."""
+        return super().exception(self._read(timeout))
+
+    def _read(self, timeout: float | None) -> float | None:
+        """Read until the worker has answered; what is left of `timeout`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if (call := self.call) is not None and not self.done():
+            with suppress(TimeoutError):
+                call.exception(timeout)
+        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
 @dataclass(slots=True, eq=False)
 class Task:
     """One call. deaths: workers that died while it ran."""
 
     function: Function
     request: Request
-    future: Future[Any] = field(default_factory=Future)
+    future: TaskFuture = field(default_factory=TaskFuture)
     deaths: int = 0
 
 

@@ -165,10 +165,12 @@ def test_only_a_worker_without_tasks_can_be_dismissed(dispatcher: Dispatcher) ->
 
 
 def test_what_is_not_done_when_the_pool_closes_says_so(dispatcher: Dispatcher) -> None:
-    sent, waiting = task(), task()
-    dispatcher.join("a", Hands())
+    sent, waiting, hands = task(), task(), Hands()
+    dispatcher.join("a", hands)
     dispatcher.submit([sent, waiting])
     dispatcher.close("shut down")
+    hands.end(Done(0.1, "too late"))
+    assert dispatcher.unfinished == 0
     for each in (sent, waiting):
         with pytest.raises(PoolClosed):
             each.future.result(timeout=0)
