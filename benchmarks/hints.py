@@ -35,7 +35,7 @@ def starts(root: str, count: int, told: bool) -> list[float]:
     try:
         with StorageCluster(root) as cluster:
             cluster.wait(cluster.launch(NO_OP))
-            time.sleep(2.0)  # until the pass has seen the agent
+            time.sleep(6.0)  # until the pass has seen the agent, and this program reads that
             taken = []
             for _ in range(count):
                 time.sleep(random.uniform(0.5, 1.5))

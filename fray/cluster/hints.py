@@ -20,6 +20,9 @@ log = logging.getLogger("fray")
 KEPT = 60.0
 """Seconds for which the list of who may be told is good enough: a read a minute, however much is submitted."""
 
+KEPT_EMPTY = 5.0
+"""The same while there is nobody: agents are known only after the next pass."""
+
 
 class Hints:
     """What one process tells the agents of one cluster."""
@@ -51,8 +54,9 @@ class Hints:
             self._read_at = float("-inf")
 
     async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
-        if core.clock.boottime() - self._read_at > KEPT:
-            self._read_at = core.clock.boottime()
+        now = core.clock.boottime()
+        if now - self._read_at > (KEPT if any(view.ears for view in self._pools.values()) else KEPT_EMPTY):
+            self._read_at = now
             found = await core.records.read(Coordinator.lease, PassRecord)
             self._pools = found.record.pools if found is not None else {}
         ears = [ear for pool in pools for ear in self._pools.get(pool, PoolView()).ears]
