@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fray.cluster import StorageCluster
+from fray.cluster import StorageCluster, hints
 from fray.types import Entrypoint, JobRequest, JobStatus
 from fray_agents.rpc import RpcKey, Target, connect
 from fray_agents.rpc.errors import NotAuthentic
@@ -66,3 +66,16 @@ def test_only_who_can_read_the_cluster_may_hint(cluster: StorageCluster) -> None
     [ear] = _ears(cluster)
     with pytest.raises(NotAuthentic):
         connect(Target("agent", ear.address, identity=ear.nonce), Stranger())
+
+
+def test_who_has_seen_nobody_to_tell_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hints, "KEPT_EMPTY", 0.0)
+    root, job = str(tmp_path / "root"), JobRequest("job", Entrypoint.from_binary("true"))
+    asyncio.run(_make(root))
+    with StorageCluster(root) as cluster:
+        first = cluster.launch(job)
+        with agents(root, tmp_path / "work"):
+            status_becomes(cluster, first, JobStatus.SUCCEEDED)
+            while not _ears(cluster):
+                time.sleep(0.05)
+            status_becomes(cluster, cluster.launch(job), JobStatus.SUCCEEDED)

@@ -32,6 +32,6 @@ def test_sockets_without_a_server_are_removed_unless_they_are_fresh(tmp_path: Pa
 
 
 def test_a_socket_always_fits(tmp_path: Path) -> None:
-    assert socket_dir("/work/task") == Path("/work/task/rpc")
+    assert socket_dir("/srv/task") == Path("/srv/task/rpc")
     longest = max(len(str(socket_dir(task))) for task in (None, "/x" * 40, "/x" * 200))
     assert longest + len("/012345678901.sock") < 108

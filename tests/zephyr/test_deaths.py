@@ -62,7 +62,7 @@ def nobody_is_left(place: Place) -> None:
     """Every job has ended, and every process of one is gone."""
     wait_for(lambda: all(job.status.finished() for job in place.cluster.list_jobs()), "jobs go on")
     wait_for(
-        lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root, f"{place.folder}/work/"), "processes are left"
+        lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root, str(place.folder / "work")), "processes are left"
     )
 
 

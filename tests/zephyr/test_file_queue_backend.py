@@ -40,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster
         yield cluster
         jobs = [job.job_id for job in cluster.list_jobs()]
         cluster.wait(jobs, timeout=60)
-        assert processes("FRAY_CLUSTER_SPEC", cluster.root, f"{place}/work/") == []
+        assert processes("FRAY_CLUSTER_SPEC", cluster.root, str(place / "work")) == []
         leftovers = [path for part in ("tasks", "queues") for path in (place / "root" / part).rglob("*")]
         assert [path for path in leftovers if path.is_file()] == []
 
