@@ -15,7 +15,7 @@ import msgspec
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.store.api import ABSENT
-from fray_layouts.names import Tasks
+from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
 MARGIN = 5.0

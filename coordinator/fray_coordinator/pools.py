@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from fray_coordinator import naming
 from fray_coordinator.core import Core, each
 from fray_coordinator.records import record_of
-from fray_layouts.names import Queues, Tasks
+from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.tasks import PoolRecord
 
 KIND = "queue"

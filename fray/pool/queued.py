@@ -23,7 +23,7 @@ from fray.queue import FileQueue
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator import outcomes, pools
 from fray_coordinator.store.api import ABSENT
-from fray_layouts.names import Queues, Tasks
+from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.tasks import Outcome
 
 MAX_DELIVERIES = 3

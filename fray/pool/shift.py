@@ -25,7 +25,7 @@ from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import outcomes
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_layouts.names import Tasks
+from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
 log = logging.getLogger("fray")

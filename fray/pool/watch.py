@@ -14,7 +14,7 @@ from fray.types import JobId, JobStatus
 from fray_coordinator import outcomes, pools
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
-from fray_layouts.names import Tasks
+from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
 log = logging.getLogger("fray")

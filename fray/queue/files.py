@@ -22,7 +22,7 @@ from fray_coordinator.queue.home import Home, find_home, open_home, open_root
 from fray_coordinator.queue.letters import dead_home
 from fray_coordinator.queue.push import Producer
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Queues
+from fray_layouts.queue_names import Queues
 from fray_layouts.queues import QueueRecord
 from fray_layouts.spec import check_name
 

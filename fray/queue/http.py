@@ -20,7 +20,7 @@ from fray.queue.memory import MemoryQueue
 from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import Call, Channel, Server, Target, connect
 from fray_coordinator import sync
-from fray_layouts.names import Queues
+from fray_layouts.queue_names import Queues
 
 T = TypeVar("T")
 

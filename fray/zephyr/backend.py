@@ -29,7 +29,7 @@ from fray_coordinator.clock import system_chance
 from fray_coordinator.core import Core
 from fray_coordinator.follow import Pace
 from fray_coordinator.store.api import ABSENT
-from fray_layouts.names import Queues
+from fray_layouts.queue_names import Queues
 
 DEFAULT_NAMESPACE = "default"
 THREADS = 32

@@ -16,7 +16,7 @@ from fray.queue import FileQueue
 from fray_coordinator import naming, outcomes
 from fray_coordinator.core import Core, each
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Queues, Tasks
+from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.tasks import Outcome
 
 ATTEMPTS = 3

@@ -1,4 +1,4 @@
-"""The names of everything under a root. Nothing else builds a key or takes one apart.
+"""The names of everything under a root. Nothing but this and `queue_names` builds a key or takes one apart.
 
 One class per area. A part that came from a person was checked by `spec.NAME`, so it holds no '/', no '~' and cannot be
 '..'; `JobId.parse` and its siblings check what came from a listing or a command line.
@@ -15,9 +15,9 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources
 
 CLUSTER = "cluster.json"
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_TIME_DIGITS = 9
-_RANDOM_DIGITS = 6
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+TIME_DIGITS = 9
+RANDOM_DIGITS = 6
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -25,9 +25,9 @@ def encode_time(seconds: float) -> str:
     """Milliseconds since the epoch in nine base-32 digits: text order is time order until the year 3084."""
     number = round(seconds * 1000)
     digits = ""
-    for _ in range(_TIME_DIGITS):
+    for _ in range(TIME_DIGITS):
         number, rest = divmod(number, 32)
-        digits = _ALPHABET[rest] + digits
+        digits = ALPHABET[rest] + digits
     return digits
 
 
@@ -35,7 +35,7 @@ def decode_time(digits: str) -> float:
     """Seconds since the epoch that `encode_time` was given, to the millisecond."""
     number = 0
     for digit in digits:
-        number = number * 32 + _ALPHABET.index(digit)
+        number = number * 32 + ALPHABET.index(digit)
     return number / 1000
 
 
@@ -45,7 +45,7 @@ class JobId:
     @staticmethod
     def fresh(name: str, now: float, token: str) -> str:
         """An id for a job submitted at `now` (storage's clock); `token`: at least six random base-32 digits."""
-        return f"{name}-{encode_time(now)}{token[:_RANDOM_DIGITS]}"
+        return f"{name}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
 
     @staticmethod
     def given(name: str, own_id: str) -> str:
@@ -130,7 +130,7 @@ class Shape:
         )
 
 
-_ENTRY = re.compile(rf"(\d{{3}})([{_ALPHABET}]{{9}})-([^~]+)~(\d+)~(.*)", re.ASCII)
+_ENTRY = re.compile(rf"(\d{{3}})([{ALPHABET}]{{9}})-([^~]+)~(\d+)~(.*)", re.ASCII)
 _SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g(\d+)([A-Za-z0-9._-]+))?", re.ASCII)
 _MIB = 1024 * 1024
 
@@ -237,7 +237,7 @@ class Agents:
     @staticmethod
     def fresh(host: str, now: float, token: str) -> str:
         safe = re.sub(r"[^A-Za-z0-9-]", "-", host).strip("-")[:60] or "host"
-        return f"{safe}-{encode_time(now)}{token[:_RANDOM_DIGITS]}"
+        return f"{safe}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
 
     @staticmethod
     def key(agent_id: str) -> str:
@@ -380,161 +380,3 @@ class Blobs:
     def is_older(key: str, month: str) -> bool:
         """Whether the blob was stored in a month before this one."""
         return key.removeprefix("blobs/").partition("/")[0] < month
-
-
-QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_SEGMENT = re.compile(rf"([{_ALPHABET}]{{9}})([{_ALPHABET}]{{3}})([{_ALPHABET}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII)
-_LEASE = "~lease"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """`<time><order><token>-<items>`: the name of a segment; text order is the order of the queue.
-
-    Attributes:
-        time: when it was named, storage's clock, to the millisecond.
-        order: tells apart what one producer named in one millisecond.
-        token: six base-32 digits that tell producers apart.
-        items: how many it holds.
-    """
-
-    time: float
-    order: int
-    token: str
-    items: int
-
-    def __str__(self) -> str:
-        order = encode_time(self.order / 1000)[-3:]
-        return f"{encode_time(self.time)}{order}{self.token}-{self.items}"
-
-    @staticmethod
-    def parse(text: str) -> Segment | None:
-        """None for what is no segment's name."""
-        found = _SEGMENT.fullmatch(text)
-        if found is None:
-            return None
-        time, order, token, items = found.groups()
-        return Segment(decode_time(time), round(decode_time(order) * 1000), token, int(items))
-
-    @staticmethod
-    def items_of(text: str) -> int:
-        """How many items the segment of this name holds."""
-        return int(text.rpartition("-")[2])
-
-    @staticmethod
-    def time_of(text: str) -> float:
-        """The time in a segment's name."""
-        return decode_time(text[:9])
-
-
-MOST_ORDERS = 32**3
-"""Names that one producer can make in one millisecond."""
-
-
-@dataclass(frozen=True, slots=True)
-class Queues:
-    """What belongs to one queue: everything under `prefix`.
-
-    That is `queues/<namespace>/<name>~<incarnation>/` in a cluster, and nothing where a root holds just one queue. A
-    segment lies in a folder of its second in a folder of its quarter of an hour, so that no local folder grows large.
-    """
-
-    prefix: str = ""
-
-    @staticmethod
-    def of(namespace: str, name: str, incarnation: int) -> Queues:
-        return Queues(f"{Queues.folder(namespace)}{name}~{incarnation}/")
-
-    @staticmethod
-    def folder(namespace: str) -> str:
-        return f"queues/{namespace}/"
-
-    @staticmethod
-    def checked(name: str) -> str:
-        """`name`, if a queue can be called so; else InvalidInput."""
-        if not QUEUE_NAME.fullmatch(name):
-            raise InvalidInput(
-                "queue name", name, "use at most 64 letters, digits, '-' and '_', no slashes and no dots"
-            )
-        return name
-
-    @property
-    def settings(self) -> str:
-        return f"{self.prefix}queue.json"
-
-    @property
-    def bell(self) -> str:
-        return f"{self.prefix}bell.json"
-
-    @property
-    def segments(self) -> str:
-        return f"{self.prefix}segments/"
-
-    @property
-    def all_large(self) -> str:
-        return f"{self.prefix}large/"
-
-    @property
-    def dead(self) -> Queues:
-        """The dead letters: a queue like any other."""
-        return Queues(f"{self.prefix}dead/")
-
-    def segment(self, segment: str) -> str:
-        return f"{self.segments}{segment[:5]}/{segment[5:7]}/{segment}"
-
-    def lease(self, segment: str) -> str:
-        """Sorts right behind its segment."""
-        return f"{self.segment(segment)}{_LEASE}"
-
-    def large(self, segment: str, item: int) -> str:
-        """An item that is an object of its own."""
-        return f"{self.all_large}{segment[:5]}/{segment}~{item}"
-
-    def parse(self, key: str) -> tuple[str, bool] | None:
-        """(segment, whether this is its lease) of a key under `segments`; None for anything else that lies there."""
-        name = key.rpartition("/")[2]
-        segment = name.removesuffix(_LEASE)
-        return (segment, name != segment) if _SEGMENT.fullmatch(segment) else None
-
-    def parse_large(self, key: str) -> tuple[str, int] | None:
-        """(segment, item) of a key under `all_large`."""
-        segment, _, item = key.rpartition("/")[2].partition("~")
-        return (segment, int(item)) if _SEGMENT.fullmatch(segment) and item.isdecimal() else None
-
-
-@dataclass(frozen=True, slots=True)
-class Tasks:
-    """`tasks/<namespace>/<name>~<incarnation>/...`: what belongs to the tasks of one worker pool, but for its queue."""
-
-    prefix: str
-
-    @staticmethod
-    def of(namespace: str, name: str, incarnation: int) -> Tasks:
-        return Tasks(f"tasks/{namespace}/{name}~{incarnation}/")
-
-    @property
-    def pool(self) -> str:
-        return f"{self.prefix}pool.json"
-
-    @property
-    def outcomes(self) -> str:
-        return f"{self.prefix}outcomes/"
-
-    def outcome(self, time: float, token: str) -> str:
-        """A batch of outcomes written at `time` (storage's clock); text order is time order."""
-        name = encode_time(time)
-        return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}{token[:_RANDOM_DIGITS]}"
-
-    def outcomes_after(self, time: float) -> str:
-        """What sorts right before the outcomes written from `time` on."""
-        name = encode_time(time)
-        return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
-
-    @staticmethod
-    def time_of(key: str) -> float:
-        """When the batch of this name was written."""
-        return decode_time(key.rpartition("/")[2][:_TIME_DIGITS])
-
-    def object(self, digest: str) -> str:
-        """An object that tasks share, named by its content."""
-        return f"{self.prefix}objects/{digest}"

@@ -23,7 +23,7 @@ from fray_coordinator import sync
 from fray_coordinator.errors import RootMismatch
 from fray_coordinator.store.metering import Usage
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Queues
+from fray_layouts.queue_names import Queues
 from fray_layouts.queues import unpack
 from tests.support import queues, servers
 from tests.support.servers import Server

@@ -24,7 +24,7 @@ from fray_coordinator.queue.held import Held
 from fray_coordinator.records import Records, Stored, Update
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec
-from fray_layouts.names import Segment
+from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 
 Swap = tuple[Any, str, Any]

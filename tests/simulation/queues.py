@@ -30,7 +30,7 @@ from fray_coordinator.queue.home import Home, core_of, open_home
 from fray_coordinator.queue.push import Item, Producer
 from fray_coordinator.store.api import Object
 from fray_layouts import codec
-from fray_layouts.names import Queues, Segment
+from fray_layouts.queue_names import Queues, Segment
 from fray_layouts.queues import QueueLease, QueueRecord, unpack
 from tests.simulation import queue_variants
 from tests.simulation.clocks import HostClock

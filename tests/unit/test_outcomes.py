@@ -7,7 +7,7 @@ import pytest
 from fray_coordinator import outcomes
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.store.api import ABSENT
-from fray_layouts.names import Tasks
+from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 from tests.support.virtual import EPOCH, Cluster, run
 

@@ -20,7 +20,7 @@ from fray_coordinator.queue.home import Home, core_of, open_home
 from fray_coordinator.queue.letters import dead_home
 from fray_coordinator.queue.push import Item, Producer
 from fray_coordinator.store.store import Store
-from fray_layouts.names import Queues, Segment
+from fray_layouts.queue_names import Queues, Segment
 from fray_layouts.queues import QueueRecord
 from tests.support.virtual import Cluster, VirtualClock, Way, run
 

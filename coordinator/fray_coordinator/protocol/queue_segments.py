@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 
-from fray_layouts.names import Segment
+from fray_layouts.queue_names import Segment
 
 CLOCK_MARGIN = 2.0
 """Seconds by which the storage's clock, known from answers cut to whole seconds, may be misjudged."""

@@ -12,7 +12,7 @@ from fray_coordinator.protocol.queue_segments import is_void
 from fray_coordinator.queue.held import Content, Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
-from fray_layouts.names import Segment
+from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease, unpack
 
 

@@ -11,7 +11,7 @@ from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Gone
-from fray_layouts.names import Segment
+from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 
 AT_ONCE = 100

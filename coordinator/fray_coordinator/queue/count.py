@@ -13,7 +13,8 @@ from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.queue.push import Item
 from fray_coordinator.records import Stored
-from fray_layouts.names import Names, Segment
+from fray_layouts.names import Names
+from fray_layouts.queue_names import Segment
 from fray_layouts.queues import Letter, QueueLease
 
 

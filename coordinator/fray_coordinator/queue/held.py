@@ -14,7 +14,7 @@ from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import LeaseLost
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
-from fray_layouts.names import Segment
+from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease, SegmentHeader
 
 Edit = Callable[[QueueLease], QueueLease]

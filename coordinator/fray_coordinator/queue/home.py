@@ -14,7 +14,7 @@ from fray_coordinator.records import Records
 from fray_coordinator.store.open import open_store
 from fray_coordinator.store.store import Store
 from fray_layouts import names
-from fray_layouts.names import Queues
+from fray_layouts.queue_names import Queues
 from fray_layouts.queues import QUEUE_LAYOUT, QueueRecord
 from fray_layouts.records import Settings
 

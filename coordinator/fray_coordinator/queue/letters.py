@@ -15,7 +15,7 @@ from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home, open_home
 from fray_coordinator.queue.push import Item, Producer
-from fray_layouts.names import Queues
+from fray_layouts.queue_names import Queues
 from fray_layouts.queues import Letter, QueueRecord
 
 ENDLESS = 0

@@ -10,7 +10,7 @@ from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN, LARGE_ITEM, b
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.home import Home
 from fray_coordinator.store.api import ABSENT, Applied
-from fray_layouts.names import MOST_ORDERS, Segment
+from fray_layouts.queue_names import MOST_ORDERS, Segment
 from fray_layouts.queues import Letter, SegmentHeader, pack
 
 LARGEST_SEGMENT = 8 * 1024 * 1024
