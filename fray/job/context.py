@@ -30,7 +30,7 @@ class JobContext(Protocol):
         """Start `fn(*args)`. Of a generator function the future also yields, by `next`, while the function runs.
 
         Args:
-            name: what people read about this task.
+            name: accepted from programs that name their tasks; nothing shows it.
         """
         ...
 
