@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,36 @@ def alone(folder: Path, items: int) -> dict[str, float]:
         for lease in queue:
             queue.done(lease)
         return rates(items, produced - begun, time.perf_counter() - produced)
+
+
+def bare(folder: Path, items: int) -> dict[str, float]:
+    """The system calls that `alone` cannot do without, and nothing else: no event loop, no lock, no sync, no decision.
+
+    A segment is linked into place; to take it a lease is, and the segment is read; to end it the lease is read and
+    replaced.
+    """
+    body = bytes(300)
+
+    def place(name: str, put: Callable[[str, str], None]) -> None:
+        handle = os.open(folder / "new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(handle, body)
+        os.close(handle)
+        put(str(folder / "new"), name)
+
+    def create(name: str) -> None:
+        place(name, os.link)
+        os.unlink(folder / "new")
+
+    begun = time.perf_counter()
+    for number in range(items):
+        create(f"{folder}/{number}")
+    produced = time.perf_counter()
+    for number in range(items):
+        create(f"{folder}/{number}~lease")
+        Path(f"{folder}/{number}").read_bytes()
+        Path(f"{folder}/{number}~lease").read_bytes()
+        place(f"{folder}/{number}~lease", os.replace)
+    return rates(items, produced - begun, time.perf_counter() - produced)
 
 
 def rates(items: int, produce: float, consume: float) -> dict[str, float]:
@@ -117,14 +148,16 @@ class Bench:
         return produced, consumed
 
     def item_by_item(self, items: int, rounds: int) -> dict[str, Any]:
-        ours = [alone(self.fresh(), items)]
+        ours, calls = [alone(self.fresh(), items)], []
         theirs: dict[str, list[dict[str, float]]] = {name: [] for name in PEERS if self._peers}
         for number in range(rounds):
             ours.append(alone(self.fresh(), items))
+            calls.append(bare(self.fresh(), items))
             for name in theirs:
                 theirs[name].append(rates(items, *self.peer(name, items, items)))
             say(f"round {number + 1}: {ours[-1]}, { ({name: told[-1] for name, told in theirs.items()}) }")
-        return {"fray": median(ours[1:]), **{name: median(told) for name, told in theirs.items()}}
+        sides = {"fray": median(ours[1:]), "the_system_calls_alone": median(calls)}
+        return {**sides, **{name: median(told) for name, told in theirs.items()}}
 
     def close(self) -> None:
         if self._peers is not None:
