@@ -83,50 +83,63 @@ def count_rows(folder: Path) -> int:
     return sum(len(gzip.decompress(path.read_bytes()).splitlines()) for path in folder.glob("*.jsonl.gz"))
 
 
+class Bench:
+    """The three ways in turns, over shards of one size; `rows` is how many each pipeline wrote, always the same."""
+
+    def __init__(self, ours: Ours, peer: Helper | None) -> None:
+        self._ours = ours
+        self._peer = peer
+        self.kinds = ["actors", "queue"] if peer is None else ["published", "actors", "queue"]
+        self.rows: set[int] = set()
+
+    def pipeline(self, source: Path, rounds: int) -> dict[str, float]:
+        """Median seconds of each way."""
+        took: dict[str, list[float]] = {kind: [] for kind in self.kinds}
+        for _ in range(rounds):
+            for kind in self.kinds:
+                with tempfile.TemporaryDirectory() as output:
+                    took[kind].append(self._one(kind, "pipeline", source, Path(output), 0))
+                    self.rows.add(count_rows(Path(output)))
+        return {kind: round(statistics.median(seconds), 2) for kind, seconds in took.items()}
+
+    def overhead(self, shards: int) -> dict[str, float]:
+        """Milliseconds that a shard of nothing costs, and seconds that a pipeline of two of them takes."""
+        figures = {}
+        for kind in self.kinds:
+            few, many = (self._one(kind, "trivial", Path(), Path(), number) for number in (2, shards))
+            figures[f"{kind}_ms_a_shard"] = round((many - few) / (shards - 2) * 1000, 2)
+            figures[f"{kind}_seconds_of_two_shards"] = round(few, 2)
+        return figures
+
+    def _one(self, kind: str, what: str, source: Path, output: Path, shards: int) -> float:
+        if kind == "published":
+            assert self._peer is not None
+            seconds = float(self._peer.ask(json.dumps([what, str(source), str(output), shards])))
+        else:
+            dataset = pipelines.pipeline(source, output) if what == "pipeline" else pipelines.trivial(shards)
+            seconds = getattr(self._ours, kind)(dataset)
+        say(f"{what} on {kind}: {seconds:.2f} s")
+        return seconds
+
+
 def run(place: Path, quick: bool, peer_python: str | None) -> None:
-    shards, documents, rounds, trivial = (6, 20, 1, 6) if quick else (200, 250, 2, 200)
-    total = write_shards(place / "source", shards, documents)
+    shards, sizes, rounds = (6, [20], 1) if quick else (200, [250, 1000], 3)
+    figures: dict[str, Any] = {"shards": shards}
     peer = Helper([peer_python, str(HERE / "peers" / "zephyr_pipeline.py")]) if peer_python else None
-    took: dict[str, list[float]] = {"published": [], "actors": [], "queue": []}
-    rows = set()
     with agents(place / "root", count=2) as _, StorageCluster(str(place / "root")) as cluster:
         ours = Ours(cluster)
-
-        def one(kind: str, dataset: Callable[[Path], Any], *question: Any) -> float:
-            with tempfile.TemporaryDirectory() as output:
-                if kind != "published":
-                    seconds = getattr(ours, kind)(dataset(Path(output)))
-                else:
-                    assert peer is not None
-                    seconds = float(peer.ask(json.dumps([question[0], str(place / "source"), output, *question[1:]])))
-                if question[0] == "pipeline":
-                    rows.add(count_rows(Path(output)))
-            say(f"{question[0]} on {kind}: {seconds:.2f} s")
-            return seconds
-
-        kinds = [kind for kind in took if kind != "published" or peer is not None]
-        for _ in range(rounds):
-            for kind in kinds:
-                took[kind].append(one(kind, lambda out: pipelines.pipeline(place / "source", out), "pipeline", 0))
-        overhead: dict[str, float] = {}
-        for kind in kinds:
-            few, many = (one(kind, lambda out, n=n: pipelines.trivial(n), "trivial", n) for n in (2, trivial))
-            overhead[kind] = round((many - few) / (trivial - 2) * 1000, 2)
-        lines = [ours.first_line() for _ in range(3 if quick else 20)]
+        for size in sizes:
+            documents = write_shards(place / f"source-{size}", shards, size)
+            bench = Bench(ours, peer)
+            took = bench.pipeline(place / f"source-{size}", rounds)
+            ratios = {"queue_to_actors": round(took["queue"] / took["actors"], 2)}
+            if peer is not None:
+                ratios["actors_to_published"] = round(took["actors"] / took["published"], 2)
+            figures[f"documents_{documents}"] = {"rows_written": sorted(bench.rows), "seconds": took, **ratios}
+        figures["overhead"] = Bench(ours, peer).overhead(shards)
+        figures["submit_to_first_line"] = spread([ours.first_line() for _ in range(3 if quick else 20)])
     if peer is not None:
         peer.close()
-    middle = {kind: statistics.median(seconds) for kind, seconds in took.items() if seconds}
-    figures: dict[str, Any] = {
-        "shards": shards,
-        "documents": total,
-        "rows_written": sorted(rows),
-        "seconds": {kind: round(seconds, 2) for kind, seconds in middle.items()},
-        "overhead_per_shard_ms": overhead,
-        "submit_to_first_line": spread(lines),
-        "queue_to_actors": round(middle["queue"] / middle["actors"], 2),
-    }
-    if "published" in middle:
-        figures["actors_to_published"] = round(middle["actors"] / middle["published"], 2)
     report("pipelines", figures)
 
 
