@@ -1,0 +1,62 @@
+"""What a user's editor knows: the types that calls of actors and jobs have for a strict type checker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mypy import api
+
+PROGRAM = """
+from concurrent.futures import Future
+from typing import Any, assert_type
+
+from fray.actor import ActorFuture, ActorGroup, ActorHandle, method, typed
+from fray.client import Client, JobHandle
+from fray.pool import WorkerPool
+from fray.queue import FileQueue, Lease
+from fray.types import Entrypoint, JobRequest
+
+
+class Counter:
+    @method
+    def add(self, by: int) -> int:
+        return by
+
+    def name(self) -> str:
+        return "counter"
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def calls(client: Client) -> None:
+    counter = client.create_actor(Counter, name="counter")
+    assert_type(counter, ActorHandle[Counter])
+    assert_type(counter.add.remote(1), ActorFuture[Any])
+    assert_type(typed(counter).add.remote(1), ActorFuture[int])
+    assert_type(typed(counter).add.remote(1).result(), int)
+    assert_type(typed(counter).add(1), int)
+    assert_type(typed(counter).name(), str)
+    typed(counter).add.remote("1")  # type: ignore[arg-type]
+    typed(counter).subtract(1)  # type: ignore[attr-defined]
+    assert_type(client.create_actor_group(Counter, name="group", count=2), ActorGroup[Counter])
+    assert_type(client.submit(JobRequest("job", Entrypoint.from_callable(square, args=[2]))), JobHandle)
+
+
+def work(pool: WorkerPool, queue: FileQueue[str]) -> None:
+    assert_type(pool.submit(square, 2), Future[int])
+    assert_type(queue.pop(), Lease[str] | None)
+    for lease in queue:
+        assert_type(lease.item, str)
+    queue.push(1)  # type: ignore[arg-type]
+"""
+
+
+def test_calls_have_the_types_that_a_reader_expects(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    said, errors, _ = api.run(["--strict", "--config-file=", f"--cache-dir={tmp_path}", str(program)])
+
+    assert (said, errors) == ("Success: no issues found in 1 source file\n", "")
