@@ -1,4 +1,4 @@
-"""Unix sockets: where they lie, and that killed servers leave none for ever."""
+"""Sockets: where Unix sockets lie, that killed servers leave none for ever, and how long the system waits for a host."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 
 from fray.rpc.sockets import remove_abandoned, socket_dir
+from fray_agents.rpc.dial import keep_alive
+
+PROBES = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
 
 
 def listening(path: Path) -> socket.socket:
@@ -35,3 +38,11 @@ def test_a_socket_always_fits(tmp_path: Path) -> None:
     assert socket_dir("/srv/task") == Path("/srv/task/rpc")
     longest = max(len(str(socket_dir(task))) for task in (None, "/x" * 40, "/x" * 200))
     assert longest + len("/012345678901.sock") < 108
+
+
+def test_a_host_that_is_gone_is_noticed_within_a_minute_also_while_bytes_are_on_their_way() -> None:
+    with socket.socket() as sock:
+        keep_alive(sock)
+        read = {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in PROBES}
+    assert read["KEEPIDLE"] + read["KEEPINTVL"] * read["KEEPCNT"] <= 60
+    assert 0 < read["USER_TIMEOUT"] <= 60_000

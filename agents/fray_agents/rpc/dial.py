@@ -74,8 +74,17 @@ def _tcp(target: Target) -> socket.socket:
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Notice within about a minute that the other host is gone, though nothing is sent."""
+    """Notice within about a minute that the other host is gone, whether nothing is sent or something is on its way.
+
+    The probes of an idle connection pause while sent bytes wait to be acknowledged; the system alone would then send
+    them again for a quarter of an hour (tcp(7), tcp_retries2).
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
+    for name, value in (
+        ("TCP_KEEPIDLE", 20),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", 60_000),
+    ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
