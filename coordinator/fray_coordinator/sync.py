@@ -62,7 +62,7 @@ class Front:
         """The coroutine's result, waited for in the caller's own loop; who is cancelled cancels it."""
         call = self.start(coroutine)
         try:
-            return await asyncio.shield(asyncio.wrap_future(call.outcome))
+            return await asyncio.wrap_future(call.outcome)
         except asyncio.CancelledError:
             self._started().call_soon_threadsafe(call.cancel)
             raise
@@ -81,6 +81,7 @@ class _Call(Generic[T]):
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self.outcome: Future[T] = Future()
+        self.outcome.set_running_or_notify_cancel()  # who waits for it and is cancelled does not end it
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
 
@@ -122,6 +123,22 @@ def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
 async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run `coroutine` in the background loop on behalf of another loop; see `Front.awaited`."""
     return await _front.awaited(coroutine)
+
+
+async def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """`run`, in the place of `awaited`: what is written once for both fronts is given one or the other."""
+    return run(coroutine)
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends, as all that it awaits is `blocking`; it runs in this thread."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} waits for something other than the background loop")
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:

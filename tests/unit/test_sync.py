@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -134,6 +136,55 @@ def test_a_call_that_is_cancelled_before_it_began_never_runs() -> None:
 
     asyncio.run(main())
     assert ran == []
+
+
+async def note_its_course(steps: list[str]) -> None:
+    steps.append("begun")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0)
+        steps.append("cleaned up")
+
+
+def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> None:
+    steps: list[str] = []
+    complaints: list[dict[str, object]] = []
+
+    async def until(step: str) -> None:
+        while step not in steps:
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        waiting = asyncio.ensure_future(sync.awaited(note_its_course(steps)))
+        await until("begun")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until("cleaned up")
+        await sync.awaited(double(1))
+        del waiting
+        gc.collect()
+
+    asyncio.run(main())
+    assert complaints == []
+
+
+def test_what_is_written_once_runs_in_both_fronts() -> None:
+    """What is between the steps runs in the caller's thread, the steps run in the loop's."""
+
+    async def steps(way: Callable[[Coroutine[Any, Any, str]], Awaitable[str]]) -> tuple[str, str]:
+        return await thread_name(), await way(thread_name())
+
+    caller = threading.current_thread().name
+    assert sync.at_once(steps(sync.blocking)) == (caller, "fray")
+    assert asyncio.run(steps(sync.awaited)) == (caller, "fray")
+
+
+def test_what_suspends_cannot_be_run_at_once() -> None:
+    with pytest.raises(RuntimeError, match="other than the background loop"):
+        sync.at_once(double(1))
 
 
 def test_iterating_closes_the_source_when_the_consumer_stops() -> None:
