@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 import pytest
 
 from fray_coordinator.clock import Chance
-from fray_coordinator.core import Core
 from fray_coordinator.queue import count
-from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.claims import Beaten, claim
-from fray_coordinator.queue.consume import Consumer, Delivery
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.gate import Gate
 from fray_coordinator.queue.held import Held
-from fray_coordinator.queue.home import Home, core_of, open_home
+from fray_coordinator.queue.home import core_of
 from fray_coordinator.queue.letters import dead_home
-from fray_coordinator.queue.push import Item, Producer
 from fray_coordinator.store.store import Store
-from fray_layouts.queue_names import Queues, Segment
-from fray_layouts.queues import QueueRecord
+from fray_layouts.queue_names import Segment
+from tests.support.hands import NAMES, hand
 from tests.support.virtual import Cluster, VirtualClock, Way, run
-
-NAMES = Queues("q/")
-
-
-@dataclass
-class Hand:
-    """A process that uses the queue."""
-
-    home: Home
-    producer: Producer
-    consumer: Consumer
-
-    async def push(self, *bodies: str, batch: int | None = None) -> None:
-        await self.producer.push([Item(body.encode()) for body in bodies], batch)
-
-    async def take(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[Delivery]:
-        return await self.consumer.take(number, timeout, wait)
-
-    async def bodies(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[str]:
-        return [delivery.body.decode() for delivery in await self.take(number, timeout, wait)]
-
-
-async def hand(cluster: Cluster, local: bool = False, core: Core | None = None) -> Hand:
-    core = core or await cluster.core(local)
-    home = await open_home(core, NAMES, QueueRecord(max_deliveries=2))
-    bell = Bell(home)
-    return Hand(home, Producer(home, bell), Consumer(home, bell, Gate()))
 
 
 def test_of_two_who_claim_one_segment_one_is_beaten() -> None:
@@ -115,6 +82,24 @@ def test_a_lease_that_is_extended_is_not_taken() -> None:
             assert await two.bodies(wait=15.0) == []
             await one.consumer.extend(delivery, 20.0)
         await one.consumer.done([delivery])
+
+    run(main)
+
+
+def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_it() -> None:
+    """The lease was written for the first item only, so that a later one, with a longer time-out, went to others."""
+
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a", "b", "c", batch=3)
+        await one.take(timeout=5.0)
+        (long,) = await one.take(timeout=600.0)
+        assert long.remaining >= 0.4 * 600.0
+        asked = len(cluster.ways[0].asked)
+        (short,) = await one.take(timeout=5.0)
+        assert len(cluster.ways[0].asked) == asked, "the longest counts for all: nothing to write"
+        assert await two.bodies(wait=300.0) == []
+        await one.consumer.done([long, short])
 
     run(main)
 

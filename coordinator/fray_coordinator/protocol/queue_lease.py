@@ -64,6 +64,11 @@ def trusted_until(sent: float, timeout: float) -> float:
     return sent + TRUSTED_SHARE * timeout
 
 
+def covers(remaining: float, timeout: float) -> bool:
+    """Whether what remains of a lease is enough for an item that is handed out for `timeout` seconds."""
+    return remaining >= (1 - TRUSTED_SHARE) * timeout
+
+
 def is_done(lease: QueueLease, item: int) -> bool:
     return bool(int(lease.done, 16) >> item & 1)
 

@@ -151,7 +151,7 @@ class Consumer:
         else:
             if suspect:
                 await held.change(partial(rules.marked, item=item))
-            while not held.trusted:
+            while not (held.trusted and rules.covers(held.remaining, timeout)):
                 await held.change(partial(rules.kept, timeout=timeout))
             return Delivery(held, item, number, self._home.core.now(), body, held.content.header.encoding)
         self._settle(held)
