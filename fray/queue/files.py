@@ -152,10 +152,10 @@ class FileEngine:
         ]
 
     async def done(self, leases: Sequence[str]) -> None:
-        await self._consumer.done(map(self._consumer.delivery, leases))
+        await self._consumer.done(leases)
 
     async def release(self, leases: Sequence[str], failed: bool) -> None:
-        await self._consumer.release(map(self._consumer.delivery, leases), failed)
+        await self._consumer.release(leases, failed)
 
     async def extend(self, lease: str, timeout: float) -> float:
         delivery = self._consumer.delivery(lease)
@@ -193,7 +193,7 @@ class FileEngine:
                     break
                 await self._producer.push([Item(letter.body, letter.encoding) for letter in letters])
                 self._consumer.news()
-                await consumer.done(letters)
+                await consumer.done([letter.id for letter in letters])
                 moved += len(letters)
         finally:
             await consumer.close()

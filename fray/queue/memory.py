@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from fray.queue.api import Queue
@@ -77,13 +78,10 @@ class MemoryEngine:
         return taken
 
     async def done(self, leases: Sequence[str]) -> None:
-        for entry in [self._entry(lease) for lease in leases]:
-            del self._leased[entry.lease], self._entries[entry.number]
+        self._each_held(leases, self._complete)
 
     async def release(self, leases: Sequence[str], failed: bool) -> None:
-        for entry in [self._entry(lease) for lease in leases]:
-            entry.failures += failed
-            self._free_again(entry)
+        self._each_held(leases, partial(self._release, failed=failed))
 
     async def extend(self, lease: str, timeout: float) -> float:
         entry = self._entry(lease)
@@ -141,10 +139,27 @@ class MemoryEngine:
         self._leased[entry.lease] = entry
         return Taken(entry.lease, entry.item, entry.deliveries, now, now + timeout)
 
+    def _each_held(self, leases: Sequence[str], act: Callable[[_Entry], None]) -> None:
+        """`act` on what is leased under these ids; one that is lost keeps it from no other."""
+        self._expire()
+        asked = dict.fromkeys(leases)
+        unknown = [lease for lease in asked if lease not in self._leased]
+        for entry in [self._leased[lease] for lease in asked if lease in self._leased]:
+            act(entry)
+        if unknown:
+            raise UnknownLease(*unknown)
+
+    def _complete(self, entry: _Entry) -> None:
+        del self._leased[entry.lease], self._entries[entry.number]
+
+    def _release(self, entry: _Entry, failed: bool) -> None:
+        entry.failures += failed
+        self._free_again(entry)
+
     def _entry(self, lease: str) -> _Entry:
         self._expire()
         if lease not in self._leased:
-            raise UnknownLease(f"lease {lease}: {UnknownLease.__doc__}")
+            raise UnknownLease(lease)
         return self._leased[lease]
 
     def _expire(self) -> None:

@@ -208,13 +208,13 @@ class QueueWorld:
         with suppress(UnknownLease):
             if self.stormy and draw.random() < 0.1:
                 self.note(owner.name, "releases", f"{payload} {delivery.id}")
-                await consumer.release([delivery], failed=False)
+                await consumer.release([delivery.id], failed=False)
                 return
             if draw.random() < 0.2:
                 await consumer.extend(delivery, TIMEOUT)
             while True:
                 try:
-                    await consumer.done([delivery])
+                    await consumer.done([delivery.id])
                     break
                 except StoreUnavailable:
                     continue

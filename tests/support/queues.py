@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 from typing import Any
 
 from fray.queue import FileQueue, UnknownLease
@@ -50,9 +49,12 @@ def main(root: str, seconds: float, threads: int) -> None:
 
     def consume() -> None:
         while leases := queue.pop_many(5, wait=seconds):
-            with suppress(UnknownLease):
+            lost: tuple[str, ...] = ()
+            try:
                 queue.done(leases)
-                done.extend(lease.item for lease in leases)
+            except UnknownLease as error:
+                lost = error.leases
+            done.extend(lease.item for lease in leases if lease.lease_id not in lost)
 
     working = [threading.Thread(target=consume) for _ in range(threads)]
     for thread in working:

@@ -107,15 +107,23 @@ def test_a_lease_is_ended_once_and_the_error_says_so(queue: Queue[Any]) -> None:
         queue.done(Lease("y", "made-up", 0.0))
 
 
-def test_several_leases_are_ended_at_once_or_none(queue: Queue[Any]) -> None:
+@pytest.mark.parametrize("end", ["done", "release"])
+def test_a_lost_lease_keeps_none_of_the_others_from_being_ended(queue: Queue[Any], end: str) -> None:
     queue.push_many(range(6), batch=2)
     leases = queue.pop_many(5)
     queue.done(leases[0])
-    with pytest.raises(UnknownLease):
-        queue.done(leases)
-    assert queue.pending() == 4
-    queue.done(leases[1:])
-    assert (queue.size(), queue.pending()) == (1, 0)
+    with pytest.raises(UnknownLease, match=leases[0].lease_id) as raised:
+        getattr(queue, end)(leases)
+    assert raised.value.leases == (leases[0].lease_id,)
+    assert (queue.size(), queue.pending()) == ({"done": 1, "release": 5}[end], 0)
+
+
+def test_a_lease_that_is_given_twice_ends_its_own_item_only(queue: Queue[Any]) -> None:
+    """The bits of a segment's items were added up, so that the item behind it counted as done."""
+    queue.push_many(range(3), batch=3)
+    first = popped(queue)
+    queue.done([first, first])
+    assert [lease.item for lease in queue.pop_many(3)] == [1, 2]
 
 
 def test_the_block_of_a_lease_ends_it(queue: Queue[Any]) -> None:

@@ -61,14 +61,14 @@ def test_an_observer_takes_over_after_the_time_out_and_the_former_holder_is_told
         one, two = await hand(cluster), await hand(cluster)
         await one.push("a", "b", batch=2)
         first, second = await one.take(2, timeout=20.0)
-        await one.consumer.done([first])
+        await one.consumer.done([first.id])
         began = cluster.clock.boottime()
         assert await two.bodies(wait=100.0) == ["b"]
         assert 20.0 <= cluster.clock.boottime() - began < 30.0
         with pytest.raises(LeaseLost):
-            await one.consumer.done([second])
+            await one.consumer.done([second.id])
         with pytest.raises(UnknownLease):
-            await one.consumer.done([second])
+            await one.consumer.done([second.id])
 
     run(main)
 
@@ -81,7 +81,7 @@ def test_a_lease_that_is_extended_is_not_taken() -> None:
         for _ in range(5):
             assert await two.bodies(wait=15.0) == []
             await one.consumer.extend(delivery, 20.0)
-        await one.consumer.done([delivery])
+        await one.consumer.done([delivery.id])
 
     run(main)
 
@@ -99,7 +99,7 @@ def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_it() -
         (short,) = await one.take(timeout=5.0)
         assert len(cluster.ways[0].asked) == asked, "the longest counts for all: nothing to write"
         assert await two.bodies(wait=300.0) == []
-        await one.consumer.done([long, short])
+        await one.consumer.done([long.id, short.id])
 
     run(main)
 
@@ -109,7 +109,7 @@ def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_out() -
         one, two = await hand(cluster), await hand(cluster)
         await one.push("a", "b", batch=2)
         (first,) = await one.take()
-        await one.consumer.done([first])
+        await one.consumer.done([first.id])
         assert await two.bodies(wait=45.0) == ["b"]
 
     run(main)
@@ -121,8 +121,8 @@ def test_acknowledgements_of_one_second_are_one_write_on_a_bucket() -> None:
         await one.push(*map(str, range(50)), batch=50)
         taken = await one.take(50)
         before = len(cluster.ways[0].asked)
-        await asyncio.gather(*(one.consumer.done([delivery]) for delivery in taken[:20]))
-        await asyncio.gather(*(one.consumer.done([delivery]) for delivery in taken[20:49]))
+        await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[:20]))
+        await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[20:49]))
         assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put", "put"]
         assert (await count.count(one.home, {})).pending == 1
 
@@ -133,7 +133,7 @@ def test_what_is_finished_is_cleared_away_with_its_lease() -> None:
     async def main(cluster: Cluster) -> None:
         one = await hand(cluster)
         await one.push("a", "b", "x" * 100_000, batch=3)
-        await one.consumer.done(await one.take(3))
+        await one.consumer.done([taken.id for taken in await one.take(3)])
         await cluster.clock.sleep(29.0)
         assert len(cluster.keys(NAMES.segments)) == 2
         await cluster.clock.sleep(10.0)
@@ -146,7 +146,7 @@ def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others() -> No
     async def main(cluster: Cluster) -> None:
         one, two = await hand(cluster), await hand(cluster)
         await one.push("a")
-        await one.consumer.done(await one.take())
+        await one.consumer.done([taken.id for taken in await one.take()])
         await one.consumer.close()
         assert await two.bodies(wait=300.0) == []
         assert cluster.keys(NAMES.segments) == []
@@ -199,11 +199,11 @@ def test_a_suspect_is_handed_out_when_nothing_else_is_out() -> None:
         assert busy.body in (b"b", b"c")
         await cluster.clock.sleep(10.0)
         assert await two.bodies() == [], "a is a suspect now, and another is out"
-        await two.consumer.done([busy])
+        await two.consumer.done([busy.id])
         (suspect,) = await two.take(2)
         assert suspect.body == b"a"
         assert await two.bodies() == [], "it stays alone"
-        await two.consumer.done([suspect])
+        await two.consumer.done([suspect.id])
         assert await two.bodies() == ["c" if busy.body == b"b" else "b"]
 
     run(main)
@@ -233,7 +233,7 @@ def test_counts_and_peek_of_what_others_hold() -> None:
         assert (mine.available, mine.pending) == (2, 1)
         assert (theirs.available, theirs.pending) == (1, 2)
         assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"c"]
-        await one.consumer.release([first])
+        await one.consumer.release([first.id])
         assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"a", b"b", b"c"]
 
     run(main)

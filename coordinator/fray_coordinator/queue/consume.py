@@ -179,18 +179,19 @@ class Consumer:
 
     # --- ending
 
-    async def done(self, deliveries: Iterable[Delivery]) -> None:
-        """Complete the items; returns when that has been written.
+    async def done(self, leases: Iterable[str]) -> None:
+        """Complete the items that are out under these ids; returns when that has been written.
 
         Raises:
-            UnknownLease: done or released before, or it ran out; LeaseLost: and another has the item.
+            UnknownLease: done or released before, or it ran out; LeaseLost: and another has the item. It names those
+                of which this is so; the others are done.
             StoreUnavailable: unresolved; call again.
         """
-        await self._each_held(deliveries, self._complete)
+        await self._each_held(leases, self._complete)
 
-    async def release(self, deliveries: Iterable[Delivery], failed: bool = True) -> None:
+    async def release(self, leases: Iterable[str], failed: bool = True) -> None:
         """Give items back; they come first. failed: it counts towards the maximum. Raises as `done` does."""
-        await self._each_held(deliveries, partial(self._release, failed=failed))
+        await self._each_held(leases, partial(self._release, failed=failed))
 
     async def extend(self, delivery: Delivery, timeout: float) -> None:
         """Hold the item for `timeout` seconds from now at least. Raises as `done` does."""
@@ -213,7 +214,7 @@ class Consumer:
         if self._tending is not None:
             self._tending.cancel()
         with suppress(LeaseLost, StoreUnavailable):
-            await self.release(list(self._out.values()), failed=False)
+            await self.release(list(self._out), failed=False)
         for held in list(self.held.values()):
             with suppress(LeaseLost, StoreUnavailable):
                 await self._give_back(held)
@@ -223,19 +224,29 @@ class Consumer:
     def delivery(self, lease: str) -> Delivery:
         """What is out under this id. Raises UnknownLease."""
         if lease not in self._out:
-            raise UnknownLease(f"lease {lease}: {UnknownLease.__doc__}")
+            raise UnknownLease(lease)
         return self._out[lease]
 
     # --- inside
 
-    async def _each_held(
-        self, deliveries: Iterable[Delivery], act: Callable[[Held, list[Delivery]], Awaitable[None]]
-    ) -> None:
-        """`act` on what was given, by segment."""
+    async def _each_held(self, leases: Iterable[str], act: Callable[[Held, list[Delivery]], Awaitable[None]]) -> None:
+        """`act` on what is out under these ids, by segment; one that is lost keeps it from no other."""
+        asked = dict.fromkeys(leases)
+        unknown = [lease for lease in asked if lease not in self._out]
+        lost: list[str] = []
         groups: dict[Held, list[Delivery]] = {}
-        for delivery in [self.delivery(given.id) for given in deliveries]:
+        for delivery in [self._out[lease] for lease in asked if lease in self._out]:
             groups.setdefault(delivery.held, []).append(delivery)
-        await each(groups.items(), lambda group: act(*group))
+
+        async def act_on(held: Held, deliveries: list[Delivery]) -> None:
+            try:
+                await act(held, deliveries)
+            except LeaseLost:
+                lost.extend(delivery.id for delivery in deliveries)
+
+        await each(groups.items(), lambda group: act_on(*group))
+        if unknown or lost:
+            raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
 
     async def _complete(self, held: Held, deliveries: list[Delivery]) -> None:
         items = sum(1 << delivery.item for delivery in deliveries)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from fray_layouts.errors import Permanent
 
+MOST_NAMED = 3
+"""Leases that a message names one by one."""
+
 
 class UnknownLease(Permanent, ValueError):
-    """The lease was done or released before, ran out, or is not of this queue; nothing was changed."""
+    """The lease was done or released before, ran out, or is not of this queue; nothing was changed for its item."""
+
+    def __init__(self, *leases: str) -> None:
+        """leases: the ids of those of which this is true; the others of the same call are done or released."""
+        self.leases = leases
+        super().__init__(*leases)
+
+    def __str__(self) -> str:
+        more = len(self.leases) - MOST_NAMED
+        named = ", ".join(self.leases[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return f"lease {named}: {self.__doc__}" if named else f"{self.__doc__}"
 
 
 class LeaseLost(UnknownLease):
-    """The lease ran out and another has the item, who deals with it now; nothing was changed."""
+    """The lease ran out and another has the item, who deals with it now; nothing was changed for it."""
 
 
 class QueueNotFound(Permanent):
