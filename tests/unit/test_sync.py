@@ -138,31 +138,27 @@ def test_a_call_that_is_cancelled_before_it_began_never_runs() -> None:
     assert ran == []
 
 
-async def note_its_course(steps: list[str]) -> None:
-    steps.append("begun")
+async def note_its_course(begun: threading.Event, cleaned: threading.Event) -> None:
+    begun.set()
     try:
         await asyncio.sleep(60)
     finally:
         await asyncio.sleep(0)
-        steps.append("cleaned up")
+        cleaned.set()
 
 
 def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> None:
-    steps: list[str] = []
-    complaints: list[dict[str, object]] = []
-
-    async def until(step: str) -> None:
-        while step not in steps:
-            await asyncio.sleep(0.001)
+    begun, cleaned = threading.Event(), threading.Event()
+    complaints: list[dict[str, Any]] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        waiting = asyncio.ensure_future(sync.awaited(note_its_course(steps)))
-        await until("begun")
+        waiting = asyncio.ensure_future(sync.awaited(note_its_course(begun, cleaned)))
+        assert await asyncio.to_thread(begun.wait, 20)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await until("cleaned up")
+        assert await asyncio.to_thread(cleaned.wait, 20)
         await sync.awaited(double(1))
         del waiting
         gc.collect()
