@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fray_coordinator.errors import JobGone, JobNotFound, NameTaken, ParentNotRunning, StoreRefused, StoreUnavailable
 from fray_layouts.errors import FrayError, InvalidInput, Permanent, Temporary
 
 if TYPE_CHECKING:
     from fray.client import JobHandle
     from fray.types import JobInfo, JobStatus
 
-__all__ = ["FrayError", "InvalidInput", "JobAlreadyExists", "JobFailed", "NoResult", "Permanent", "Temporary"]
+__all__ = [
+    "ActorNotFoundError",
+    "ActorUnavailableError",
+    "CallInterrupted",
+    "FrayError",
+    "InvalidInput",
+    "JobAlreadyExists",
+    "JobFailed",
+    "JobGone",
+    "JobNotFound",
+    "NameTaken",
+    "NoResult",
+    "ParentNotRunning",
+    "Permanent",
+    "StoreRefused",
+    "StoreUnavailable",
+    "Temporary",
+]
 
 
 class JobFailed(Permanent, RuntimeError):

@@ -1,0 +1,69 @@
+"""The Python blocks of README.md and docs/: each page's are one program, which a test runs.
+
+The blocks run in their order, in an empty directory. A word after "python" says what a block needs that not every machine
+has: `cloud` (it is not run), `zephyr` (`make zephyr` runs it).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+NEEDS = ("", "cloud", "zephyr")
+_FENCE = re.compile(r"```(.*)")
+
+
+def program(page: Path, needs: str = "") -> str:
+    """The blocks with that word, every line where it is on the page, so that a traceback tells its place."""
+    lines: list[str] = []
+    fence = None
+    for line in page.read_text().splitlines():
+        mark = _FENCE.fullmatch(line)
+        if mark:
+            fence = mark[1] if fence is None else None
+        lines.append(line if not mark and fence == f"python {needs}".strip() else "")
+    return "\n".join(lines).rstrip()
+
+
+def prose(page: Path) -> str:
+    """What is outside of blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def run(source: str, page: Path, place: Path) -> str:
+    """Run a program of a page in `place`; what it printed. Raises AssertionError with its errors if it fails."""
+    script = place / f"{page.stem}.py"
+    script.write_text(source)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
+    ran = subprocess.run(
+        [sys.executable, str(script)], env=environ, cwd=place, capture_output=True, text=True, timeout=100
+    )
+    assert ran.returncode == 0, f"{page.name}: {ran.stderr}"
+    return ran.stdout
+
+
+def used(source: str) -> set[str]:
+    """The names that a program uses; importing one is not using it."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+def public_names() -> dict[str, list[str]]:
+    """`__all__` of the modules that users import, read from the sources: Zephyr's cannot be imported without Zephyr."""
+    found = {}
+    package = ROOT / "fray"
+    for path in [*package.glob("*.py"), *package.glob("*/__init__.py"), *package.glob("v2/*.py")]:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+                found[module] = ast.literal_eval(node.value)
+    del found["fray.cli"]  # nobody imports it; README.md and docs/operating.md are about its commands
+    return found
