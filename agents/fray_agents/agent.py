@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import tempfile
@@ -20,6 +19,7 @@ from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
 from fray_agents.reach import Reach
+from fray_agents.repeated import Repeated
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
@@ -33,8 +33,6 @@ from fray_coordinator.protocol.schedule import HostKind
 from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Ear, Holding, JobRecord, Resources
-
-log = logging.getLogger("fray")
 
 LAST_WORDS = 3.0
 """Seconds that an agent told twice to leave still waits for the store."""
@@ -105,6 +103,7 @@ class Agent:
             **asdict(reach),
         )
         self._heart = Heart(core, self._ledger, record, self._listed, self._mail)
+        self._warnings = Repeated(core.clock)
         self._pass = Pass(core, self.id, lambda: self._heart.beat)
         self._claimer = Claimer(
             core,
@@ -317,7 +316,7 @@ class Agent:
             except StoreUnavailable:
                 return
             except BadRecord as error:  # its task goes on; what it was to do is not known
-                log.warning("%s cannot be looked at: %s", held.entry.job, error)
+                self._warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
                 continue
             if held.phase != "running" or held.attempt != attempt:  # it ended meanwhile
                 continue
@@ -347,7 +346,7 @@ class Agent:
         except StoreUnavailable:
             pass
         except BadRecord as error:  # the pass is stuck, the agent's own work is not
-            log.warning("the coordinator's pass cannot run: %s", error)
+            self._warnings.warn("the coordinator's pass cannot run: %s", error)
 
     def _on_duty(self) -> bool:
         """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""

@@ -7,12 +7,12 @@ listed when the bell rang, when what was listed is used up and there is more, an
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from fray_agents.candidates import STALE, Candidates
 from fray_agents.ledger import Held, Ledger
+from fray_agents.repeated import Repeated
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
@@ -20,8 +20,6 @@ from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import HostKind, where_to_list
 from fray_coordinator.store.api import NotModified
 from fray_layouts.names import Pending, Pools
-
-log = logging.getLogger("fray")
 
 LIST_LIMIT = 1000
 PAGES = 4
@@ -73,6 +71,7 @@ class Claimer:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _bell: str = ""
     _candidates: Candidates = field(init=False)
+    _warnings: Repeated = field(init=False)
     _last: str | None = None
     _pages: int = 0
     _stale: int = 0
@@ -81,6 +80,7 @@ class Claimer:
 
     def __post_init__(self) -> None:
         self._candidates = Candidates(self.kind)
+        self._warnings = Repeated(self.core.clock)
 
     async def run(self) -> None:
         """Look for work for ever."""
@@ -186,7 +186,7 @@ class Claimer:
                 in_doubt = True
                 await self.core.clock.sleep(self.core.jittered(1.0))
             except BadRecord as error:  # one odd object must not keep the agent from all the others
-                log.warning("%s is not claimed: %s", entry.job, error)
+                self._warnings.warn("%s is not claimed: %s", entry.job, error)
                 answer = NotClaimed(self.core.now() + self.core.settings.repair_interval, 0)
                 break
             except BaseException:

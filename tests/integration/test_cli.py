@@ -292,9 +292,7 @@ def test_jobs_are_named_by_the_beginning_of_their_id_or_their_name(empty: Shell)
 
 
 def test_a_file_in_the_inbox_is_admitted_by_a_pass(empty: Shell) -> None:
-    inbox = empty.root / "inbox"
-    inbox.mkdir(exist_ok=True)
-    (inbox / "dropped.json").write_text('{"name": "dropped", "entrypoint": {"command": ["true"]}}')
+    (empty.root / "inbox" / "dropped.json").write_text('{"name": "dropped", "entrypoint": {"command": ["true"]}}')
     assert empty.json("coordinate", "--once") == {"problems": {}}
     assert [job["status"] for job in empty.json("ps")] == ["pending"]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.core import Core
 from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY
-from fray_layouts.names import Child, Jobs
+from fray_layouts.names import Child, Coordinator, Jobs
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch
@@ -84,3 +87,14 @@ def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path
         await succeeded(user, parent)
 
     with_an_agent(tmp_path, act)
+
+
+def test_what_stays_wrong_is_said_once_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        await user.store.put(Coordinator.lease, b"garbage", ANY)
+        await asyncio.sleep(3 * 3600)
+        await succeeded(user, await launch(user, name="quick"))
+
+    with caplog.at_level(logging.WARNING, "fray"):
+        with_an_agent(tmp_path, act)
+    assert 3 <= caplog.text.count("the coordinator's pass cannot run") <= 4

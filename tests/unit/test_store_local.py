@@ -52,6 +52,20 @@ def applied(store: Store, key: str, data: bytes) -> str:
     return outcome.version
 
 
+def test_a_new_cluster_has_an_inbox_for_plain_tools_that_stays(store: Store, tmp_path: Path) -> None:
+    assert asyncio.run(store.get("cluster.json")) is None
+    applied(store, "jobs/a.json", b"{}")
+    assert not (tmp_path / "inbox").exists(), "it is no cluster's root yet"
+    asyncio.run(store.put("cluster.json", b"{}", ABSENT))
+    for folder in ("inbox", "inbox/aside"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        os.utime(tmp_path / folder, (0, 0))
+    for _ in range(2):
+        assert asyncio.run(store.list("inbox/")) == []
+    assert (tmp_path / "inbox").is_dir()
+    assert not (tmp_path / "inbox/aside").exists()
+
+
 def test_secrets_are_for_their_owner_alone(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir(mode=0o755)
     applied(store, "secrets/rpc.json", b"{}")

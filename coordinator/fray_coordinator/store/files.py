@@ -17,7 +17,7 @@ from pathlib import Path
 from fray_coordinator.store.api import ABSENT, ANY, Applied, Expectation, Listed, Object, PreconditionFailed
 from fray_coordinator.store.keys import PRIVATE_FOLDER
 from fray_coordinator.store.memory import digest
-from fray_layouts.names import Secrets
+from fray_layouts.names import CLUSTER, Inbox, Secrets
 
 ABANDONED = 24 * 3600.0
 """Seconds after which a temporary file belongs to a process that was killed."""
@@ -74,6 +74,8 @@ class Files:
         """Raises `PreconditionFailed` when the name exists; atomic even against tools that take no lock."""
         if os.path.lexists(self._path(key)):
             raise PreconditionFailed(key)
+        if key == CLUSTER:
+            self._make_folder(os.path.dirname(self._path(Inbox.prefix)))  # a plain `cp` into the new root finds it
         return self._place(key, data, _link)
 
     def replace(self, key: str, data: bytes, expect: Expectation) -> Applied:
@@ -110,7 +112,7 @@ class Files:
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
         entries = self._entries(folder)
-        if folder and not entries:
+        if not entries and folder not in ("", Inbox.prefix):
             self._sweep(folder)
         for key in entries:
             if not key.startswith(prefix):
