@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, wait
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fray_layouts.errors import Permanent
 
@@ -125,8 +125,14 @@ async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
     return await _front.awaited(coroutine)
 
 
+class Way(Protocol):
+    """How a coroutine in the background loop is waited for: `awaited` or `blocking`."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
+
+
 async def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """`run`, in the place of `awaited`: what is written once for both fronts is given one or the other."""
+    """`run` in the place of `awaited`: what is written once for both fronts is given one or the other."""
     return run(coroutine)
 
 

@@ -8,9 +8,9 @@ for lease in queue:
         work(lease.item)
 """
 
-from fray.queue.api import AsyncQueue, Queue
+from fray.queue.api import AsyncQueue, DeadLetter, Queue
 from fray.queue.engine import Counts
-from fray.queue.errors import LeaseLost, UnknownLease
+from fray.queue.errors import LeaseLost, UnknownLease, Unreadable
 from fray.queue.files import FileQueue
 from fray.queue.http import HttpQueue, HttpQueueServer
 from fray.queue.lease import Lease
@@ -19,6 +19,7 @@ from fray.queue.memory import MemoryQueue
 __all__ = [
     "AsyncQueue",
     "Counts",
+    "DeadLetter",
     "FileQueue",
     "HttpQueue",
     "HttpQueueServer",
@@ -27,4 +28,5 @@ __all__ = [
     "MemoryQueue",
     "Queue",
     "UnknownLease",
+    "Unreadable",
 ]

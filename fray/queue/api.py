@@ -8,21 +8,24 @@ letter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from fray.queue import codec
 from fray.queue.engine import Counts, Engine, Peeked, Taken
-from fray.queue.errors import UnknownLease
+from fray.queue.errors import UnknownLease, Unreadable
 from fray.queue.lease import Lease
 from fray_coordinator import sync
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
 
 T = TypeVar("T")
+R = TypeVar("R")
 Leases = Lease[T] | Sequence[Lease[T]]
 KEPT_SHARE = 0.3
 """Of what is left of a lease: how long until it is renewed in the background."""
@@ -60,6 +63,10 @@ class Queue(Generic[T]):
         self._encoding = encoding
 
     @property
+    def _front(self) -> AsyncQueue[T]:
+        return AsyncQueue(self, sync.blocking)
+
+    @property
     def aio(self) -> AsyncQueue[T]:
         """The same queue for asyncio."""
         return AsyncQueue(self)
@@ -70,7 +77,7 @@ class Queue(Generic[T]):
         Raises:
             InvalidInput: the item cannot be encoded.
         """
-        sync.run(self._push([item], 1))
+        sync.at_once(self._front.push(item))
 
     def push_many(self, items: Iterable[T], batch: int | None = None) -> None:
         """Put items at the end, in this order. If it raises, some of them may be in the queue.
@@ -82,12 +89,15 @@ class Queue(Generic[T]):
         Raises:
             InvalidInput: an item cannot be encoded; nothing was pushed.
         """
-        sync.run(self._push(items, batch))
+        sync.at_once(self._front.push_many(items, batch))
 
     def peek(self) -> T | None:
-        """The item that `pop` would give, which stays where it is; None if there is none."""
-        found: T | None = self._decoded(sync.run(self._peek(1)))
-        return found
+        """The oldest item that nobody has, which stays where it is; None if there is none.
+
+        Raises:
+            Unreadable: it cannot be decoded here.
+        """
+        return sync.at_once(self._front.peek())
 
     def pop(self, lease_timeout: float = 60.0, wait: float = 0.0) -> Lease[T] | None:
         """The oldest item that nobody has, items that came back first; None if there is none.
@@ -97,18 +107,11 @@ class Queue(Generic[T]):
                 0.4 of them are left when this returns.
             wait: seconds to wait for an item.
         """
-        return next(iter(self.pop_many(1, lease_timeout, wait)), None)
+        return sync.at_once(self._front.pop(lease_timeout, wait))
 
     def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
         """Up to `count` items, each under a lease of its own; waits for the first only."""
-        _check_pop(count, lease_timeout)
-        while True:
-            taken = sync.run(self._take(count, lease_timeout, wait))
-            leases, unreadable = self._leases(taken)
-            for lease, reason in unreadable:
-                sync.run(self._bury(lease, reason))
-            if leases or not taken:
-                return leases
+        return sync.at_once(self._front.pop_many(count, lease_timeout, wait))
 
     def done(self, lease: Leases[T]) -> None:
         """The work is done: the item never comes back. Returns when that has been written.
@@ -118,9 +121,9 @@ class Queue(Generic[T]):
 
         Raises:
             UnknownLease: it was done or released before, ran out (LeaseLost: and another has the item), or is not of
-                this queue.
+                this queue. It names those of which this is so (`leases`); the others are done.
         """
-        sync.run(self._done(_listed(lease)))
+        sync.at_once(self._front.done(lease))
 
     def release(self, lease: Leases[T], failed: bool = True) -> None:
         """Give the item back; it comes before all others.
@@ -130,39 +133,39 @@ class Queue(Generic[T]):
 
         Raises as `done` does.
         """
-        sync.run(self._release(_listed(lease), failed))
+        sync.at_once(self._front.release(lease, failed))
 
     def extend(self, lease: Lease[T], seconds: float) -> None:
         """Keep the item for at least `seconds` from now. Raises as `done` does."""
-        sync.run(self._extend(lease, seconds))
+        sync.at_once(self._front.extend(lease, seconds))
 
     def keep(self, lease: Lease[T]) -> None:
         """Renew the lease in the background until it is done, released or lost."""
-        sync.start(self._keep(lease))
+        sync.at_once(self._front.keep(lease))
 
     def pending(self) -> int:
         """How many items are leased; items that were stored together count together unless they are this consumer's."""
-        return self.counts().pending
+        return sync.at_once(self._front.pending())
 
     def size(self) -> int:
         """How many items nobody has."""
-        return self.counts().available
+        return sync.at_once(self._front.size())
 
     def counts(self) -> Counts:
         """Both at once, and the age of the oldest."""
-        return sync.run(self._counts())
+        return sync.at_once(self._front.counts())
 
     def letters(self, limit: int = 100) -> list[DeadLetter]:
         """The oldest dead letters; they stay where they are."""
-        return [_letter(peeked) for peeked in sync.run(self._letters(limit))]
+        return sync.at_once(self._front.letters(limit))
 
     def redrive(self, limit: int | None = None) -> int:
         """Push dead letters again, all of them or the oldest so many; how many it were."""
-        return sync.run(self._redrive(limit))
+        return sync.at_once(self._front.redrive(limit))
 
     def purge(self) -> int:
         """Complete every item, also those that somebody has; how many it were."""
-        return sync.run(self._purge())
+        return sync.at_once(self._front.purge())
 
     def __iter__(self) -> Iterator[Lease[T]]:
         """Leases, until there is nothing to be had."""
@@ -171,7 +174,7 @@ class Queue(Generic[T]):
 
     def close(self) -> None:
         """Give back what this process has; using the queue again opens it anew."""
-        sync.run(self._close())
+        sync.at_once(self._front.close())
 
     def __enter__(self) -> Self:
         return self
@@ -179,117 +182,65 @@ class Queue(Generic[T]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # --- in the background loop
-
-    async def _push(self, items: Iterable[T], batch: int | None) -> None:
-        if batch is not None and batch < 1:
-            raise InvalidInput("batch", batch, "use at least 1")
-        encoded = codec.encode(items, self._encoding)
-        if encoded:
-            await (await self._engine.get()).push(encoded, batch)
-
-    async def _peek(self, limit: int) -> list[Any]:
-        return [peeked.item for peeked in await (await self._engine.get()).peek(limit)]
-
-    async def _take(self, count: int, timeout: float, wait: float) -> list[Taken]:
-        return await (await self._engine.get()).take(count, timeout, wait)
-
-    async def _bury(self, lease: str, reason: str) -> None:
-        with suppress(UnknownLease):
-            await (await self._engine.get()).bury(lease, reason)
-
-    async def _done(self, leases: list[Lease[T]]) -> None:
-        await (await self._engine.get()).done([lease.lease_id for lease in leases])
-        _end(leases)
-
-    async def _release(self, leases: list[Lease[T]], failed: bool) -> None:
-        await (await self._engine.get()).release([lease.lease_id for lease in leases], failed)
-        _end(leases)
-
-    async def _extend(self, lease: Lease[T], seconds: float) -> None:
-        lease.deadline = await (await self._engine.get()).extend(lease.lease_id, seconds)
-
-    async def _keep(self, lease: Lease[T]) -> None:
-        length = lease.deadline - lease.timestamp
-        with suppress(UnknownLease):
-            while not lease.ended:
-                await asyncio.sleep(length * KEPT_SHARE)
-                with suppress(StoreUnavailable, ConnectionError):
-                    await self._extend(lease, length)
-
-    async def _counts(self) -> Counts:
-        return await (await self._engine.get()).counts()
-
-    async def _letters(self, limit: int) -> list[Peeked]:
-        return await (await self._engine.get()).letters(limit)
-
-    async def _redrive(self, limit: int | None) -> int:
-        return await (await self._engine.get()).redrive(limit)
-
-    async def _purge(self) -> int:
-        return await (await self._engine.get()).purge()
-
-    async def _close(self) -> None:
-        engine = await self._engine.take()
-        if engine is not None:
-            await engine.close()
-
-    # --- in the caller's thread: an item's own code may do anything, and take its time
-
-    def _leases(self, taken: Sequence[Taken]) -> tuple[list[Lease[T]], list[tuple[str, str]]]:
-        """The leases with their items; and for items that cannot be decoded the lease's id and the reason."""
-        leases: list[Lease[T]] = []
-        unreadable: list[tuple[str, str]] = []
-        for one in taken:
-            try:
-                item: T = codec.decode(one.item)
-            except Exception as error:
-                unreadable.append((one.id, f"it cannot be read: {type(error).__name__}: {error}"))
-            else:
-                leases.append(Lease(item, one.id, one.taken_at, one.number, one.deadline, self))
-        return leases, unreadable
-
-    def _decoded(self, items: list[Any]) -> Any:
-        return codec.decode(items[0]) if items else None
-
 
 class AsyncQueue(Generic[T]):
-    """The methods of `Queue` as coroutines. What a cancelled `pop` took comes back when its lease runs out."""
+    """The methods of `Queue` as coroutines. What a cancelled `pop` took comes back when its lease runs out.
 
-    def __init__(self, queue: Queue[T]) -> None:
+    Items are encoded and decoded by the caller, in the caller's thread: their own code may do anything, and take its
+    time. The engine runs in the background loop.
+
+    Args:
+        way: how each step of the engine is waited for. `Queue` has these very methods, with a way that blocks.
+    """
+
+    def __init__(self, queue: Queue[T], way: sync.Way = sync.awaited) -> None:
         self._queue = queue
+        self._way = way
 
     async def push(self, item: T) -> None:
-        await sync.awaited(self._queue._push([item], 1))
+        await self.push_many([item], 1)
 
     async def push_many(self, items: Iterable[T], batch: int | None = None) -> None:
-        await sync.awaited(self._queue._push(items, batch))
+        if batch is not None:
+            _check_count("batch", batch)
+        encoded = codec.encode(items, self._queue._encoding)
+        if encoded:
+            await self._on(lambda engine: engine.push(encoded, batch))
 
     async def peek(self) -> T | None:
-        found: T | None = self._queue._decoded(await sync.awaited(self._queue._peek(1)))
-        return found
+        found = await self._on(lambda engine: engine.peek(1))
+        try:
+            item: T | None = codec.decode(found[0].item) if found else None
+        except Unreadable as error:
+            raise Unreadable(
+                f"the oldest item: {error}; import what it needs, or let pop make it a dead letter"
+            ) from error
+        return item
 
     async def pop(self, lease_timeout: float = 60.0, wait: float = 0.0) -> Lease[T] | None:
         return next(iter(await self.pop_many(1, lease_timeout, wait)), None)
 
     async def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
-        _check_pop(count, lease_timeout)
-        while True:
-            taken = await sync.awaited(self._queue._take(count, lease_timeout, wait))
-            leases, unreadable = self._queue._leases(taken)
-            for lease, reason in unreadable:
-                await sync.awaited(self._queue._bury(lease, reason))
-            if leases or not taken:
+        _check_count("count", count)
+        timeout = _seconds("lease_timeout", lease_timeout)
+        longest = _wait(wait)
+        while taken := await self._on(lambda engine: engine.take(count, timeout, longest)):
+            if leases := [lease for one in taken if (lease := await self._leased(one)) is not None]:
                 return leases
+        return []
 
     async def done(self, lease: Leases[T]) -> None:
-        await sync.awaited(self._queue._done(_listed(lease)))
+        await self._ended(lease, lambda engine, leases: engine.done(leases))
 
     async def release(self, lease: Leases[T], failed: bool = True) -> None:
-        await sync.awaited(self._queue._release(_listed(lease), failed))
+        await self._ended(lease, lambda engine, leases: engine.release(leases, failed))
 
     async def extend(self, lease: Lease[T], seconds: float) -> None:
-        await sync.awaited(self._queue._extend(lease, seconds))
+        timeout = _seconds("seconds", seconds)
+        lease.deadline = await self._on(lambda engine: engine.extend(lease.lease_id, timeout))
+
+    async def keep(self, lease: Lease[T]) -> None:
+        sync.start(self._queue.aio._renewing(lease))
 
     async def pending(self) -> int:
         return (await self.counts()).pending
@@ -298,37 +249,97 @@ class AsyncQueue(Generic[T]):
         return (await self.counts()).available
 
     async def counts(self) -> Counts:
-        return await sync.awaited(self._queue._counts())
+        return await self._on(lambda engine: engine.counts())
 
     async def letters(self, limit: int = 100) -> list[DeadLetter]:
-        return [_letter(peeked) for peeked in await sync.awaited(self._queue._letters(limit))]
+        _check_count("limit", limit)
+        return [_letter(peeked) for peeked in await self._on(lambda engine: engine.letters(limit))]
 
     async def redrive(self, limit: int | None = None) -> int:
-        return await sync.awaited(self._queue._redrive(limit))
+        if limit is not None:
+            _check_count("limit", limit)
+        return await self._on(lambda engine: engine.redrive(limit))
 
     async def purge(self) -> int:
-        return await sync.awaited(self._queue._purge())
+        return await self._on(lambda engine: engine.purge())
 
     async def __aiter__(self) -> AsyncIterator[Lease[T]]:
         while (lease := await self.pop()) is not None:
             yield lease
 
     async def close(self) -> None:
-        await sync.awaited(self._queue._close())
+        await self._way(self._closing())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- inside
+
+    async def _on(self, act: Callable[[Engine], Awaitable[R]]) -> R:
+        """`act` on the engine, which is opened if need be."""
+
+        async def acting() -> R:
+            return await act(await self._queue._engine.get())
+
+        return await self._way(acting())
+
+    async def _leased(self, taken: Taken) -> Lease[T] | None:
+        """None if the item cannot be decoded: then it is a dead letter."""
+        try:
+            item: T = codec.decode(taken.item)
+        except Unreadable as error:
+            reason = str(error)
+            with suppress(UnknownLease):
+                await self._on(lambda engine: engine.bury(taken.id, reason))
+            return None
+        return Lease(item, taken.id, taken.taken_at, taken.number, taken.deadline, self._queue)
+
+    async def _ended(self, given: Leases[T], act: Callable[[Engine, Sequence[str]], Awaitable[None]]) -> None:
+        leases = [given] if isinstance(given, Lease) else list(given)
+        try:
+            await self._on(lambda engine: act(engine, [lease.lease_id for lease in leases]))
+        except UnknownLease as error:
+            _note_end(lease for lease in leases if lease.lease_id not in error.leases)
+            raise
+        _note_end(leases)
+
+    async def _renewing(self, lease: Lease[T]) -> None:
+        length = lease.deadline - lease.timestamp
+        with suppress(UnknownLease):
+            while not lease.ended:
+                await asyncio.sleep(length * KEPT_SHARE)
+                with suppress(StoreUnavailable, ConnectionError):
+                    await self.extend(lease, length)
+
+    async def _closing(self) -> None:
+        engine = await self._queue._engine.take()
+        if engine is not None:
+            await engine.close()
 
 
-def _check_pop(count: int, lease_timeout: float) -> None:
-    if count < 1:
-        raise InvalidInput("count", count, "use at least 1")
-    if not 0 < lease_timeout < float("inf"):
-        raise InvalidInput("lease_timeout", lease_timeout, "use a number of seconds above 0")
+def _check_count(field: str, value: int) -> None:
+    if not isinstance(value, Integral) or value < 1:
+        raise InvalidInput(field, value, "use a whole number of at least 1")
 
 
-def _listed(lease: Leases[T]) -> list[Lease[T]]:
-    return [lease] if isinstance(lease, Lease) else list(lease)
+def _seconds(field: str, value: float) -> float:
+    if not isinstance(value, Real) or not 0 < value < math.inf:
+        raise InvalidInput(field, value, "use a number of seconds above 0")
+    return float(value)
 
 
-def _end(leases: Iterable[Lease[Any]]) -> None:
+def _wait(value: float) -> float:
+    if not isinstance(value, Real) or not value >= 0:
+        raise InvalidInput("wait", value, "use a number of seconds, or 0")
+    return float(value)
+
+
+def _note_end(leases: Iterable[Lease[Any]]) -> None:
     for lease in leases:
         lease.ended = True
 
@@ -337,5 +348,5 @@ def _letter(peeked: Peeked) -> DeadLetter:
     reason, deliveries = (peeked.letter.reason, peeked.letter.deliveries) if peeked.letter else ("", 0)
     try:
         return DeadLetter(codec.decode(peeked.item), reason, deliveries)
-    except Exception:
+    except Unreadable:
         return DeadLetter(None, reason, deliveries)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from fray.queue.engine import Item
+from fray.queue.errors import Unreadable
 from fray_layouts.errors import InvalidInput
 
 ENCODINGS = ("pickle", "json")
@@ -21,8 +22,11 @@ def encode(items: Iterable[Any], encoding: str) -> list[Item]:
 
 
 def decode(item: Item) -> Any:
-    """Raises whatever the item's own code raises."""
-    return msgspec.json.decode(item.body) if item.encoding == "json" else pickle.loads(item.body)
+    """Raises Unreadable, with what the item's own code raised."""
+    try:
+        return msgspec.json.decode(item.body) if item.encoding == "json" else pickle.loads(item.body)
+    except Exception as error:
+        raise Unreadable(f"it cannot be read: {type(error).__name__}: {error}") from error
 
 
 def decode_plain(item: Item) -> tuple[Any] | None:

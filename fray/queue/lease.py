@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fray.queue.errors import UnknownLease
+from fray_coordinator import sync
 
 if TYPE_CHECKING:
-    from fray.queue.api import Queue
+    from fray.queue.api import AsyncQueue, Queue
 
 T = TypeVar("T")
 
@@ -21,6 +21,8 @@ class Lease(Generic[T]):
 
     with queue.pop() as lease:
         work(lease.item)        # done when the block ends, released when it raises
+
+    A coroutine writes `async with lease`, or `await queue.aio.done(lease)` and so on: this object's own methods block.
 
     Attributes:
         item: what was pushed.
@@ -56,16 +58,34 @@ class Lease(Generic[T]):
         return self
 
     def __enter__(self) -> Self:
+        if self.ended:
+            raise UnknownLease(self.lease_id)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        sync.at_once(self._leave(self._queue._front, error))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._leave(self._queue.aio, error)
+
+    async def _leave(self, queue: AsyncQueue[T], error: BaseException | None) -> None:
+        """Done if the block ended, released if it raised; its own error matters more than what releasing says."""
         if self.ended:
             return
-        if kind is None:
-            self.done()
-        else:
-            with suppress(UnknownLease):  # another deals with the item, and the block's own error matters more
-                self.release()
+        if error is None:
+            await queue.done(self)
+            return
+        try:
+            await queue.release(self)
+        except UnknownLease:
+            pass  # another deals with the item
+        except Exception as failure:
+            error.add_note(f"The item was not given back, and comes when its lease runs out: {failure}")
 
     @property
     def _queue(self) -> Queue[Any]:

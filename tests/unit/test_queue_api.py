@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fray.queue import FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease
+from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, errors
+from fray_coordinator import sync
+from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
 
 
@@ -194,8 +197,16 @@ def test_what_cannot_be_unpickled_is_a_dead_letter_and_the_consumer_lives(queue:
     queue.push_many([1, Unreadable(), 3], batch=3)
     assert [lease.item for lease in queue.pop_many(3)] == [1, 3]
     (letter,) = queue.letters()
+    assert isinstance(letter, DeadLetter)
     assert letter.item is None
     assert letter.reason == "it cannot be read: ImportError: this object is of no use here"
+
+
+def test_a_look_at_what_cannot_be_unpickled_says_so_and_leaves_it_there(queue: Queue[Any]) -> None:
+    queue.push(Unreadable())
+    with pytest.raises(errors.Unreadable, match=r"of no use here; .* let pop make it a dead letter"):
+        queue.peek()
+    assert (queue.size(), queue.letters()) == (1, [])
 
 
 def test_what_cannot_be_pickled_is_refused_by_its_place_and_nothing_is_pushed(queue: Queue[Any]) -> None:
@@ -234,6 +245,104 @@ def test_async_twins(queue: Queue[Any]) -> None:
     asyncio.run(main())
 
 
+class Threads:
+    """Notes the threads in which it is encoded."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __reduce__(self) -> Any:
+        self.names.append(threading.current_thread().name)
+        return Threads, ()
+
+
+def noting(names: list[str]) -> Iterator[int]:
+    names.append(threading.current_thread().name)
+    yield 1
+
+
+def test_items_are_made_and_encoded_in_the_callers_thread(queue: Queue[Any]) -> None:
+    """In the background loop an item's own code would hold up every queue of the process, and could use none."""
+    mine, items, made = threading.current_thread().name, Threads(), list[str]()
+
+    async def main() -> None:
+        await queue.aio.push(items)
+        await queue.aio.push_many(noting(made))
+
+    queue.push(items)
+    queue.push_many(noting(made))
+    asyncio.run(main())
+    assert items.names == made == [mine, mine]
+
+
+def test_items_may_come_from_another_queue_as_they_are_pushed(queue: Queue[Any]) -> None:
+    source: Queue[int] = MemoryQueue()
+    source.push_many(range(3))
+    queue.push_many(lease.item for lease in source)
+    assert queue.size() == 3
+
+
+def test_a_coroutine_ends_a_lease_by_its_block(queue: Queue[Any]) -> None:
+    async def main() -> None:
+        await queue.aio.push("x")
+        with pytest.raises(ZeroDivisionError):
+            async with await queue.aio.pop() or pytest.fail("nothing there"):
+                raise ZeroDivisionError
+        async for lease in queue.aio:
+            async with lease:
+                assert lease.delivery == 2
+        with pytest.raises(UnknownLease, match=lease.lease_id):
+            async with lease:
+                pytest.fail("the item is done")
+
+    asyncio.run(main())
+    assert (queue.size(), queue.pending()) == (0, 0)
+
+
+def test_a_coroutine_keeps_a_lease(queue: Queue[Any]) -> None:
+    async def main() -> None:
+        await queue.aio.push("x")
+        lease = await queue.aio.pop(0.3) or pytest.fail("nothing there")
+        await queue.aio.keep(lease)
+        await asyncio.sleep(0.5)
+        assert await queue.aio.pop() is None
+        await queue.aio.done(lease)
+
+    asyncio.run(main())
+
+
+def test_the_async_twin_has_every_method() -> None:
+    def methods(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")} - {"aio"}
+
+    assert methods(AsyncQueue) == methods(Queue)
+
+
+def test_a_lease_that_has_ended_cannot_be_entered(queue: Queue[Any]) -> None:
+    queue.push("x")
+    with popped(queue) as lease:
+        pass
+    with pytest.raises(UnknownLease, match=lease.lease_id), lease:
+        pytest.fail("the item is done")
+
+
+class Away:
+    """An engine whose storage does not answer."""
+
+    async def release(self, leases: Sequence[str], failed: bool) -> None:
+        raise StoreUnavailable("the storage is away")
+
+
+def test_the_error_of_a_block_comes_out_though_the_item_cannot_be_given_back() -> None:
+    async def opened() -> Any:
+        return Away()
+
+    lease = Lease("x", "1", 0.0, queue=Queue(sync.PerProcess(opened)))
+    with pytest.raises(ZeroDivisionError) as raised, lease:
+        raise ZeroDivisionError
+    assert "the storage is away" in "".join(raised.value.__notes__)
+
+
 def test_a_purge_completes_everything_whoever_has_it(queue: Queue[Any]) -> None:
     queue.push_many(range(10), batch=3)
     lease = popped(queue)
@@ -262,14 +371,37 @@ def test_many_threads_share_one_queue(queue: Queue[Any]) -> None:
 @pytest.mark.parametrize(
     ("call", "remedy"),
     [
-        (lambda q: q.pop(lease_timeout=0), "lease_timeout: 0"),
         (lambda q: q.pop_many(0), "count: 0"),
         (lambda q: q.push_many([1], batch=0), "batch: 0"),
+        (lambda q: q.letters(-1), "limit: -1"),
+        (lambda q: q.redrive(0), "limit: 0"),
     ],
 )
 def test_odd_arguments_are_refused(queue: Queue[Any], call: Callable[[Any], Any], remedy: str) -> None:
     with pytest.raises(InvalidInput, match=remedy):
         call(queue)
+
+
+@pytest.mark.parametrize("odd", [0, -1.5, math.inf, math.nan, "5", None])
+def test_odd_times_are_refused_in_both_fronts(queue: Queue[Any], odd: Any) -> None:
+    """One endless lease made the queue unreadable for everybody else."""
+    queue.push("x")
+    lease = popped(queue)
+    for field, call in [
+        ("lease_timeout", lambda queue: queue.pop(odd)),
+        ("lease_timeout", lambda queue: queue.pop_many(1, odd)),
+        ("seconds", lambda queue: queue.extend(lease, odd)),
+    ]:
+        for refused in (lambda: call(queue), lambda: asyncio.run(call(queue.aio))):  # noqa: B023 - called at once
+            with pytest.raises(InvalidInput, match=f"{field}: {odd!r} .* number of seconds above 0"):
+                refused()
+    queue.done(lease)
+
+
+@pytest.mark.parametrize("odd", [-1, math.nan, "5", None])
+def test_an_odd_wait_is_refused(queue: Queue[Any], odd: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"wait: {odd!r} "):
+        queue.pop(wait=odd)
 
 
 def test_a_memory_queue_stays_where_it_is() -> None:
