@@ -1,20 +1,41 @@
-"""What `run` gives back: a future, or, for a generator function, a future that also yields while the function runs."""
+"""What `run` gives back: a future, or, for a generator function, a future that also yields while the function runs.
+
+`outcome` and `wait` take every kind of future that Fray has, and any other value as one that is ready.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-F = TypeVar("F", bound="Future[Any]")
 
 _END: Any = object()
 
+_NOW: Future[None] = Future()
+_NOW.set_result(None)
 
-class Yielding(Future[list[T]], Generic[T]):
+
+class Awaited(ABC):
+    """A future that has its own way to say that it is ready."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def coming(self) -> Future[Any]:
+        """Done as soon as asking for the next thing would not wait."""
+
+    @abstractmethod
+    def result(self, timeout: float | None = None) -> Any:
+        """What it stands for; waits for it."""
+
+
+class Yielding(Future[list[T]], Awaited, Generic[T]):
     """The values of a generator that runs elsewhere.
 
     `next` waits for the next value and raises what the generator raised; `result` waits for the end and gives all
@@ -70,6 +91,8 @@ class Yielding(Future[list[T]], Generic[T]):
 
 def call(function: Callable[..., Any], args: Iterable[Any], future: Future[Any]) -> None:
     """Run `function` here and put what comes of it into `future`, value by value if that is a `Yielding`."""
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         result = function(*args)
         if isinstance(future, Yielding):
@@ -87,39 +110,30 @@ def _fail(future: Future[Any], error: BaseException) -> None:
     future.finish(error) if isinstance(future, Yielding) else future.set_exception(error)
 
 
-def wait(futures: Sequence[F], num_returns: int = 1) -> tuple[list[F], list[F]]:
-    """Exactly `num_returns` futures that are ready (fewer only if there are no more), and all the others.
+def outcome(ref: Any) -> Any:
+    """What a future stands for, waiting for it; any other value as it is. Raises what the future holds."""
+    return ref.result() if isinstance(ref, (Future, Awaited)) else ref
 
-    A `Yielding` is ready when its next value is there, or its end. The objects are those that were given.
+
+def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
+    """Exactly `num_returns` that are ready (fewer only if there are no more), and all the others.
+
+    A `Yielding` is ready when its next value is there, or its end; what is no future is ready. The objects are those
+    that were given.
     """
-    wanted = min(num_returns, len(futures))
-    while True:
-        ready = [future for future in futures if _signal(future).done()][:wanted]
-        if len(ready) == wanted:
-            chosen = {id(future) for future in ready}
-            return ready, [future for future in futures if id(future) not in chosen]
-        concurrent.futures.wait({s for s in map(_signal, futures) if not s.done()}, return_when=FIRST_COMPLETED)
+    signals = [_signal(ref) for ref in refs]
+    wanted = min(num_returns, len(refs))
+    while sum(signal.done() for signal in signals) < wanted:
+        concurrent.futures.wait({signal for signal in signals if not signal.done()}, return_when=FIRST_COMPLETED)
+    ready = [at for at, signal in enumerate(signals) if signal.done()][:wanted]
+    others = sorted(set(range(len(refs))).difference(ready))
+    return [refs[at] for at in ready], [refs[at] for at in others]
 
 
-def _signal(future: Future[Any]) -> Future[Any]:
-    return future.coming if isinstance(future, Yielding) else future
-
-
-class Lazy(Yielding[T]):
-    """A generator that runs in its consumer's thread: one step for each `next`, all of it for `result`."""
-
-    def __init__(self, generator: Generator[T, None, None]) -> None:
-        super().__init__()
-        self._generator = generator
-        self._announce()
-
-    def __next__(self) -> T:
-        value = next(self._generator)
-        self._values.append(value)
-        return value
-
-    def result(self, timeout: float | None = None) -> list[T]:
-        """All values; runs the generator to its end, however long that takes."""
-        for _ in self:
-            pass
-        return list(self._values)
+def _signal(ref: object) -> Future[Any]:
+    match ref:
+        case Awaited():
+            return ref.coming
+        case Future():
+            return ref
+    return _NOW

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from fray import futures
 from fray.cluster import StorageCluster, current_cluster
-from fray.job.context import Lifetime
+from fray.job.context import JobContext, Lifetime, checked_workers
 from fray.pool import ObjectRef, WorkerPool
 from fray.pool.objects import fetched
 from fray.types import ResourceConfig
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from fray.actor import ActorHandle
 
 
-class ClusterContext:
+class ClusterContext(JobContext):
     """See `JobContext`.
 
     A task that takes a reference as an argument is given the object. Results, values of generators and objects are in
@@ -36,7 +34,7 @@ class ClusterContext:
     def __init__(
         self, max_workers: int = 1, cluster: StorageCluster | None = None, resources: ResourceConfig | None = None
     ) -> None:
-        self._max_workers = max_workers
+        self._max_workers = checked_workers(max_workers)
         self._cluster = cluster or current_cluster()
         self._resources = resources
         self._lock = threading.Lock()
@@ -47,16 +45,12 @@ class ClusterContext:
         return self._pool.put(obj)
 
     def get(self, ref: Any) -> Any:
-        """What a reference or a future stands for, waiting for it; any other value as it is. Raises ObjectGone."""
-        return self.get(ref.result()) if isinstance(ref, Future) else fetched(ref)
+        """What a reference or a future stands for; see `JobContext.get`. Raises ObjectGone."""
+        return fetched(super().get(ref))
 
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Push `fn(*args)` for the next free worker; see `JobContext.run`."""
         return self._pool.submit(fn, *args)
-
-    def wait(self, refs: Sequence[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
-        """Wait until `num_returns` futures are ready; see `JobContext.wait`."""
-        return futures.wait(refs, num_returns)
 
     def create_actor(
         self,
@@ -85,17 +79,11 @@ class ClusterContext:
         )
 
     def close(self) -> None:
-        """End the workers, and remove what they and `put` have stored."""
+        """End the workers, and remove what they and `put` have stored; see `JobContext.close`."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:
             made.shutdown(wait=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     @property
     def _pool(self) -> WorkerPool:

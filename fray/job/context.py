@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from fray.errors import InvalidInput
+from fray.futures import outcome, wait
+from fray_agents.threads import task_environ
 
 Lifetime = Literal["non_detached", "detached"]
 
 
 class JobContext(Protocol):
-    """Runs tasks and keeps objects, inside one job: the same code on one thread, on many, or on a cluster."""
+    """Runs tasks and keeps objects, inside one job: the same code on one thread, on many, or on a cluster.
+
+    Used in a `with` statement it is closed at the end of that.
+    """
 
     def put(self, obj: Any) -> Any:
         """A reference to an object, for tasks that take it as an argument; `get` gives the object back."""
         ...
 
     def get(self, ref: Any) -> Any:
-        """What a reference or a future stands for, waiting for it; any other value as it is.
+        """What a reference or a future, a task's or an actor's, stands for, waiting for it; any other value as it is.
 
         Raises:
             Exception: what the task raised.
         """
-        ...
+        return outcome(ref)
 
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Start `fn(*args)`. Of a generator function the future also yields, by `next`, while the function runs.
@@ -35,8 +45,12 @@ class JobContext(Protocol):
         ...
 
     def wait(self, futures: Sequence[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
-        """Wait until `num_returns` futures are ready: exactly those, and the others, as the same objects."""
-        ...
+        """Wait until `num_returns` are ready: exactly those, and the others, as the same objects.
+
+        Args:
+            futures: of tasks and of actors; a reference is ready, as any other value is.
+        """
+        return wait(futures, num_returns)
 
     def create_actor(
         self,
@@ -63,22 +77,65 @@ class JobContext(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Let go of threads, workers and stored objects; returns at once. Actors stay.
 
-_default: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)
+        `get` what is needed before. A context that is used again begins anew.
+        """
+        ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def checked_workers(max_workers: int) -> int:
+    """`max_workers` of a context. Raises InvalidInput."""
+    if max_workers < 1:
+        raise InvalidInput("max_workers", max_workers, "give a number from 1 on")
+    return max_workers
+
+
+_chosen: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)
+
+_lock = threading.Lock()
+_defaults: dict[tuple[str | None, ...], JobContext] = {}
 
 
 @contextmanager
 def fray_default_job_ctx(ctx: JobContext) -> Iterator[JobContext]:
     """Make `ctx` what `get_default_job_ctx` gives, inside the `with` block."""
-    token = _default.set(ctx)
+    token = _chosen.set(ctx)
     try:
         yield ctx
     finally:
-        _default.reset(token)
+        _chosen.reset(token)
 
 
 def get_default_job_ctx() -> JobContext:
-    """The context of the enclosing `fray_default_job_ctx`, else a new one of kind "auto"."""
+    """The context of the enclosing `fray_default_job_ctx`; else the one, of kind "auto", that this process shares."""
+    return _chosen.get() or _shared()
+
+
+def _shared() -> JobContext:
+    """One for each job: a process may run several, in threads."""
     from fray.job.create import create_job_ctx
 
-    return _default.get() or create_job_ctx("auto")
+    environ = task_environ()
+    job = tuple(map(environ.get, ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT")))
+    with _lock:
+        if job not in _defaults:
+            _defaults[job] = create_job_ctx("auto")
+        return _defaults[job]
+
+
+def _forget() -> None:
+    """A fork copies neither threads nor what they were about to do."""
+    global _lock
+    _lock = threading.Lock()
+    _defaults.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from fray import futures
 from fray.errors import InvalidInput
-from fray.futures import Lazy, Yielding
-from fray.job.context import Lifetime
+from fray.futures import Yielding
+from fray.job.context import JobContext, Lifetime, checked_workers
 
 Run = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
-class _InProcess:
+class _InProcess(JobContext):
     """What both contexts share."""
 
     def __init__(self) -> None:
@@ -27,18 +27,6 @@ class _InProcess:
     def put(self, obj: Any) -> Any:
         """The object itself: nothing leaves this process."""
         return obj
-
-    def get(self, ref: Any) -> Any:
-        """What a future stands for, waiting for it; any other value as it is."""
-        return ref.result() if isinstance(ref, Future) else ref
-
-    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
-        """Start `fn(*args)`; see `JobContext.run`."""
-        raise NotImplementedError
-
-    def wait(self, refs: Sequence[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
-        """Wait until `num_returns` futures are ready; see `JobContext.wait`."""
-        return futures.wait(refs, num_returns)
 
     def create_actor(
         self,
@@ -67,16 +55,21 @@ class _InProcess:
         raise NotImplementedError
 
 
+def _future_of(fn: Callable[..., Any]) -> Future[Any]:
+    return Yielding() if inspect.isgeneratorfunction(fn) else Future()
+
+
 class SyncContext(_InProcess):
     """Runs every task at once, on the caller's thread; what it raises is raised by `get`."""
 
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
-        """Call `fn(*args)` now; a generator runs step by step as its values are asked for."""
-        if inspect.isgeneratorfunction(fn):
-            return Lazy(fn(*args))
-        future: Future[Any] = Future()
+        """Call `fn(*args)` now, a generator to its end; its values can be had one by one all the same."""
+        future = _future_of(fn)
         futures.call(fn, args, future)
         return future
+
+    def close(self) -> None:
+        """See `JobContext.close`: there is nothing to let go of."""
 
     def _one_at_a_time(self) -> Run:
         turn = threading.RLock()
@@ -97,13 +90,24 @@ class ThreadContext(_InProcess):
 
     def __init__(self, max_workers: int = 1) -> None:
         super().__init__()
-        self.executor = ThreadPoolExecutor(max_workers, thread_name_prefix="fray-task")
+        self._max_workers = checked_workers(max_workers)
+        self._made: ThreadPoolExecutor | None = None
 
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Start `fn(*args)` on the next free thread."""
-        future: Future[Any] = Yielding() if inspect.isgeneratorfunction(fn) else Future()
-        self.executor.submit(futures.call, fn, args, future)
+        future = _future_of(fn)
+        with self._lock:
+            if self._made is None:
+                self._made = ThreadPoolExecutor(self._max_workers, thread_name_prefix="fray-task")
+            self._made.submit(futures.call, fn, args, future)
         return future
+
+    def close(self) -> None:
+        """End the threads, once they have done what was started; see `JobContext.close`."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.shutdown(wait=False)
 
     def _one_at_a_time(self) -> Run:
         return ThreadPoolExecutor(1, thread_name_prefix="fray-actor").submit

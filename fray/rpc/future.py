@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from fray.futures import Awaited
 from fray_agents.rpc import Call
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, NotAuthentic, RemoteTraceback
 
@@ -92,7 +93,7 @@ class NotSent:
         function(self)
 
 
-class ActorFuture(Generic[T]):
+class ActorFuture(Awaited, Generic[T]):
     """What a call will have returned; asking cancels nothing, and may be repeated.
 
     Args:
@@ -102,13 +103,14 @@ class ActorFuture(Generic[T]):
         lane: of the pool or handle that the call was made with.
     """
 
-    __slots__ = ("_again", "_call", "_lane", "_moved")
+    __slots__ = ("_again", "_call", "_coming", "_lane", "_moved")
 
     def __init__(self, call: Sent, again: Callable[[ConnectionError, float], Call], lane: Lane) -> None:
         self._call: Sent = call
         self._again: Callable[[ConnectionError, float], Call] | None = again
         self._lane = lane
         self._moved: Future[None] | None = None
+        self._coming: Future[None] | None = None
         call.add_done_callback(self._settled)
 
     def result(self, timeout: float | None = None) -> T:
@@ -149,12 +151,30 @@ class ActorFuture(Generic[T]):
         moved = self._moved
         return moved.exception() if moved is not None else self._call.exception()
 
+    @property
+    def coming(self) -> Future[None]:
+        """Done as soon as `result` would not wait."""
+        with _lock:
+            coming = self._coming = self._coming or Future()
+        if self.done():
+            self._announce()
+        return coming
+
     def _settled(self, call: Any) -> None:
         error = call.exception()
         if is_lost(error):
             self._lost(call, error)
         else:
             self._again = None  # it keeps the call's arguments
+            self._announce()
+
+    def _announce(self) -> None:
+        """Called once it is done, and by who asks whether it is: of the two, one sees the other's doing."""
+        if self._coming is None:
+            return
+        with _lock:
+            if not self._coming.done():
+                self._coming.set_result(None)
 
     def _lost(self, call: Sent, error: ConnectionError) -> Future[None] | None:
         """What ends when `call`, which was lost, was sent again; None if it was already."""
@@ -174,6 +194,7 @@ class ActorFuture(Generic[T]):
             call = self._again(error, since)
         except BaseException as failure:
             moved.set_exception(failure)
+            self._announce()
             return
         with _lock:
             self._call, self._moved = call, None

@@ -197,11 +197,37 @@ def test_the_context_on_a_cluster(cluster: StorageCluster) -> None:
         assert (len(ready), len(pending)) == (2, 3)
         assert [context.get(future) for future in futures] == [0, 2, 4, 6, 8]
         actor = context.create_actor(actors.Counter, 3, name="counter")
-        assert actor.add.remote(4).result(30) == 7
+        assert context.get(actor.add.remote(4)) == 7
         with pytest.raises(ValueError, match="counter"):
             context.create_actor(actors.Counter, name="counter")
         again = context.create_actor(actors.Counter, name="counter", get_if_exists=True)
         assert again.add(1) == 8
+
+
+def test_actors_tasks_and_objects_on_a_cluster_can_be_waited_for_together(cluster: StorageCluster) -> None:
+    with ClusterContext(1, cluster, SMALL) as context:
+        actor = context.create_actor(actors.Counter)
+        calls = [actor.add.remote() for _ in range(10)]
+        ready, pending = context.wait(calls, num_returns=5)
+        assert (len(ready), len(pending)) == (5, 5)
+        assert {id(call) for call in ready + pending} == {id(call) for call in calls}
+        assert [context.get(call) for call in calls] == list(range(1, 11))
+        mixed = [actor.fail.remote("no"), context.run(double, 4), context.put("kept")]
+        failed, task, kept = context.wait(mixed, num_returns=3)[0]
+        assert (context.get(task), context.get(kept)) == (8, "kept")
+        with pytest.raises(LookupError, match="no"):
+            context.get(failed)
+        assert context.get(context.get(context.put(actor)).add.remote()) == 11
+
+
+def test_waiting_ends_when_an_actor_is_gone_for_good(cluster: StorageCluster) -> None:
+    with ClusterContext(1, cluster, SMALL) as context:
+        actor = context.create_actor(actors.Counter)
+        actor.add()
+        calls = [actor.die.remote()]
+        assert context.wait(calls) == (calls, [])
+        with pytest.raises(ConnectionError, match="died"):
+            context.get(calls[0])
 
 
 def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, tmp_path: Path) -> None:

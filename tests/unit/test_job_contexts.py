@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fray.errors import InvalidInput
 from fray.job import (
     JobContext,
     SyncContext,
@@ -68,10 +72,6 @@ def test_get_of_a_generator_gives_all_its_values(context: JobContext) -> None:
 
 
 def test_what_a_generator_raises_comes_after_its_values(context: JobContext) -> None:
-    def breaks() -> Iterator[int]:
-        yield 1
-        raise OSError("torn")
-
     future = context.run(breaks)
     assert next(future) == 1  # type: ignore[call-overload]
     with pytest.raises(OSError, match="torn"):
@@ -94,17 +94,36 @@ def test_a_generator_is_ready_while_it_still_runs() -> None:
     assert list(future) == ["second"]  # type: ignore[call-overload]
 
 
-def test_a_generator_on_the_callers_thread_runs_step_by_step() -> None:
-    steps: list[int] = []
+def breaks() -> Iterator[int]:
+    yield 1
+    raise OSError("torn")
 
-    def noting() -> Iterator[int]:
-        for number in range(3):
-            steps.append(number)
-            yield number
 
-    future = SyncContext().run(noting)
-    next(future)  # type: ignore[call-overload]
-    assert steps == [0]
+def test_a_broken_generator_raises_the_same_however_often_it_is_asked(context: JobContext) -> None:
+    future = context.run(breaks)
+    for _ in range(2):
+        with pytest.raises(OSError, match="torn"):
+            future.result()
+    assert isinstance(future.exception(), OSError)
+
+
+def test_a_generators_future_is_one_that_the_standard_library_can_wait_for(context: JobContext) -> None:
+    future = context.run(count_to, 3)
+    assert concurrent.futures.wait([future], timeout=30).done == {future}
+    assert future.done()
+    assert future.exception() is None
+    assert list(future) == [0, 1, 2]  # type: ignore[call-overload]
+
+
+def test_a_task_that_is_cancelled_in_time_does_not_run() -> None:
+    gate, ran = threading.Event(), threading.Event()
+    with ThreadContext(1) as context:
+        holding = context.run(gate.wait)
+        waiting = context.run(ran.set)
+        assert waiting.cancel()
+        gate.set()
+        assert concurrent.futures.wait([holding, waiting], timeout=30).not_done == set()
+        assert context.get(context.run(ran.is_set)) is False
 
 
 class Counter:
@@ -127,6 +146,16 @@ def test_an_actors_calls_run_in_order_one_at_a_time(context: JobContext) -> None
     assert actor.add(amount=0) == 60
 
 
+def test_tasks_actors_and_objects_can_be_waited_for_together(context: JobContext) -> None:
+    actor = context.create_actor(Counter)
+    mixed = [actor.add.remote(), context.run(abs, -1), context.put("kept"), context.put("kept"), actor.add.remote()]
+    ready, pending = context.wait(mixed, num_returns=2)
+    assert (len(ready), len(pending)) == (2, 3)
+    assert sorted(map(id, ready + pending)) == sorted(map(id, mixed))
+    ready, pending = context.wait(mixed, num_returns=5)
+    assert ([context.get(ref) for ref in ready], pending) == ([1, 1, "kept", "kept", 2], [])
+
+
 def test_an_actors_name_is_given_once(context: JobContext) -> None:
     first = context.create_actor(Counter, name="curriculum")
     again = context.create_actor(Counter, name="curriculum", get_if_exists=True)
@@ -147,8 +176,63 @@ def test_kinds_that_there_are_not(kind: str) -> None:
         create_job_ctx(kind)
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_number_of_threads_that_makes_no_sense(number: int) -> None:
+    with pytest.raises(InvalidInput, match="max_workers"):
+        create_job_ctx("threadpool", number)
+
+
+def test_a_context_that_was_closed_begins_anew(context: JobContext) -> None:
+    with context as entered:
+        assert entered is context
+        counter = context.create_actor(Counter, name="stays")
+        before = context.run(threading.get_ident)
+        first = context.get(before)
+    assert context.get(before) == first
+    assert context.get(context.run(abs, -1)) == 1
+    assert context.get(counter.add.remote()) == 1
+    assert context.create_actor(Counter, name="stays", get_if_exists=True).add() == 2
+    context.close()
+
+
+def test_closing_ends_the_threads() -> None:
+    with ThreadContext(2) as context:
+        used = context.run(threading.current_thread).result()
+    used.join(30)
+    assert not used.is_alive()
+
+
 def test_the_default_is_the_enclosing_one() -> None:
     chosen = SyncContext()
     with fray_default_job_ctx(chosen):
         assert get_default_job_ctx() is chosen
     assert isinstance(get_default_job_ctx(), ThreadContext)
+
+
+def test_all_who_ask_for_the_default_share_one() -> None:
+    together = threading.Barrier(8)
+
+    def ask() -> JobContext:
+        together.wait()
+        return get_default_job_ctx()
+
+    with ThreadPoolExecutor(8) as threads:
+        asked = list(threads.map(lambda _: ask(), range(8)))
+    assert {id(context) for context in asked} == {id(get_default_job_ctx())}
+    with get_default_job_ctx() as context:
+        context.create_actor(Counter, name="shared", get_if_exists=True).add()
+    assert get_default_job_ctx().create_actor(Counter, name="shared", get_if_exists=True).add() == 2
+
+
+def test_jobs_that_share_a_process_share_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    outside = get_default_job_ctx()
+    monkeypatch.setenv("FRAY_JOB_ID", "job-1")
+    assert get_default_job_ctx() is get_default_job_ctx() is not outside
+
+
+def test_a_fork_has_a_default_of_its_own() -> None:
+    get_default_job_ctx().run(abs, -1).result()  # has threads, which no fork copies
+    child = os.fork()
+    if not child:
+        os._exit(get_default_job_ctx().run(abs, -7).result(30))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
