@@ -10,8 +10,9 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from fray.errors import Permanent
 from fray.pool.tasks import Task
@@ -107,11 +108,6 @@ class Dispatcher:
         """How many tasks are not done."""
         return self._unfinished
 
-    @property
-    def waiting(self) -> int:
-        """How many tasks no worker has yet."""
-        return len(self._backlog)
-
     def idle(self) -> list[str]:
         """Names of the workers with nothing to do."""
         with self._lock:
@@ -126,6 +122,8 @@ class Dispatcher:
             self._backlog.extend(added)
             self._unfinished += len(added)
             self._assign_all()
+        for task in added:
+            task.future.add_done_callback(self._count_done)
         self._send()
 
     def join(self, name: str, worker: Worker) -> None:
@@ -161,7 +159,8 @@ class Dispatcher:
                 desk.tasks.clear()  # what still comes back is of no use any more
             self._desks.clear()
         for task in left:
-            self._settle(task, Done(error=PoolClosed(why)))
+            if _goes_on(task):
+                _settle(task, Done(error=PoolClosed(why)))
 
     def _assign_all(self) -> None:
         while self._backlog and (free := self._freest()) is not None:
@@ -173,13 +172,13 @@ class Dispatcher:
         return min(roomy, key=lambda item: len(item[1].tasks), default=None)
 
     def _assign(self, name: str, desk: _Desk, most: int) -> None:
-        for _ in range(min(most, desk.room(), len(self._backlog))):
+        """Assign up to `most` of the tasks that wait."""
+        while most > 0 and desk.room() > 0 and self._backlog:
             task = self._backlog.popleft()
-            if task.future.running() or task.future.set_running_or_notify_cancel():
+            if _goes_on(task):
+                most -= 1
                 desk.tasks.append(task)
                 self._outbox.append((name, desk, task))
-            else:
-                self._count_done()
 
     def _send(self) -> None:
         """Send what was assigned, outside of the lock.
@@ -208,7 +207,7 @@ class Dispatcher:
             if self._desks.get(name) is desk:
                 self._assign(name, desk, len(self._backlog))
         self._send()
-        self._settle(task, end)
+        _settle(task, end)
 
     def _lost(self, name: str, desk: _Desk, end: Gone) -> None:
         """What the worker had goes to others; the first of it is what the worker may have died of."""
@@ -227,18 +226,23 @@ class Dispatcher:
         self._send()
         if condemned is not None:
             text = f"it was given up: {condemned.deaths} workers died while they ran it, the last because: {end.why}"
-            self._settle(condemned, Done(error=TaskKillsWorkers(text)))
+            _settle(condemned, Done(error=TaskKillsWorkers(text)))
         self._on_loss(name)
 
-    def _settle(self, task: Task, end: Done) -> None:
-        if end.error is not None:
-            task.future.set_exception(end.error)
-        else:
-            task.future.set_result(end.value)
+    def _count_done(self, future: Future[Any]) -> None:
         with self._lock:
-            self._count_done()
+            self._unfinished -= 1
+            if self._unfinished == 0:
+                self._all_done.notify_all()
 
-    def _count_done(self) -> None:
-        self._unfinished -= 1
-        if self._unfinished == 0:
-            self._all_done.notify_all()
+
+def _goes_on(task: Task) -> bool:
+    """False if it was cancelled before it was sent; after this it cannot be."""
+    return task.future.running() or task.future.set_running_or_notify_cancel()
+
+
+def _settle(task: Task, end: Done) -> None:
+    if end.error is not None:
+        task.future.set_exception(end.error)
+    else:
+        task.future.set_result(end.value)

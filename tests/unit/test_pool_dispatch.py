@@ -50,7 +50,6 @@ def dispatcher(lost: list[str]) -> Dispatcher:
 def test_tasks_wait_for_the_first_worker(dispatcher: Dispatcher) -> None:
     only, hands = task(), Hands()
     dispatcher.submit([only])
-    assert dispatcher.waiting == 1
     dispatcher.join("a", hands)
     hands.end(Done(1.0, 3))
     assert only.future.result() == 3
@@ -65,7 +64,7 @@ def test_a_long_task_holds_up_nobody_elses(dispatcher: Dispatcher) -> None:
         free.end(Done(1.0))
     assert len(busy.sent) == 1
     assert not free.sent
-    assert dispatcher.waiting == 0
+    assert dispatcher.unfinished == 1
 
 
 def test_quick_tasks_are_sent_ahead_and_slow_ones_are_not(dispatcher: Dispatcher) -> None:
@@ -107,7 +106,9 @@ def test_a_worker_that_says_twice_that_it_is_gone_is_gone_once(dispatcher: Dispa
     for _ in range(3):
         dying.end(Gone("killed"))
     assert lost == ["dying"]
-    assert dispatcher.waiting == 29
+    assert dispatcher.unfinished == 29
+    dispatcher.join("next", Instant())
+    assert dispatcher.unfinished == 0
 
 
 def test_a_task_that_kills_its_workers_is_given_up_and_its_neighbours_are_not(dispatcher: Dispatcher) -> None:
@@ -152,6 +153,30 @@ def test_a_task_cancelled_in_time_is_never_sent(dispatcher: Dispatcher) -> None:
     assert only.future.cancel()
     dispatcher.join("a", hands)
     assert not hands.sent
+
+
+def test_a_task_cancelled_while_it_waits_holds_up_nobody(dispatcher: Dispatcher) -> None:
+    hands = Hands()
+    dispatcher.join("a", hands)
+    dispatcher.submit([first := task(), cancelled := task(), last := task()])
+    assert cancelled.future.cancel()
+    assert hands.end(Done(1.0)) is first
+    assert hands.end(Done(1.0)) is last
+    assert dispatcher.unfinished == 0
+
+
+def test_what_was_cancelled_is_not_waited_for(dispatcher: Dispatcher) -> None:
+    dispatcher.submit([only := task()])
+    assert only.future.cancel()
+    dispatcher.drain()
+
+
+def test_closing_leaves_what_was_cancelled_as_it_is(dispatcher: Dispatcher) -> None:
+    dispatcher.submit([cancelled := task(), waiting := task()])
+    assert cancelled.future.cancel()
+    dispatcher.close("shut down")
+    assert cancelled.future.cancelled()
+    assert isinstance(waiting.future.exception(timeout=0), PoolClosed)
 
 
 def test_only_a_worker_without_tasks_can_be_dismissed(dispatcher: Dispatcher) -> None:
