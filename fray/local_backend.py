@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from fray.client.jobs import JobHandle
 from fray.client.storage import StorageClient
 from fray.cluster.local import LocalCluster
-from fray.types import EnvironmentConfig, JobId, JobRequest, ResourceConfig
+from fray.types import JobId
 from fray_coordinator.core import Core
 from fray_coordinator.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
@@ -29,18 +26,11 @@ class LocalClient(StorageClient):
     def __init__(self, max_threads: int = MANY, *, cluster: LocalCluster | None = None) -> None:
         super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
 
-    def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
-        variables = EnvironmentConfig(request.environment.env_vars) if request.environment else None
-        return super().submit(replace(request, replicas=1, environment=variables), adopt_existing)
-
     def shutdown(self, wait: bool = True) -> None:
         if wait:
             unfinished = self.cluster.run(_unfinished)
             self.cluster.wait(unfinished)
         super().shutdown(wait)
-
-    def _resources(self, wanted: ResourceConfig | None) -> ResourceConfig:
-        return ResourceConfig()
 
 
 async def _unfinished(core: Core) -> list[JobId]:

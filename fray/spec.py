@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
+
+import msgspec
 
 from fray.types import (
     ANY_REGION,
@@ -14,11 +16,11 @@ from fray.types import (
     CallableEntrypoint,
     CpuConfig,
     DeviceConfig,
+    Entrypoint,
     EnvironmentConfig,
     JobRequest,
     ResourceConfig,
     TpuConfig,
-    is_plain_call,
 )
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, parse_spec
@@ -54,9 +56,32 @@ def to_spec(request: JobRequest) -> JobSpec:
     return parse_spec({name: value for name, value in fields.items() if value is not None})
 
 
+def local_spec(request: JobRequest) -> JobSpec:
+    """The checked spec of a request on a private cluster: whatever this machine has must do.
+
+    Places, replicas, packages and images are left out, and see `fitted`.
+    """
+    asked, environment = request.resources, request.environment or EnvironmentConfig()
+    spec = to_spec(
+        replace(
+            request,
+            resources=ResourceConfig(cpu=asked.cpu, ram=asked.ram, disk=asked.disk),
+            environment=EnvironmentConfig(environment.env_vars, secret_env_vars=environment.secret_env_vars),
+            replicas=1,
+        )
+    )
+    return fitted(spec)
+
+
+def fitted(spec: JobSpec) -> JobSpec:
+    """The spec without a device, and for one core at most: so a job's children find room beside it."""
+    resources = msgspec.structs.replace(spec.resources, cpu=min(spec.resources.cpu, 1), device=None)
+    return msgspec.structs.replace(spec, resources=resources)
+
+
 def _entrypoint(entrypoint: object) -> dict[str, Any]:
-    if is_plain_call(entrypoint):
-        entrypoint = CallableEntrypoint(entrypoint)  # type: ignore[arg-type]  # just checked
+    if callable(entrypoint) and not isinstance(entrypoint, Entrypoint):
+        entrypoint = CallableEntrypoint(entrypoint)
     if isinstance(entrypoint, BinaryEntrypoint):
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):

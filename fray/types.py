@@ -11,15 +11,44 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NewType
+from typing import TYPE_CHECKING, Any, Literal, NewType, TypeVar
 
-from fray.topology import TpuTopologyInfo as TpuTopologyInfo
-from fray.topology import get_tpu_topology as get_tpu_topology
+from fray.topology import TpuTopologyInfo, get_tpu_topology
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_layouts.records import Exit
 
+__all__ = [
+    "ANY_REGION",
+    "ActorConfig",
+    "BinaryEntrypoint",
+    "CallableEntrypoint",
+    "CheckpointConfig",
+    "CpuConfig",
+    "DeviceConfig",
+    "DeviceKind",
+    "Entrypoint",
+    "EnvironmentConfig",
+    "GpuConfig",
+    "GpuType",
+    "HealthCheck",
+    "JobGroupConfig",
+    "JobId",
+    "JobInfo",
+    "JobRequest",
+    "JobStatus",
+    "Namespace",
+    "ResourceConfig",
+    "Size",
+    "TpuConfig",
+    "TpuTopologyInfo",
+    "TpuType",
+    "create_environment",
+    "get_tpu_topology",
+]
+
+T = TypeVar("T")
 JobId = NewType("JobId", str)
 Namespace = NewType("Namespace", str)
 Size = int | str
@@ -53,23 +82,60 @@ class CpuConfig:
     variant: str = "cpu"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class GpuConfig:
-    """GPUs of one host. variant: "h100", "a100-40gb" ..., "auto" for any."""
+    """GPUs of one host. variant: "h100", "a100-40gb" ..., "auto" for any; `gpu_type` is the same thing."""
 
-    variant: GpuType = "auto"
-    count: int = 1
-    kind: DeviceKind = "gpu"
+    variant: GpuType
+    count: int
+    kind: DeviceKind
+
+    def __init__(
+        self,
+        variant: GpuType | None = None,
+        count: int = 1,
+        kind: DeviceKind = "gpu",
+        *,
+        gpu_type: GpuType | None = None,
+    ) -> None:
+        chosen = _either("device.variant", variant, "gpu_type", gpu_type)
+        _fill(self, variant="auto" if chosen is None else chosen, count=count, kind=kind)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class TpuConfig:
-    """A TPU slice. variant: "v5litepod-16" ...; count: chips of one host."""
+    """A TPU slice. variant: "v5litepod-16" ..., `tpu_type` is the same thing; count: chips of one host."""
 
     variant: TpuType
-    topology: str | None = None
-    count: int = 1
-    kind: DeviceKind = "tpu"
+    topology: str | None
+    count: int
+    kind: DeviceKind
+
+    def __init__(
+        self,
+        variant: TpuType | None = None,
+        topology: str | None = None,
+        count: int = 1,
+        kind: DeviceKind = "tpu",
+        *,
+        tpu_type: TpuType | None = None,
+    ) -> None:
+        chosen = _either("device.variant", variant, "tpu_type", tpu_type)
+        if chosen is None:
+            raise InvalidInput("device.variant", chosen, "name a type such as 'v5litepod-16'")
+        _fill(self, variant=chosen, topology=topology, count=count, kind=kind)
+
+
+def _either(field: str, value: T | None, other: str, same: T | None) -> T | None:
+    """The one of two spellings of a field that was given."""
+    if value is not None and same is not None:
+        raise InvalidInput(field, value, f"it is the same as {other}; give one of them")
+    return same if value is None else value
+
+
+def _fill(config: object, **values: object) -> None:
+    """Set the fields of a frozen dataclass."""
+    vars(config).update(values)
 
 
 DeviceConfig = CpuConfig | GpuConfig | TpuConfig
@@ -86,10 +152,10 @@ class ResourceConfig:
         device: accelerator.
         preemptible: False keeps the job off hosts that may be taken away.
         regions, zone, target_cluster, device_alternatives, image: where else or in what to run; a later release.
-        replicas: processes that run as one gang; the same as `JobRequest.replicas`.
+        replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same thing.
 
     Raises:
-        InvalidInput: both `ram` and `memory` are given.
+        InvalidInput: both spellings of a field are given.
     """
 
     cpu: float
@@ -114,30 +180,29 @@ class ResourceConfig:
         regions: Sequence[str] | None = None,
         zone: str | None = None,
         target_cluster: str | None = None,
-        replicas: int = 1,
+        replicas: int | None = None,
         device_alternatives: Sequence[str] | None = None,
         image: str | None = None,
         *,
         memory: Size | None = None,
+        count: int | None = None,
     ) -> None:
-        if ram is not None and memory is not None:
-            raise InvalidInput("resources.ram", ram, "it is the same as memory; give one of them")
-        size = ram if ram is not None else memory
-        values = {
-            "cpu": cpu,
-            "ram": "128m" if size is None else size,
-            "disk": disk,
-            "device": device or CpuConfig(),
-            "preemptible": preemptible,
-            "regions": regions,
-            "zone": zone,
-            "target_cluster": target_cluster,
-            "replicas": replicas,
-            "device_alternatives": device_alternatives,
-            "image": image,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        size = _either("resources.ram", ram, "memory", memory)
+        processes = _either("resources.replicas", replicas, "count", count)
+        _fill(
+            self,
+            cpu=cpu,
+            ram="128m" if size is None else size,
+            disk=disk,
+            device=device or CpuConfig(),
+            preemptible=preemptible,
+            regions=regions,
+            zone=zone,
+            target_cluster=target_cluster,
+            replicas=1 if processes is None else processes,
+            device_alternatives=device_alternatives,
+            image=image,
+        )
 
     @property
     def memory(self) -> Size:
@@ -145,14 +210,17 @@ class ResourceConfig:
         return self.ram
 
     @classmethod
-    def with_cpu(cls, cpu: float = 1, **others: Any) -> ResourceConfig:
+    def with_cpu(cls, cpu: float = 1, ram: Size | None = None, **others: Any) -> ResourceConfig:
         """Resources without an accelerator; `others` as for the class."""
-        return cls(cpu=cpu, device=CpuConfig(), **others)
+        return cls(cpu, ram, device=CpuConfig(), **others)
 
     @classmethod
-    def with_gpu(cls, gpu_type: str = "auto", count: int = 1, cpu: float = 4, **others: Any) -> ResourceConfig:
-        """`count` GPUs of a kind on one host, with 16 GB of memory unless `others` say otherwise."""
-        return cls(cpu=cpu, device=GpuConfig(gpu_type, count), **_with_memory("16GB", others))
+    def with_gpu(
+        cls, gpu_type: str = "auto", count: int = 1, cpu: float = 4, ram: Size | None = None, **others: Any
+    ) -> ResourceConfig:
+        """`count` GPUs of a kind on one host, with 16 GB of memory by default; `others` as for the class."""
+        size = "16GB" if ram is None and "memory" not in others else ram
+        return cls(cpu, size, device=GpuConfig(gpu_type, count), **others)
 
     @classmethod
     def with_tpu(cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Any) -> ResourceConfig:
@@ -168,10 +236,6 @@ class ResourceConfig:
         return cls(
             device=TpuConfig(first), replicas=slice_count, device_alternatives=tuple(alternatives) or None, **others
         )
-
-
-def _with_memory(default: str, others: dict[str, Any]) -> dict[str, Any]:
-    return others if {"ram", "memory"} & others.keys() else {"ram": default, **others}
 
 
 @dataclass(frozen=True)
@@ -229,7 +293,10 @@ def create_environment(
 
 
 class Entrypoint:
-    """What a job runs; made by `from_callable` or `from_binary`."""
+    """What a job runs; made by `from_callable` or `from_binary`. `Entrypoint(callable=fn)` is as `from_callable`."""
+
+    def __new__(cls, callable: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Entrypoint:
+        return object.__new__(CallableEntrypoint if cls is Entrypoint else cls)
 
     @staticmethod
     def from_callable(
@@ -251,6 +318,10 @@ class CallableEntrypoint(Entrypoint):
     callable: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not builtins.callable(self.callable):
+            raise InvalidInput("entrypoint.callable", self.callable, "give a function, or anything that can be called")
 
 
 @dataclass(frozen=True)
@@ -279,7 +350,7 @@ class JobRequest:
 
     Attributes:
         name: letters, digits, '-', '_' and '.'; the job's id is this name and a unique suffix.
-        entrypoint: what to run; a plain callable is called without arguments.
+        entrypoint: what to run; a plain callable is called without arguments. It and `resources` may change places.
         replicas: processes that run as one gang.
         max_retries_failure: further attempts after the job's own failures.
         max_retries_preemption: further attempts after its host went away.
@@ -313,6 +384,10 @@ class JobRequest:
     id: str | None = None
     health_check: HealthCheck | None = None
     actor: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.entrypoint, ResourceConfig):
+            _fill(self, entrypoint=self.resources, resources=self.entrypoint)
 
 
 @dataclass(frozen=True)
@@ -399,8 +474,3 @@ class JobInfo:
     start_time: float | None = None
     end_time: float | None = None
     log_url: str = ""
-
-
-def is_plain_call(value: object) -> bool:
-    """Whether `value` is a callable given where an entrypoint is expected."""
-    return builtins.callable(value) and not isinstance(value, Entrypoint)

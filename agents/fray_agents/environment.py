@@ -8,6 +8,9 @@ from pathlib import Path
 from fray_agents.reach import Reach
 from fray_layouts.records import JobRecord
 
+PRIVATE = "FRAY_PRIVATE"
+"""Variable of the tasks of a private cluster: what they launch runs there, whatever it asks for."""
+
 CHILDREN_MARK = "children"
 """A file of this name in FRAY_TASK_DIR tells the agent that the task submitted children."""
 

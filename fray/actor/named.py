@@ -15,7 +15,6 @@ from fray.actor.handle import ActorHandle
 from fray.actor.hosting import INCARNATION
 from fray.cluster.launch import launcher, prepare
 from fray.errors import InvalidInput
-from fray.spec import to_spec
 from fray.types import ActorConfig, JobId, JobStatus, ResourceConfig
 from fray_coordinator import naming
 from fray_coordinator.core import Core
@@ -62,7 +61,7 @@ def create_named_actor(
     request = actor_request(cls, args, kwargs, name, actor_config, resources)
     request = replace(request, name=f"{name}-0", detached=lifetime == "detached")
     mine = launcher(cluster.root)
-    (spec,) = prepare([to_spec(request)], mine, cluster.namespace)
+    (spec,) = prepare([cluster._spec(request)], mine, cluster.namespace)
     job = cluster.run(partial(_create, spec=spec, name=name, mine=mine, exist_ok=get_if_exists))
     return _handle(cluster, name, job)
 

@@ -36,7 +36,6 @@ class StorageClient:
         return self._cluster
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
-        request = replace(request, resources=self._resources(request.resources))
         namespace = request.namespace or self._cluster.namespace
         if request.id is not None:
             return JobHandle(self._cluster, self._cluster.launch(request))
@@ -64,7 +63,7 @@ class StorageClient:
             args,
             kwargs,
             name=name,
-            resources=self._resources(resources),
+            resources=resources,
             actor_config=actor_config,
             environment=environment,
         )
@@ -89,7 +88,7 @@ class StorageClient:
             kwargs,
             name=name,
             count=count,
-            resources=self._resources(resources),
+            resources=resources,
             actor_config=actor_config,
             environment=environment,
         )
@@ -123,9 +122,6 @@ class StorageClient:
 
     def _identity(self) -> tuple[str, str]:
         return self._cluster.root, self._cluster.namespace
-
-    def _resources(self, wanted: ResourceConfig | None) -> ResourceConfig:
-        return wanted or ResourceConfig()
 
 
 async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool]:

@@ -57,20 +57,36 @@ class Cluster(Protocol):
 
     @overload
     def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
-        self, job_id: JobId, raise_on_failure: bool = False, timeout: float | None = None
+        self,
+        job_id: JobId,
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        *,
+        fail_on_error: bool = False,
     ) -> JobInfo: ...
     @overload
     def wait(
-        self, job_id: Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+        self,
+        job_id: Sequence[JobId],
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        *,
+        fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
     def wait(
-        self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+        self,
+        job_id: JobId | Sequence[JobId],
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        *,
+        fail_on_error: bool = False,
     ) -> JobInfo | list[JobInfo]:
         """Block until the job, or all of several, ended. Logs a warning if no live agent could ever start one.
 
         Args:
             raise_on_failure: raise as soon as one has failed or was stopped.
             timeout: seconds.
+            fail_on_error: the same as `raise_on_failure`.
 
         Raises:
             JobFailed: see `raise_on_failure`; its cause is the job's own exception.

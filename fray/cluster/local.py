@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -17,8 +18,11 @@ import msgspec
 from fray.actor.preload import MODULES
 from fray.cluster.current import private
 from fray.cluster.storage import StorageCluster
+from fray.spec import local_spec
 from fray.types import JobId, JobRequest
 from fray_agents.agent import Agent, AgentOptions, Departure
+from fray_agents.environment import PRIVATE
+from fray_agents.hostlock import lock_folder
 from fray_agents.spares import Spares
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import TaskSpec
@@ -27,6 +31,7 @@ from fray_coordinator import sync
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.store.files import forgo_syncs
 from fray_layouts.records import Resources
+from fray_layouts.spec import JobSpec
 
 log = logging.getLogger("fray")
 
@@ -42,14 +47,14 @@ _PATIENCE = 10.0
 class LocalCluster(StorageCluster):
     """A cluster that lives and dies with this process; see `Cluster` for the methods.
 
-    Jobs start in the current directory and import what this process can import. Memory and disk are not counted; a job
-    that asks for more cores than `max_workers`, or for an accelerator, stays pending, and `wait` says so. Pickled, it
+    Jobs start in the current directory, and callables import what this process can import. What runs on a cluster is
+    tried out here: devices, memory, regions, replicas, extras, packages and images are not looked at. Pickled, it
     becomes a `StorageCluster` on the same directory. `close`, or the end of the main thread, ends its jobs.
 
     Args:
-        max_workers: cores that jobs may use together; a job asks for one unless it says otherwise.
-        use_processes: False runs callables in threads of this process. Then they share `os.environ`, and what they
-            print is not kept as their log. Commands are processes all the same.
+        max_workers: jobs that run at once, the others wait; one that asks for less than a core counts as that part.
+        use_processes: False runs callables in threads of this process; `LocalClient` tells what they can and cannot
+            have of their own. Commands are processes all the same.
     """
 
     def __init__(self, max_workers: int = 4, use_processes: bool = True) -> None:
@@ -62,7 +67,7 @@ class LocalCluster(StorageCluster):
         self._options = AgentOptions(
             capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
             work_dir=self._directory / "work",
-            start_task=self._start_process if use_processes else ThreadTask.start,
+            start_task=self._start_task,
             cwd=os.getcwd(),
         )
         self._agent: Agent | None = None
@@ -80,6 +85,9 @@ class LocalCluster(StorageCluster):
         sync.run(self._poke())
         return ids
 
+    def _spec(self, request: JobRequest) -> JobSpec:
+        return local_spec(request)
+
     async def _open(self) -> Core:
         core = await open_core(self.root, _SETTINGS)
         if self.here:
@@ -89,10 +97,14 @@ class LocalCluster(StorageCluster):
             self._running.add_done_callback(_report)
         return core
 
-    async def _start_process(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-        """A task that imports what this process can import."""
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        return await self._spares.start(replace(spec, env={**spec.env, "PYTHONPATH": paths}), deadline, lock_fd)
+    async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        """A task that knows that its cluster is private; the process of a callable imports what this one can import."""
+        env = {**spec.env, PRIVATE: "1"}
+        if not self.use_processes:
+            return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd)
+        if spec.callable_pickle is not None:  # a command may be a Python of another version
+            env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        return await self._spares.start(replace(spec, env=env), deadline, lock_fd)
 
     async def _poke(self) -> None:
         if self._agent is not None:
@@ -113,6 +125,8 @@ class LocalCluster(StorageCluster):
         await self._spares.close()
         await super()._close()
         shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            lock_folder(self.root).rmdir()
 
 
 def _report(running: asyncio.Task[Departure]) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +17,9 @@ from fray.cluster.hints import Hints
 from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
 from fray.cluster.launch import in_group, launch, launcher, prepare
 from fray.errors import JobFailed
-from fray.spec import to_spec
+from fray.spec import local_spec, to_spec
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, JobStatus, Namespace
+from fray_agents.environment import PRIVATE
 from fray_agents.threads import task_environ
 from fray_coordinator import stopping, sync
 from fray_coordinator.clock import system_chance
@@ -60,7 +62,7 @@ class StorageCluster:
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         mine = launcher(self.root)
-        specs = prepare([to_spec(request) for request in requests], mine, self.namespace)
+        specs = prepare([self._spec(request) for request in requests], mine, self.namespace)
         return sync.run(self._submit(specs, mine))
 
     def launch_group(
@@ -73,15 +75,31 @@ class StorageCluster:
 
     @overload
     def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
-        self, job_id: JobId, raise_on_failure: bool = False, timeout: float | None = None
+        self,
+        job_id: JobId,
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        *,
+        fail_on_error: bool = False,
     ) -> JobInfo: ...
     @overload
     def wait(
-        self, job_id: Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+        self,
+        job_id: Sequence[JobId],
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        *,
+        fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
     def wait(
-        self, job_id: JobId | Sequence[JobId], raise_on_failure: bool = False, timeout: float | None = None
+        self,
+        job_id: JobId | Sequence[JobId],
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        *,
+        fail_on_error: bool = False,
     ) -> JobInfo | list[JobInfo]:
+        raise_on_failure = raise_on_failure or fail_on_error
         ids = [job_id] if isinstance(job_id, str) else list(job_id)
         records = sync.run(self._wait(ids, raise_on_failure, timeout))
         infos = [info_of(self.root, records[job]) for job in ids]
@@ -119,6 +137,10 @@ class StorageCluster:
         """A service of `fray_coordinator` on this cluster, run in the background loop; its result."""
         return sync.run(self._work(work))
 
+    def start(self, work: Callable[[Core], Awaitable[T]]) -> Future[T]:
+        """The same without waiting for it."""
+        return sync.start(self._work(work))
+
     def close(self) -> None:
         sync.run(self._close())
 
@@ -133,6 +155,10 @@ class StorageCluster:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
+
+    def _spec(self, request: JobRequest) -> JobSpec:
+        is_private = launcher(self.root) is not None and PRIVATE in task_environ()
+        return local_spec(request) if is_private else to_spec(request)
 
     # --- in the background loop
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster, ResourceConfig
+from fray.cluster import Entrypoint, EnvironmentConfig, GpuConfig, JobRequest, JobStatus, LocalCluster, ResourceConfig
 from fray.cluster import current_cluster as current
-from fray.errors import JobFailed, NoResult
+from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator import follow
 from fray_coordinator.errors import JobNotFound
 
@@ -266,11 +266,41 @@ def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "COMPLAIN_AFTER", 0.0)
-    job = cluster.launch(call(print, resources=ResourceConfig(cpu=64)))
+    job = cluster.launch(call(print, pool="elsewhere"))
     with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
         cluster.wait(job, timeout=0.1)
-    assert "cpu: 64 cores wanted" in caplog.text
+    assert "elsewhere" in caplog.text
     cluster.terminate(job)
+
+
+ELSEWHERE = [
+    ResourceConfig.with_tpu(["v5litepod-16", "v6e-16"], slice_count=4, ram="128g"),
+    ResourceConfig(cpu=64, device=GpuConfig("h100", 8), regions=["eu"], zone="eu-1", image="debian", count=2),
+]
+
+
+@pytest.mark.parametrize("resources", ELSEWHERE, ids=["tpu", "gpu"])
+def test_what_other_machines_have_is_not_looked_at_here(cluster: LocalCluster, resources: ResourceConfig) -> None:
+    environment = EnvironmentConfig.create({"PLAIN": "a"}, extras=["tpu"], pip_packages=["x"], workspace=".")
+    request = call(lambda: os.environ["PLAIN"], resources=resources, environment=environment)
+
+    def driver() -> object:
+        mine = current()
+        return mine.result(mine.launch(request))
+
+    assert cluster.result(cluster.launch(request), timeout=30) == "a"
+    assert cluster.result(cluster.launch(call(driver)), timeout=30) == "a"
+
+
+@pytest.mark.parametrize("resources", [ResourceConfig(ram="lots"), ResourceConfig(cpu=-1)])
+def test_what_is_wrong_anywhere_is_refused_here_too(cluster: LocalCluster, resources: ResourceConfig) -> None:
+    with pytest.raises(InvalidInput, match="resources"):
+        cluster.launch(call(print, resources=resources))
+
+
+def test_the_first_version_of_wait_calls_it_fail_on_error(cluster: LocalCluster) -> None:
+    with pytest.raises(JobFailed):
+        cluster.wait(cluster.launch(command("false")), fail_on_error=True)
 
 
 _CLOSED = """

@@ -6,16 +6,19 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from fray.errors import InvalidInput, JobFailed
 from fray.types import (
     CpuConfig,
+    Entrypoint,
     EnvironmentConfig,
     GpuConfig,
     JobId,
     JobInfo,
+    JobRequest,
     JobStatus,
     Namespace,
     ResourceConfig,
@@ -29,6 +32,47 @@ def test_ram_and_memory_are_the_same_thing() -> None:
     assert ResourceConfig(ram="8g").memory == "8g"
     with pytest.raises(InvalidInput, match=r"resources\.ram"):
         ResourceConfig(ram="8g", memory="8g")
+
+
+def test_both_spellings_of_devices_replicas_and_sizes() -> None:
+    assert (
+        TpuConfig(tpu_type="v5litepod-16") == TpuConfig("v5litepod-16") == TpuConfig(kind="tpu", variant="v5litepod-16")
+    )
+    assert GpuConfig(gpu_type="a100", count=2) == GpuConfig("a100", 2)
+    assert ResourceConfig(ram="8g", disk="16g", cpu=1, count=128).replicas == 128
+    assert ResourceConfig.with_cpu(4, "8GB") == ResourceConfig(cpu=4, ram="8GB")
+    assert ResourceConfig.with_gpu("a100", 2, 4, "8GB") == ResourceConfig.with_gpu("a100", count=2, memory="8GB")
+    assert ResourceConfig.with_gpu("a100").ram == "16GB"
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: TpuConfig("v6e-4", tpu_type="v6e-4"), "device.variant"),
+        (lambda: TpuConfig(), "device.variant"),
+        (lambda: GpuConfig("h100", gpu_type="h100"), "device.variant"),
+        (lambda: ResourceConfig(replicas=2, count=2), "resources.replicas"),
+    ],
+)
+def test_a_field_is_spelled_in_one_way_at_a_time(make: Callable[[], object], field: str) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        make()
+
+
+def test_entrypoint_and_resources_may_change_places() -> None:
+    entrypoint, resources = Entrypoint.from_callable(len, ("a",)), ResourceConfig(cpu=2)
+    request = JobRequest("job", entrypoint, resources, EnvironmentConfig({"A": "1"}))
+    assert JobRequest("job", resources, entrypoint, EnvironmentConfig({"A": "1"})) == request  # type: ignore[arg-type]
+
+
+def test_an_entrypoint_can_be_made_of_the_class_itself() -> None:
+    assert Entrypoint(callable=len, args=("a",)) == Entrypoint.from_callable(len, ("a",))
+    assert pickle.loads(pickle.dumps(Entrypoint(callable=len))) == Entrypoint.from_callable(len)
+
+
+def test_what_cannot_be_called_is_no_entrypoint() -> None:
+    with pytest.raises(InvalidInput, match=r"entrypoint\.callable: 3"):
+        Entrypoint.from_callable(3)  # type: ignore[arg-type]
 
 
 def test_the_defaults_are_those_of_the_documents() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -40,9 +41,14 @@ _STOPPED = 130
 def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> None:
     """Submit COMMAND and follow it: its output comes here, its exit code is this command's.
 
-    Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job.
+    Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job. Without a
+    root the job runs on a private cluster that ends with this command: Ctrl-C stops the job, and a second one kills it.
     """
     spec = spec_of(words, options)
+    if app.given_root in (None, "", "local"):
+        if detach:
+            raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
+        sys.exit(_run_alone(app, spec))
     job = app.run(lambda core: _submit(core, spec), create=True)
     if detach:
         app.show({"job": job}, lambda: click.echo(job))
@@ -100,6 +106,26 @@ async def _submit(core: Core, spec: JobSpec) -> str:
     mine = launcher(core.root)
     [submitted] = await launch(core, prepare([spec], mine, mine.namespace if mine else ""), mine)
     return submitted.job.id
+
+
+def _run_alone(app: App, spec: JobSpec) -> int:
+    """Run the job on a private cluster of this process, and leave nothing behind; the exit code."""
+    from fray.cluster.local import LocalCluster
+    from fray.spec import fitted
+    from fray.types import JobId
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    with LocalCluster(max(4, os.cpu_count() or 1)) as cluster:
+        job = cluster.run(lambda core: _submit(core, fitted(spec)))
+        click.echo(f"fray: job {job}", err=True)
+        following = cluster.start(lambda core: follow(core, app, job))
+        try:
+            return following.result()
+        except KeyboardInterrupt:
+            click.echo(f"fray: stopping {job}", err=True)
+            cluster.terminate(JobId(job))
+            return following.result()
 
 
 async def follow(core: Core, app: App, job_id: str) -> int:

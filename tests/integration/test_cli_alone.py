@@ -1,0 +1,57 @@
+"""`fray run` without a root: a private cluster that comes and goes with the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def fray_run(place: Path, *words: str, **environ: str) -> subprocess.Popen[str]:
+    """The command, whose temporary files go to `place`."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    program = [sys.executable, "-m", "fray", "run", *words]
+    return subprocess.Popen(program, env={**outside, "TMPDIR": str(place), **environ}, **pipes)
+
+
+def left(place: Path) -> list[Path]:
+    """Files, and folders of single clusters, that are still in the temporary folder."""
+    return [path for path in place.rglob("*") if path.is_file() or path.parent.name == "agents"] + [
+        path for path in place.iterdir() if path.name != f"fray-{os.getuid()}"
+    ]
+
+
+@pytest.mark.parametrize("environ", [{}, {"FRAY_CLUSTER_SPEC": "local"}])
+def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
+    script = "echo $PWD; echo err >&2; test -d ${FRAY_CLUSTER_SPEC#file://}; echo $?; exit 7"
+    ran = fray_run(tmp_path, "--gpus", "8", "--cpu", "5000", "--", "sh", "-c", script, **environ)
+    out, err = ran.communicate(timeout=60)
+    assert (out, ran.returncode) == (f"{os.getcwd()}\n0\n", 7)
+    assert err.splitlines()[1] == "err"
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_the_command_come_to_its_end(tmp_path: Path, number: int) -> None:
+    ran = fray_run(tmp_path, "--", "sh", "-c", 'trap "echo bye; exit 0" TERM; echo $$; sleep 1000 & wait')
+    assert ran.stdout is not None
+    pid = int(ran.stdout.readline())
+    ran.send_signal(number)
+    out, err = ran.communicate(timeout=60)
+    assert (out, ran.returncode) == ("bye\n", 130), err
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert left(tmp_path) == []
+
+
+def test_a_private_cluster_cannot_be_left_running(tmp_path: Path) -> None:
+    ran = fray_run(tmp_path, "--detach", "true")
+    _, err = ran.communicate(timeout=60)
+    assert ran.returncode == 2
+    assert "give --root" in err
