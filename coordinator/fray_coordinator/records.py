@@ -17,6 +17,9 @@ from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
 
+LOOK_AT_IT = "; look at it, then remove it"
+"""How the message of a `BadRecord` ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[R]):
@@ -112,5 +115,5 @@ class Records:
         try:
             decoded = codec.decode(found.data, kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
-            raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}; look at it, then remove it") from None
+            raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}{LOOK_AT_IT}") from None
         return Stored(key, decoded.record, decoded.raw, found.version, found.updated)

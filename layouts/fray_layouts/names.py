@@ -19,6 +19,7 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 TIME_DIGITS = 9
 RANDOM_DIGITS = 6
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WORK = re.compile(r"work/([^/]+)/(?:([0-9]+)/[0-9]+/(?:log-[0-9]{8}|result)|checkpoints/.+/[0-9]{12})")
 
 
 def encode_time(seconds: float) -> str:
@@ -91,6 +92,12 @@ class Work:
     @staticmethod
     def result(job_id: str, attempt: int, replica: int) -> str:
         return f"work/{job_id}/{attempt}/{replica}/result"
+
+    @staticmethod
+    def parse(key: str) -> tuple[str, int] | None:
+        """(job, attempt) of a key; attempt 0 for checkpoints, which are all attempts' own; None for anything else."""
+        found = _WORK.fullmatch(key)
+        return (found[1], int(found[2] or 0)) if found else None
 
 
 class Checkpoints:
@@ -356,9 +363,17 @@ class Coordinator:
 class Pools:
     """`pools/<pool>/doorbell`."""
 
+    prefix = "pools/"
+
     @staticmethod
     def doorbell(pool: str) -> str:
         return f"pools/{pool}/doorbell"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The pool whose doorbell the key names; None for anything else that lies there."""
+        found = re.fullmatch("pools/([^/]+)/doorbell", key)
+        return found[1] if found else None
 
 
 class Blobs:

@@ -11,6 +11,8 @@ from fray_layouts.names import ALPHABET, RANDOM_DIGITS, TIME_DIGITS, decode_time
 QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SEGMENT = re.compile(rf"([{ALPHABET}]{{9}})([{ALPHABET}]{{3}})([{ALPHABET}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII)
 _LEASE = "~lease"
+_OF_QUEUE = re.compile(r"queues/[^/]+/[^/]+~[0-9]+/(?:dead/)?")
+_OF_TASKS = re.compile(r"tasks/[^/]+/[^/]+~[0-9]+/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,12 @@ class Queues:
     @staticmethod
     def of(namespace: str, name: str, incarnation: int) -> Queues:
         return Queues(f"{Queues.folder(namespace)}{name}~{incarnation}/")
+
+    @staticmethod
+    def around(key: str) -> Queues | None:
+        """The cluster's queue that a key under `queues/` belongs to; None if it belongs to none."""
+        found = _OF_QUEUE.match(key)
+        return Queues(found[0]) if found else None
 
     @staticmethod
     def folder(namespace: str) -> str:
@@ -137,6 +145,12 @@ class Tasks:
     @staticmethod
     def of(namespace: str, name: str, incarnation: int) -> Tasks:
         return Tasks(f"tasks/{namespace}/{name}~{incarnation}/")
+
+    @staticmethod
+    def around(key: str) -> Tasks | None:
+        """The pool's tasks that a key under `tasks/` belongs to; None if it belongs to none."""
+        found = _OF_TASKS.match(key)
+        return Tasks(found[0]) if found else None
 
     @property
     def pool(self) -> str:

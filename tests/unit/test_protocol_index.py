@@ -53,6 +53,14 @@ def test_an_entry_of_a_waiting_job_is_renewed_if_it_is_old(entry: int, wanted: C
 
 
 @pytest.mark.parametrize(
+    "other", [{"pool": "other"}, {"priority": 5}, {"time": NOW + 1}, {"shape": Shape(1, 0, 0, "", 0, False)}]
+)
+def test_a_second_entry_of_a_waiting_job_is_renewed(other: dict[str, Any]) -> None:
+    entry = dataclasses.replace(entry_of(job()), **other)
+    assert care_for(entry, job(), None, NOW, SETTINGS) is Care.RENEW
+
+
+@pytest.mark.parametrize(
     ("agent", "wanted"),
     [
         (None, Care.PUT_BACK),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.names import Pending
 from fray_layouts.records import AgentRecord, JobRecord, Settings
@@ -22,7 +23,7 @@ class Care(Enum):
 
     LEAVE = "leave"
     DELETE = "delete"
-    RENEW = "create the entry of the later attempt, then delete this one"
+    RENEW = "create the entry that the record asks for, then delete this one"
     PUT_BACK = "its holder is dead or absent: put the job back"
 
 
@@ -40,10 +41,15 @@ def care_for(entry: Pending, job: JobRecord | None, holder: AgentRecord | None, 
     if is_terminal(job):
         return Care.DELETE
     if job.status == Status.PENDING:
-        return Care.RENEW if entry.attempt < job.attempt else Care.LEAVE
+        return _care_while_pending(entry, job)
     if job.status == Status.RUNNING:
         return _care_while_running(job, holder)
     return Care.LEAVE
+
+
+def _care_while_pending(entry: Pending, job: JobRecord) -> Care:
+    """An entry's name is a function of the record: one of an earlier attempt, pool or priority is not the job's."""
+    return Care.LEAVE if entry.attempt > job.attempt or entry.key() == entry_of(job).key() else Care.RENEW
 
 
 def _care_while_running(job: JobRecord, holder: AgentRecord | None) -> Care:

@@ -1,0 +1,110 @@
+"""What lies where under a root, and what it means when an object cannot be read.
+
+Bodies that tell nothing beyond their names (index entries) and those that may be large (logs, results, segments,
+outcomes of tasks) are not read: of these only the name is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fray_coordinator.fsck.trouble import BY_HAND
+from fray_layouts.names import Agents, Blobs, Child, Coordinator, Endpoint, Jobs, Names, Pending, Pools, Secrets, Work
+from fray_layouts.queue_names import Queues, Tasks
+from fray_layouts.queues import QueueLease, QueueRecord
+from fray_layouts.records import (
+    AgentRecord,
+    Doorbell,
+    EndpointRecord,
+    JobRecord,
+    NameRecord,
+    PassRecord,
+    Record,
+    RpcKeys,
+)
+from fray_layouts.tasks import PoolRecord
+
+Kind = type[Record]
+
+
+class NotRead(Record):
+    """The kind of what is known by its name alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Keys that begin alike. kind: of what a key promises; None: Fray gives no such name to what lies here."""
+
+    prefix: str
+    kind: Callable[[str], Kind | None]
+    versions: bool = False
+
+
+def _named(parse: Callable[[str], object | None], kind: Kind) -> Callable[[str], Kind | None]:
+    return lambda key: None if parse(key) is None else kind
+
+
+def _only(one: str, kind: Kind) -> Callable[[str], Kind | None]:
+    return lambda key: kind if key == one else None
+
+
+def _of_queue(key: str) -> Kind | None:
+    queue = Queues.around(key)
+    if queue is None:
+        return None
+    if key in (queue.settings, queue.bell):
+        return QueueRecord if key == queue.settings else Doorbell
+    if key.startswith(queue.segments) and (segment := queue.parse(key)) is not None:
+        return QueueLease if segment[1] else NotRead
+    return NotRead if key.startswith(queue.all_large) and queue.parse_large(key) else None
+
+
+def _of_tasks(key: str) -> Kind | None:
+    tasks = Tasks.around(key)
+    return None if tasks is None else PoolRecord if key == tasks.pool else NotRead
+
+
+AREAS = (
+    Area("work/", _named(Work.parse, NotRead)),
+    Area(Blobs.prefix, lambda key: NotRead),
+    Area("pending/", _named(Pending.parse, NotRead)),
+    Area("children/", _named(Child.parse, NotRead)),
+    Area("coordinator/", _only(Coordinator.lease, PassRecord)),
+    Area(Pools.prefix, _named(Pools.parse, Doorbell)),
+    Area(Secrets.prefix, _only(Secrets.rpc, RpcKeys)),
+    Area(Names.prefix, _named(Names.parse, NameRecord)),
+    Area("queues/", _of_queue),
+    Area("tasks/", _of_tasks),
+    Area(Endpoint.prefix, _named(Endpoint.parse, EndpointRecord), versions=True),
+    Area(Agents.prefix, _named(Agents.parse, AgentRecord), versions=True),
+    Area(Jobs.prefix, _named(Jobs.parse, JobRecord), versions=True),
+)
+"""In this order a picture is taken: data before the records that it belongs to, indexes before what they point at, and
+agents before jobs, so that a job which did not change meanwhile was in its holder's hands when that was read."""
+
+MEANING: dict[Kind, tuple[str, str]] = {
+    PassRecord: (
+        "no agent can run the coordinator's pass: no file is admitted, no dead agent is found, nothing is repaired",
+        "remove it, agents make a new one at once",
+    ),
+    JobRecord: ("nobody can run, end or remove this job", "mend it, or remove it if nobody needs the job"),
+    AgentRecord: (
+        "if this agent is gone, the jobs that it held are not put back",
+        "remove it once that agent has ended",
+    ),
+    NameRecord: (
+        "nobody can take this name or find who has it",
+        "write back what it held; who removes it must first end all who use the name, for it is counted anew",
+    ),
+    EndpointRecord: ("who calls this name fails", "remove it and stop the actor's job, or start the actor again"),
+    Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
+    RpcKeys: ("no actor can be called", "remove it, a new one is made at once"),
+    QueueRecord: ("nobody can open this queue", "write back what it held, see the storage contract"),
+    QueueLease: (
+        "nobody gets the items of this segment",
+        "remove it; items of the segment that were done are then handed out again",
+    ),
+    PoolRecord: ("no driver can go on with this worker pool", BY_HAND),
+}
+"""By kind: what does not work while such an object cannot be read, and what to do about it."""

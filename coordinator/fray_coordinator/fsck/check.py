@@ -1,0 +1,66 @@
+"""The check and the repair.
+
+A live cluster changes while a picture of it is taken, so whatever looks odd is looked at again: a trouble is what two
+pictures, one after the other, show of the same versions of the records in question, after the time that the protocol
+gives to others for putting it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fray_coordinator.admission import Admission
+from fray_coordinator.core import Core
+from fray_coordinator.fsck import data, index, jobs, objects
+from fray_coordinator.fsck.picture import Picture, take_picture
+from fray_coordinator.fsck.trouble import Suspicion, Trouble
+from fray_coordinator.repair import Repair
+from fray_coordinator.watch import Watch
+
+LOOKS = (
+    objects.odd_objects,
+    jobs.unentered,
+    jobs.unadmitted,
+    jobs.uncallable,
+    jobs.running,
+    jobs.families,
+    jobs.results,
+    jobs.agents,
+    index.entries,
+    index.children,
+    data.work,
+    data.blobs,
+    data.endpoints,
+)
+
+
+async def check(core: Core) -> list[Trouble]:
+    """What does not fit together now."""
+    return [suspicion.trouble for suspicion in await _confirmed(core)]
+
+
+async def repair(core: Core) -> None:
+    """Bury the dead, repair indexes, families and the inbox, and remove data without a record.
+
+    It does not declare anybody dead: that takes longer than one look.
+    """
+    watch = Watch(core)
+    await watch.look({})
+    await Repair(core, Admission(core)).run(watch.live())
+    for suspicion in await _confirmed(core):
+        if suspicion.mend is not None:
+            await suspicion.mend(core)
+
+
+async def _confirmed(core: Core) -> list[Suspicion]:
+    first = await take_picture(core)
+    before = {(suspicion.trouble, suspicion.versions) for suspicion in _suspicions(first)}
+    if not before:
+        return []
+    again = await take_picture(core, first)
+    return [suspicion for suspicion in _suspicions(again) if (suspicion.trouble, suspicion.versions) in before]
+
+
+def _suspicions(seen: Picture) -> Iterator[Suspicion]:
+    for look in LOOKS:
+        yield from look(seen)

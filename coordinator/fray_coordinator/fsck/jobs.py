@@ -1,0 +1,155 @@
+"""Jobs that nobody will bring to an end, and those who should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fray_coordinator.fsck.picture import Picture
+from fray_coordinator.fsck.trouble import BY_REPAIR, Suspicion, Trouble
+from fray_coordinator.protocol.cascade import Verdict, verdict
+from fray_coordinator.protocol.death import needs_burial
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.names import Agents, Blobs, Jobs, Pending
+from fray_layouts.records import AgentRecord, Holding, JobRecord
+
+
+def unentered(seen: Picture) -> Iterator[Suspicion]:
+    """Jobs that wait and cannot be found. A submitter makes the entry before the record, all others after it."""
+    entries = set(seen.keys["pending/"])
+    for job in seen.jobs.values():
+        key, entered_first = Jobs.key(job.id), job.attempt == 1 and job.inbox is None
+        if job.status != Status.PENDING or entry_of(job).key() in entries:
+            continue
+        if entered_first or seen.is_settled(key):
+            what = "it waits, but has no entry in the index, so no agent finds it"
+            yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key))
+
+
+def unadmitted(seen: Picture) -> Iterator[Suspicion]:
+    """Files of the inbox that were left half-way."""
+    for job in seen.jobs.values():
+        key = Jobs.key(job.id)
+        if job.status == Status.UNADMITTED and seen.is_settled(key):
+            what = "it was read from the inbox, but neither admitted nor withdrawn"
+            yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key))
+
+
+def uncallable(seen: Picture) -> Iterator[Suspicion]:
+    """Jobs that cannot run; what they run is stored before the record, and kept as long as that."""
+    blobs = set(seen.keys[Blobs.prefix])
+    for job in seen.jobs.values():
+        key, call = Jobs.key(job.id), job.spec.entrypoint.callable
+        if not is_terminal(job) and call is not None and call.blob and call.blob not in blobs:
+            what = f"its callable is gone: there is no object {call.blob}, so no attempt of it can run"
+            yield Suspicion(Trouble(key, what, "stop it, and submit it again"), seen.versions(key))
+
+
+def running(seen: Picture) -> Iterator[Suspicion]:
+    """Jobs that nobody runs, though their records say so, and those that nobody stops."""
+    entered = {entry.job for key in seen.keys["pending/"] if (entry := Pending.parse(key)) is not None}
+    for job in seen.jobs.values():
+        if job.status != Status.RUNNING or job.lease is None or seen.is_doubtful(Agents.key(job.lease.agent)):
+            continue
+        key, holder = Jobs.key(job.id), seen.agents.get(job.lease.agent)
+        if holder is None or holder.state != "live":
+            trouble = _under_the_dead(seen, key, job.lease.agent, holder)
+        elif job.id not in holder.holdings:
+            trouble = _disowned(seen, key, holder, job.id in entered)
+        else:
+            trouble = _not_stopped(seen, key, holder, job)
+        if trouble is not None:
+            yield Suspicion(trouble, seen.versions(key))
+
+
+def _under_the_dead(seen: Picture, key: str, agent: str, holder: AgentRecord | None) -> Trouble | None:
+    if not seen.is_settled(key, Agents.key(agent)):
+        return None
+    what = f"it runs under agent {agent}, which is {holder.state if holder else 'unknown'}"
+    return Trouble(key, what, BY_REPAIR)
+
+
+def _disowned(seen: Picture, key: str, holder: AgentRecord, is_entered: bool) -> Trouble | None:
+    """An agent lists a job from before it claims it, and the entry goes only after a beat that lists it.
+
+    So without an entry there was such a beat; and with one, a beat that was made long after the claim is such a beat.
+    """
+    late = seen.stored[Agents.key(holder.id)].updated - seen.stored[key].updated > seen.patience
+    if is_entered and not late:
+        return None
+    what = (
+        f"by its record agent {holder.id} runs it, and that agent lives, but does not list it: nobody runs it, and "
+        "nobody will start it again as long as that agent lives"
+    )
+    remedy = (
+        f"make that agent leave: `fray drain {holder.id}`, or SIGTERM to it; then the job is put back. While an agent "
+        "lives, nobody else may take a job from it"
+    )
+    return Trouble(key, what, remedy)
+
+
+def _not_stopped(seen: Picture, key: str, holder: AgentRecord, job: JobRecord) -> Trouble | None:
+    asked = job.stop.at if job.stop is not None else None
+    if asked is None or seen.now - asked <= seen.patience + job.spec.grace or not seen.is_settled(key):
+        return None
+    what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended it"
+    return Trouble(key, what, f"look at its processes on host {holder.host}; if they are gone, restart that agent")
+
+
+def families(seen: Picture) -> Iterator[Suspicion]:
+    """Children that outlived their parents."""
+    for job in seen.jobs.values():
+        if is_terminal(job) or job.parent is None or job.stop is not None:
+            continue
+        key, parent = Jobs.key(job.id), Jobs.key(job.parent.job)
+        if not seen.is_doubtful(parent) and seen.is_settled(key, parent) and is_orphan(seen, job):
+            what = f"its parent {job.parent.job} no longer runs attempt {job.parent.attempt}, but it goes on"
+            yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key, parent))
+
+
+def is_orphan(seen: Picture, job: JobRecord) -> bool:
+    """Whether the job is to be stopped, because its parent no longer runs."""
+    parent = seen.jobs.get(job.parent.job) if job.parent is not None else None
+    return verdict(job, parent, seen.now, seen.settings.repair_interval) is Verdict.STOP
+
+
+def results(seen: Picture) -> Iterator[Suspicion]:
+    """Results that are gone; they are stored before the record says so, and deleted after it is marked."""
+    data = set(seen.keys["work/"])
+    for job in seen.jobs.values():
+        if job.result is not None and job.result.key and not job.expiring and job.result.key not in data:
+            key = Jobs.key(job.id)
+            what = f"it succeeded, but its result is gone: there is no object {job.result.key}"
+            yield Suspicion(Trouble(key, what, "run it again if the result is needed"), seen.versions(key))
+
+
+def agents(seen: Picture) -> Iterator[Suspicion]:
+    """Dead agents whose jobs were not all put back, and live ones that list what they cannot hold."""
+    for agent in seen.agents.values():
+        key = Agents.key(agent.id)
+        if needs_burial(agent) and seen.is_settled(key):
+            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been put back"
+            yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key))
+        for job, holding in agent.holdings.items() if agent.state == "live" else ():
+            if not seen.is_doubtful(Jobs.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
+                what = f"it lists attempt {holding.attempt} of {job}, {why}"
+                remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
+                yield Suspicion(Trouble(key, what, remedy), seen.versions(Jobs.key(job)))
+
+
+def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
+    """Why no agent can have listed this before the job was read; "" if it can.
+
+    A claim that is not resolved may be about anything; what is over may be listed until the next beat.
+    """
+    if holding.phase == "claiming":
+        return ""
+    if job is None:
+        return "but there is no record of this job"
+    if holding.attempt > job.attempt:
+        return f"which never was: the job's record says {job.attempt}"
+    if holding.attempt == job.attempt and job.status == Status.PENDING:
+        return "but by its record the job waits to be started"
+    if holding.attempt == job.attempt and job.lease is not None and job.lease.agent != agent:
+        return f"but by its record agent {job.lease.agent} runs it"
+    return ""

@@ -1,0 +1,38 @@
+"""Objects that are not what their names say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fray_coordinator import doorbell
+from fray_coordinator.fsck.areas import AREAS, MEANING, Kind
+from fray_coordinator.fsck.picture import Picture
+from fray_coordinator.fsck.trouble import BY_HAND, BY_US, Suspicion, Trouble
+from fray_coordinator.records import LOOK_AT_IT
+from fray_layouts.names import Pools
+
+
+def odd_objects(seen: Picture) -> Iterator[Suspicion]:
+    """What cannot be read, lies under another's name, or has a name that means nothing."""
+    for key, problem in seen.unreadable.items():
+        yield _unreadable(key, problem.removesuffix(LOOK_AT_IT))
+    for key, own in seen.misplaced.items():
+        remedy = f"move it there if nothing lies there; else {BY_HAND}"
+        yield Suspicion(Trouble(key, f"it holds a record that belongs under {own}", remedy))
+    for key in seen.strays:
+        yield Suspicion(Trouble(key, "its name is not one that Fray gives to what lies here", BY_HAND))
+
+
+def _unreadable(key: str, problem: str) -> Suspicion:
+    means, remedy = MEANING[_kind(key)]
+    what, pool = f"{means} ({problem})", Pools.parse(key)
+    if pool is not None:
+        return Suspicion(Trouble(key, what, BY_US), mend=partial(doorbell.ring, pool=pool))
+    return Suspicion(Trouble(key, what, remedy))
+
+
+def _kind(key: str) -> Kind:
+    kind = next(area.kind(key) for area in AREAS if key.startswith(area.prefix))
+    assert kind is not None, "strays are not read"
+    return kind

@@ -1,0 +1,125 @@
+"""One picture of everything under a root, to be judged by plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fray_coordinator.coordinate import LISTED_A_SECOND
+from fray_coordinator.core import Core, each_sound
+from fray_coordinator.fsck.areas import AREAS, Area, NotRead
+from fray_coordinator.protocol.heartbeat import paced
+from fray_coordinator.records import Stored
+from fray_coordinator.store.api import Listed
+from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record, Settings
+
+REPAIRS = 2
+"""Repair intervals that the repair of a lost step takes at most: the one that runs now may have looked there before."""
+
+
+@dataclass(slots=True)
+class Picture:
+    """Everything under a root, as it was read.
+
+    Attributes:
+        now: the storage's time when it was begun.
+        retried: seconds for which one request may be repeated.
+        keys: by area, the names that Fray gives.
+        strays: all other names.
+        stored: by key, every record that was read.
+        jobs, agents: by id.
+        unreadable: by key, why.
+        misplaced: by key, the one under which the record that lies there belongs.
+    """
+
+    settings: Settings
+    now: float
+    retried: float
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    strays: list[str] = field(default_factory=list)
+    stored: dict[str, Stored[Any]] = field(default_factory=dict)
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    agents: dict[str, AgentRecord] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    misplaced: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def endpoints(self) -> list[Stored[EndpointRecord]]:
+        return [self.stored[key] for key in self.keys[Endpoint.prefix] if key in self.stored]
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a step that others should have taken was lost, and its repair too."""
+        repair = paced(self.settings.repair_interval, len(self.jobs), LISTED_A_SECOND)
+        return max(self.retried, REPAIRS * repair)
+
+    def is_doubtful(self, key: str) -> bool:
+        """Whether nobody can say what the record of this name holds: nothing is concluded from it."""
+        return key in self.unreadable or key in self.misplaced or key in self.misplaced.values()
+
+    def has_job(self, job: str) -> bool:
+        """Whether there is a record of it, perhaps one in doubt."""
+        return job in self.jobs or self.is_doubtful(Jobs.key(job))
+
+    def is_settled(self, *keys: str) -> bool:
+        """Whether what follows from the last change of these records has had its time."""
+        changes = [self.stored[key].updated for key in keys if key in self.stored]
+        return self.now - max(changes, default=0.0) > self.patience
+
+    def versions(self, *keys: str) -> tuple[str, ...]:
+        """Of the records under these keys; "" for one that is not there."""
+        return tuple(self.stored[key].version if key in self.stored else "" for key in keys)
+
+    def add(self, key: str, stored: Stored[Any]) -> None:
+        """Take in what was read under `key`."""
+        own = _own_key(stored.record)
+        if own not in ("", key):
+            self.misplaced[key] = own
+            return
+        self.stored[key] = stored
+        if isinstance(stored.record, JobRecord):
+            self.jobs[stored.record.id] = stored.record
+        elif isinstance(stored.record, AgentRecord):
+            self.agents[stored.record.id] = stored.record
+
+
+async def take_picture(core: Core, before: Picture | None = None) -> Picture:
+    """Read everything, in the order of `AREAS`; of jobs, agents and endpoints only what changed since `before`."""
+    seen = Picture(core.settings, core.now(), core.store.patience)
+    known = before.stored if before is not None else {}
+    for area in AREAS:
+        rows = await core.store.list(area.prefix, versions=area.versions)
+        seen.strays += [row.key for row in rows if area.kind(row.key) is None]
+        named = [row for row in rows if area.kind(row.key) is not None]
+        seen.keys[area.prefix] = [row.key for row in named]
+        await _read_all(core, seen, area, named, known)
+    return seen
+
+
+async def _read_all(
+    core: Core, seen: Picture, area: Area, rows: Iterable[Listed], known: dict[str, Stored[Any]]
+) -> None:
+    async def read(row: Listed) -> None:
+        kind, stored = area.kind(row.key), known.get(row.key)
+        assert kind is not None, "strays were left out"
+        if stored is None or stored.version != row.version:
+            stored = await core.records.read(row.key, kind)
+        if stored is not None:
+            seen.add(row.key, stored)
+
+    wanted = [row for row in rows if area.kind(row.key) is not NotRead]
+    await each_sound(wanted, read, seen.unreadable, lambda row: row.key)
+
+
+def _own_key(record: Record) -> str:
+    """The key that a record itself says it has; "" if it says none."""
+    match record:
+        case JobRecord():
+            return Jobs.key(record.id)
+        case AgentRecord():
+            return Agents.key(record.id)
+        case EndpointRecord():
+            return Endpoint(record.namespace, record.name, record.actor_id).key()
+    return ""
