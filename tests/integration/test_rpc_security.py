@@ -85,6 +85,17 @@ def test_a_wrong_secret_and_an_unknown_key_are_refused(server: Server) -> None:
         RpcKey("k1", b"short")
 
 
+def test_a_channel_is_shared_by_those_who_hold_the_key_only(server: Server, target: Target) -> None:
+    """Who held another cluster's key got the channel of who held the right one, if both were one process."""
+    for meant in (Target("subject", server.address), target, target._replace(identity="")):
+        shared = connect(meant, Keys())
+        assert connect(meant, Keys(RpcKey("k2", b"the next secret 0123456789"), KEY)) is shared
+        for wrong in (RpcKey("k1", b"another secret 0123456789"), RpcKey("k9", KEY.secret)):
+            with pytest.raises(NotAuthentic):
+                connect(meant, Keys(wrong))
+        assert connect(meant, Keys()) is shared
+
+
 def test_a_recorded_connection_is_worth_nothing_later_or_elsewhere(target: Target) -> None:
     with through_proxy(target) as (proxy, channel):
         channel.call("subject", "note", (1,), {})

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fray_agents.rpc.calls import NEW, CallId, Request
 from fray_agents.rpc.pending import WINDOW, Call, InStream, Pending, Waiting
 from fray_agents.rpc.serial import pack
+from fray_agents.rpc.session import Keyring
 
 Kept = TypeVar("Kept", bound=Pending)
 
@@ -21,6 +22,8 @@ class Channel(ABC):
 
     closed: bool
     """Whether it is of no use any more: its server is gone, or `close` was called."""
+    keyring: Keyring
+    """Who has a key of it may use this channel."""
 
     def call(
         self,

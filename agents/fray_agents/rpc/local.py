@@ -49,6 +49,7 @@ class LocalChannel(Channel):
 
     def __init__(self, server: Server, client: str) -> None:
         self.client = client
+        self.keyring = server.keyring
         self._server = server
         self._lock = threading.Lock()
         self._calls: dict[CallId, Pending] = {}

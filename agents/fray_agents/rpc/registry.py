@@ -26,6 +26,16 @@ class _Registry:
         """Share it with all who mean its server."""
         self.by_identity[channel.target.identity] = self.by_address[channel.target.tcp] = channel
 
+    def find(self, target: Target) -> Channel | None:
+        """The channel to its server, if there is one; to a server of this process there always is."""
+        server = local.find(target)
+        with self.lock:
+            if server is None:
+                return self.by_identity.get(target.identity) if target.identity else self.by_address.get(target.tcp)
+            if server.identity not in self.by_identity:
+                self.by_identity[server.identity] = local.LocalChannel(server, self.next_client())
+            return self.by_identity[server.identity]
+
     def next_client(self) -> str:
         """Names a channel."""
         return f"{self.client}.{next(self.numbers)}"
@@ -40,22 +50,15 @@ def client_id() -> str:
 
 
 def connect(target: Target, keyring: Keyring) -> Channel:
-    """A channel to the server of `target`, shared with all who mean the same server.
+    """A channel to the server of `target`, shared with all who mean the same server and hold a key of it.
 
     Raises:
         ConnectionLost: it cannot be reached, or another server is at its address.
         NotAuthentic: who is there does not hold the cluster's key.
     """
     registry = _registry
-    server = local.find(target)
-    with registry.lock:
-        if server is not None:
-            identity = server.identity
-            if identity not in registry.by_identity:
-                registry.by_identity[identity] = local.LocalChannel(server, registry.next_client())
-            return registry.by_identity[identity]
-        known = registry.by_identity.get(target.identity) if target.identity else registry.by_address.get(target.tcp)
-    if known is not None:
+    known = registry.find(target)
+    if known is not None and _in_common(known.keyring, keyring):
         return known
     link, identity = dial(target, keyring)
     with registry.lock:
@@ -66,6 +69,11 @@ def connect(target: Target, keyring: Keyring) -> Channel:
             return mine
     link.close()
     return known
+
+
+def _in_common(one: Keyring, other: Keyring) -> bool:
+    """Whether they have a key in common; where they seem to have none, the server is asked."""
+    return one is other or not set(one.keys()).isdisjoint(other.keys())
 
 
 def _forget(channel: Channel) -> None:

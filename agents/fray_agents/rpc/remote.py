@@ -47,7 +47,7 @@ class RemoteChannel(Channel):
         self.target = target
         self.client = client
         self.closed = False
-        self._keyring = keyring
+        self.keyring = keyring
         self._link: Link | None = link
         self._on_end = on_end
         self._lock = threading.Lock()
@@ -280,7 +280,7 @@ class RemoteChannel(Channel):
             if self.closed:
                 return None
             try:
-                return dial(self.target, self._keyring)[0]
+                return dial(self.target, self.keyring)[0]
             except ServerGone as error:
                 problem = error
                 break
@@ -319,7 +319,7 @@ class RemoteChannel(Channel):
         link, calls = self._link, self._calls
         if link is not None:
             link.sock.close()  # not shut down: the parent goes on with it
-        self.__init__(self.target, self._keyring, client, None, self._on_end)  # type: ignore[misc]  # as new
+        self.__init__(self.target, self.keyring, client, None, self._on_end)  # type: ignore[misc]  # as new
         for pending in calls.values():
             pending.fail(ConnectionLost("the call was made before a fork; its reply goes to the parent"))
 

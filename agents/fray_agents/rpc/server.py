@@ -58,6 +58,7 @@ class Server:
         listeners = [tcp]
         if unix_dir is not None:
             listeners.append(self._listen_unix(unix_dir))
+        self.keyring = keyring
         self._actors: dict[str, Actor] = {}
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
