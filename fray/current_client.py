@@ -16,6 +16,8 @@ from fray.cluster.local import LocalCluster
 from fray.local_backend import LocalClient
 from fray_agents.threads import task_environ
 
+__all__ = ["current_client", "set_current_client"]
+
 _chosen: ContextVar[Client | None] = ContextVar("fray_client", default=None)
 _lock = threading.Lock()
 _default: LocalClient | None = None

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
     from fray_layouts.spec import JobSpec
 
+__all__ = ["actor_status", "create_named_actor", "delete_actor", "find_named_actor"]
+
 T = TypeVar("T")
 Lifetime = Literal["non_detached", "detached"]
 

@@ -1,7 +1,7 @@
 """The Python blocks of README.md and docs/: each page's are one program, which a test runs.
 
-The blocks run in their order, in an empty directory. A word after "python" says what a block needs that not every machine
-has: `cloud` (it is not run), `zephyr` (`make zephyr` runs it).
+The blocks run in their order, in an empty directory. Those that need Zephyr say so after "python", and are run by
+`make zephyr`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
-NEEDS = ("", "cloud", "zephyr")
+NEEDS = ("", "zephyr")
+MODULES = ("*.py", "*/__init__.py", "actor/named.py", "v2/*.py")
 _FENCE = re.compile(r"```(.*)")
 
 
@@ -32,14 +33,15 @@ def program(page: Path, needs: str = "") -> str:
     return "\n".join(lines).rstrip()
 
 
-def prose(page: Path) -> str:
-    """What is outside of blocks."""
-    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+def described(page: Path) -> set[str]:
+    """The names that its text has in backticks."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
 
 
 def run(source: str, page: Path, place: Path) -> str:
     """Run a program of a page in `place`; what it printed. Raises AssertionError with its errors if it fails."""
-    script = place / f"{page.stem}.py"
+    script = place / f"{page.name}.py"
     script.write_text(source)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     ran = subprocess.run(
@@ -59,8 +61,7 @@ def used(source: str) -> set[str]:
 def public_names() -> dict[str, list[str]]:
     """`__all__` of the modules that users import, read from the sources: Zephyr's cannot be imported without Zephyr."""
     found = {}
-    package = ROOT / "fray"
-    for path in [*package.glob("*.py"), *package.glob("*/__init__.py"), *package.glob("v2/*.py")]:
+    for path in sorted(path for pattern in MODULES for path in (ROOT / "fray").glob(pattern)):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -1,0 +1,43 @@
+"""What README.md and docs/ show runs as it stands, and every public name is described there and used in an example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import NEEDS, PAGES, README, described, program, public_names, run, used
+
+WITH_EXAMPLES = [page for page in PAGES if page != README and program(page)]
+NAMES = public_names()
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
+def test_the_examples_run(page: Path, tmp_path: Path) -> None:
+    run(program(page), page, tmp_path)
+
+
+def test_the_readme_prints_what_it_should(tmp_path: Path) -> None:
+    counted = [len(Path(path).read_text().splitlines()) for path in ("/etc/hosts", "/etc/passwd")]
+    items = "".join(f"{number}\n" for number in range(10))
+    assert run(program(README), README, tmp_path) == f"{counted}\neasy\nhard\n{items}[1, 2, 3]\n"
+
+
+def test_every_block_is_marked_with_what_is_known() -> None:
+    marks = {mark for page in PAGES for mark in re.findall(r"^```python ?(.*)$", page.read_text(), re.MULTILINE)}
+    assert marks <= set(NEEDS)
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_every_public_name_is_described(module: str) -> None:
+    names = set().union(*map(described, PAGES))
+    missing = ", ".join(name for name in NAMES[module] if name not in names)
+    assert not missing, f"no page describes {missing} of {module}"
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_every_public_name_is_used_in_an_example_that_runs(module: str) -> None:
+    names = set().union(*(used(program(page, needs)) for page in PAGES for needs in ("", "zephyr")))
+    missing = ", ".join(name for name in NAMES[module] if name not in names)
+    assert not missing, f"no example uses {missing} of {module}"
