@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fray_agents import health
-from fray_agents.environment import CHILDREN_MARK, noted_endpoints, task_environment
+from fray_agents.environment import CHILDREN_MARK, noted_endpoints, task_environment, wanted
 from fray_agents.ledger import Held
 from fray_agents.reach import Reach
 from fray_agents.shipping import persist, ship_logs, ship_result
@@ -145,6 +145,7 @@ class Carrier:
             command=job.spec.entrypoint.command or None,
             callable_pickle=pickle,
             env=task_environment(job, self.core.root, self.agent, directory, self.reach),
+            variables=wanted(job),
             timeout=job.spec.timeout,
             grace=job.spec.grace,
             cwd=self.cwd,

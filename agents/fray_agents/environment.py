@@ -37,6 +37,12 @@ def inherited() -> dict[str, str]:
     return {"PYTHONUNBUFFERED": "1", **own}
 
 
+def wanted(job: JobRecord) -> dict[str, str]:
+    """The variables that the job itself asks for; FRAY_* are not its own to set."""
+    asked = {**job.spec.environment.env_vars, **job.spec.environment.secret_env_vars}
+    return {name: value for name, value in asked.items() if not name.startswith("FRAY_")}
+
+
 def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: Reach) -> dict[str, str]:
     """The agent's own environment, what the spec says, and the FRAY_* variables; later ones win.
 

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class TaskSpec:
         command: program and arguments, or
         callable_pickle: cloudpickle of (function, args, kwargs).
         env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
+        variables: those of `env` that the job itself asked for.
         timeout: seconds it may run.
         grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
         cwd: where it starts; by default a fresh `work/` in the directory.
@@ -63,6 +64,7 @@ class TaskSpec:
     env: dict[str, str]
     timeout: float | None
     grace: float
+    variables: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     result_limit: int = RESULT_LIMIT
     spool_limit: int = SPOOL_LIMIT
@@ -175,7 +177,7 @@ class Task:
 
     async def discard(self) -> None:
         """Remove the directory and all that is in it; the task must be gone."""
-        await asyncio.to_thread(shutil.rmtree, self._spec.directory, ignore_errors=True)
+        await remove(self._spec.directory)
 
     def _send(self, **message: Any) -> None:
         if not self._stdin.is_closing():
@@ -241,6 +243,11 @@ class Task:
 
     def _log_path(self, number: int) -> Path:
         return self._spec.directory / "log" / chunk_name(number)
+
+
+async def remove(directory: Path) -> None:
+    """Remove a task's directory and all that is in it."""
+    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
 async def start_runner(

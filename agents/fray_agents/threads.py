@@ -1,7 +1,8 @@
 """Tasks as threads of this process, for a private cluster: quick to start, and nothing is isolated.
 
-A thread shares the process's environment, so its FRAY_* variables are in a context variable (`task_environ`). What it
-prints goes where the process prints. It cannot be killed: a stop raises `SystemExit` in it at its next Python
+A thread shares the process's environment: its FRAY_* variables are in a context variable (`task_environ`), those that
+its job asks for are set for the whole process while it runs (`shared_environ`). What it prints goes where the process
+prints, and into its log (`printed`). It cannot be killed: a stop raises `SystemExit` in it at its next Python
 instruction, unless it asked to be told (`on_stop`), and once the grace is over the attempt counts as ended while the
 thread goes on until it returns.
 """
@@ -12,17 +13,18 @@ import asyncio
 import ctypes
 import os
 import pickle
-import shutil
 import signal
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from queue import SimpleQueue
 
+from fray_agents import printed, shared_environ
 from fray_agents.task import describe, encode
 from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec
+from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec, remove
 from fray_layouts.records import Exit, Usage
 
 _environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
@@ -62,6 +64,7 @@ class ThreadTask:
         self._why = ""
         self._tell: Callable[[], None] = self._interrupt
         self._telling = threading.Lock()
+        self._log = printed.Log(spec.directory / "log")
         self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
         if spec.timeout is not None:
             self._loop.call_later(spec.timeout, self.stop, spec.grace, "timeout")
@@ -71,9 +74,8 @@ class ThreadTask:
         """As `Task.start`; the deadline means nothing here: no thread outlives its agent's process."""
         if spec.callable_pickle is None:
             return await Task.start(spec, deadline, lock_fd)
-        spec.directory.mkdir(parents=True, exist_ok=True)
         started = cls(spec)
-        started._thread.start()
+        started._begin()
         return started
 
     def set_deadline(self, boottime: float) -> None:
@@ -104,11 +106,9 @@ class ThreadTask:
         message = "a thread cannot be killed: it goes on until it returns"
         self._end(TaskExit(Exit(kind=self._why or "stopped", message=message, log_chunks=0), None, False))
 
-    async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
-        """Nothing: what a thread prints is not captured."""
-        nothing: list[tuple[int, Path]] = []
-        for chunk in nothing:
-            yield chunk
+    def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+        """As `Task.chunks`."""
+        return self._log.chunks()
 
     async def gone(self) -> None:
         """Return when the attempt has ended."""
@@ -116,11 +116,22 @@ class ThreadTask:
 
     async def discard(self) -> None:
         """Remove the directory and all that is in it."""
-        await asyncio.to_thread(shutil.rmtree, self._spec.directory, ignore_errors=True)
+        await remove(self._spec.directory)
+
+    def _begin(self) -> None:
+        try:
+            shared_environ.enter(self._spec.variables)
+        except shared_environ.Disagreement as error:
+            self._finish(TaskExit(Exit(kind="exception", message=str(error)), None, True))
+            return
+        _running.add(self)
+        printed.wrap()
+        self._thread.start()
 
     def _work(self) -> None:
         _environ.set(self._spec.env)
         _task.set(self)
+        printed.current.set(self._log)
         try:
             end = self._call()
         except SystemExit as error:  # raised by the callable itself, or by `stop` in it
@@ -135,6 +146,7 @@ class ThreadTask:
             raise
         except BaseException as error:
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+            self._log.write("stderr", "".join(traceback.format_exception(error)))
             return TaskExit(Exit(**describe(error)), None, True)
         path = self._spec.directory / f"result.{encoding}"
         try:
@@ -149,12 +161,22 @@ class ThreadTask:
         if self._why:
             return TaskExit(Exit(kind=self._why, message="its thread was asked to end, and did"), None, False)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        return TaskExit(Exit(kind="exited" if code else "success", code=code), None, True)
+        if code:
+            return TaskExit(Exit(kind="exited", code=code, message=f"exit code {code}"), None, True)
+        return TaskExit(Exit(kind="success", code=code), None, True)
 
     def _end(self, end: TaskExit) -> None:
-        if not self.exit.done():
-            end.exit.log_chunks = 0
-            self.exit.set_result(end)
+        if self in _running:
+            shared_environ.leave(self._spec.variables)
+            _running.remove(self)
+            if not _running:
+                printed.unwrap()
+            self._finish(end)
+
+    def _finish(self, end: TaskExit) -> None:
+        self._log.close()
+        self.exit.set_result(end)
 
 
+_running: set[ThreadTask] = set()
 _task: ContextVar[ThreadTask | None] = ContextVar("fray_thread_task", default=None)

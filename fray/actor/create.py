@@ -86,6 +86,8 @@ def actor_request(
 ) -> JobRequest:
     """The job that serves an actor, still without its number."""
     check_name("name", name)
+    if not callable(cls):
+        raise InvalidInput("actor_class", cls, "give a class")
     config = checked(config or ActorConfig())
     restarts = _UNLIMITED if config.max_restarts is None else config.max_restarts
     return JobRequest(

@@ -47,6 +47,8 @@ class JobHandle:
 
     def logs(self, max_lines: int = 0) -> tuple[str, ...]:
         """The last lines that the current or last attempt has printed, all of them by default."""
+        if max_lines < 0:
+            raise InvalidInput("max_lines", max_lines, "give the number of lines, or 0 for all")
         return tuple(
             line.data.decode(errors="replace") for line in self._cluster.run(lambda c: self._read(c, max_lines))
         )

@@ -284,8 +284,10 @@ def _check_storable(field: str, value: object) -> None:
         raise InvalidInput(field, value, "give a smaller number")
 
 
-def check_name(field: str, value: str, longest: int = MAX_NAME) -> None:
+def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
     """Raise InvalidInput naming `field` unless `value` can be part of a key."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, value, "give a text")
     if len(value) > longest:
         raise InvalidInput(field, value, f"give at most {longest} characters")
     if not NAME.fullmatch(value):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
-from fray.cluster import Entrypoint, JobRequest, JobStatus, LocalCluster
+from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster
 from fray.cluster import current_cluster as current
 from fray.errors import InvalidInput, JobFailed
+from fray_agents.printed import Told
 from fray_agents.threads import on_stop, task_environ
 
 
@@ -147,3 +151,64 @@ def test_a_thread_that_returns_after_its_attempt_has_ended_breaks_nothing(
     _gates["go on"].set()
     thread.join()
     assert broken == []
+
+
+def say(*words: str) -> None:
+    for word in words:
+        print(word)
+        _gates["said"].set()
+        _gates["say more"].wait(60)
+
+
+def lines(cluster: LocalCluster, job: Any) -> list[str]:
+    return [line.data.decode() for line in cluster.logs(job)]
+
+
+def test_what_threads_print_is_kept_apart_and_shown(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    _gates["said"], _gates["say more"] = threading.Event(), threading.Event()
+    jobs = cluster.launch_many([call(say, "one", "two"), call(say, "uno", "dos")])
+    _gates["said"].wait(60)
+    assert isinstance(pickle.loads(cloudpickle.dumps(sys.stdout)), type(sys.stdout))
+    while not all(lines(cluster, job) for job in jobs):  # followers need not wait for the end
+        time.sleep(0.01)
+    _gates["say more"].set()
+    cluster.wait(jobs)
+    assert [lines(cluster, job) for job in jobs] == [["one", "two"], ["uno", "dos"]]
+    assert sorted(capsys.readouterr().out.split()) == ["dos", "one", "two", "uno"]
+    assert not isinstance(sys.stdout, Told)
+
+
+def print_much() -> None:
+    print("x" * 1_000_000, end="")
+
+
+def test_a_long_line_without_an_end_is_kept_whole(cluster: LocalCluster) -> None:
+    job = cluster.launch(call(print_much))
+    cluster.wait(job)
+    assert "".join(lines(cluster, job)) == "x" * 1_000_000
+
+
+def look(name: str, gate: str = "") -> str | None:
+    if gate:
+        _gates["looking"].set()
+        _gates[gate].wait(60)
+    return os.environ.get(name)
+
+
+def test_variables_are_set_for_as_long_as_a_job_wants_them(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HAD", "before")
+    monkeypatch.delenv("NEW", raising=False)
+    _gates["looking"], _gates["enough"] = threading.Event(), threading.Event()
+    wanted = EnvironmentConfig({"HAD": "mine"}, secret_env_vars={"NEW": "secret"})
+    first = cluster.launch(call(look, "HAD", "enough", environment=wanted))
+    _gates["looking"].wait(60)
+    assert cluster.result(cluster.launch(call(look, "NEW", environment=wanted))) == "secret"
+    other = cluster.launch(call(look, "NEW", environment=EnvironmentConfig({"NEW": "other"})))
+    with pytest.raises(JobFailed, match=r"NEW has another value.*one after the other, or as processes"):
+        cluster.result(other)
+    _gates["enough"].set()
+    assert cluster.result(first) == "mine"
+    assert (os.environ["HAD"], os.environ.get("NEW")) == ("before", None)
+    assert cluster.result(cluster.launch(call(look, "NEW", environment=EnvironmentConfig({"NEW": "other"})))) == "other"

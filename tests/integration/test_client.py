@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
@@ -14,8 +14,9 @@ import pytest
 
 from fray.client import JobFailed, JobHandle, StorageClient, wait_all
 from fray.current_client import current_client, set_current_client
+from fray.errors import InvalidInput
 from fray.local_backend import LocalClient
-from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
+from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 from tests.support.agents import agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
@@ -72,6 +73,57 @@ def test_all_are_waited_for_together(client: StorageClient) -> None:
 def sleep_in_small_steps() -> None:
     for _ in range(100_000):
         time.sleep(0.001)
+
+
+WRONG: dict[str, Callable[[StorageClient], object]] = {
+    "max_lines": lambda client: client.submit(call("quick", int)).logs(-1),
+    "name": lambda client: client.create_actor(Diary, name=None),  # type: ignore[type-var]
+    "actor_class": lambda client: client.create_actor(3, name="three"),  # type: ignore[arg-type]
+    "resources.memory": lambda client: client.submit(call("big", int, resources=ResourceConfig(ram="lots"))),
+    "resources.cpu": lambda client: client.submit(call("less", int, resources=ResourceConfig(cpu=-1))),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_what_is_wrong_is_said_at_once(client: StorageClient, field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{field}: "):
+        WRONG[field](client)
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def test_an_exit_code_is_told(client: StorageClient) -> None:
+    with pytest.raises(JobFailed, match="exited: exit code 3"):
+        client.submit(call("leaves", leave, 3)).wait(timeout=60)
+
+
+class Diary:
+    def write(self, line: str) -> str:
+        print(line)
+        return os.environ["PLAIN"] + os.environ["SECRET"]
+
+
+def print_both() -> str:
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    raise LookupError(os.environ["PLAIN"] + os.environ["SECRET"])
+
+
+ENVIRONMENT = EnvironmentConfig({"PLAIN": "a"}, secret_env_vars={"SECRET": "b"})
+
+
+def test_variables_reach_callables_commands_and_actors(client: StorageClient) -> None:
+    script = Entrypoint.from_binary("sh", ["-c", "echo $PLAIN$SECRET"])
+    command = client.submit(JobRequest("command", script, environment=ENVIRONMENT))
+    failing = client.submit(call("prints", print_both, environment=ENVIRONMENT))
+    actor = client.create_actor(Diary, name="diary", environment=ENVIRONMENT)
+    assert actor.write("in a call") == "ab"
+    command.wait(timeout=60)
+    assert command.logs() == ("ab",)
+    assert failing.wait(timeout=60, raise_on_failure=False) is JobStatus.FAILED
+    assert set(failing.logs()) > {"to stdout", "to stderr", "LookupError: ab"}
 
 
 def test_logs_are_the_last_lines(client: StorageClient) -> None:

@@ -29,14 +29,36 @@ def chunk_name(number: int) -> str:
     return f"{number:08d}"
 
 
-class Stream:
-    """One of the task's output pipes, and the line that it has not finished."""
+class Lines:
+    """What is printed to one stream, as lines of the log; keeps the one that is not finished."""
 
-    def __init__(self, name: str, fd: int) -> None:
-        self.fd = fd
-        self.open = True
+    def __init__(self, name: str) -> None:
         self._name = name.encode()
         self._rest = b""
+
+    def format(self, data: bytes) -> bytes:
+        """The lines that `data` finishes, b"" if it finishes none."""
+        head = b"%s %s " % (_stamp(), self._name)
+        *lines, rest = (self._rest + data).split(b"\n")
+        out: list[bytes] = []
+        for line in lines:
+            out.append(head + b"F " + _cut(line, head, out))
+        self._rest = _cut(rest, head, out)
+        return b"\n".join([*out, b""])
+
+    def flush(self) -> bytes:
+        """The unfinished line, formatted as a piece."""
+        rest, self._rest = self._rest, b""
+        return b"%s %s P %s\n" % (_stamp(), self._name, rest) if rest else b""
+
+
+class Stream(Lines):
+    """One of the task's output pipes."""
+
+    def __init__(self, name: str, fd: int) -> None:
+        super().__init__(name)
+        self.fd = fd
+        self.open = True
 
     def read(self) -> bytes | None:
         """Formatted lines of what the pipe holds now, b"" if that finishes none; None if it holds nothing."""
@@ -45,24 +67,10 @@ class Stream:
         except BlockingIOError:
             return None
         if data:
-            return self._format(data)
+            return self.format(data)
         self.open = False
         os.close(self.fd)
         return None
-
-    def flush(self) -> bytes:
-        """The unfinished line, formatted as a piece."""
-        rest, self._rest = self._rest, b""
-        return b"%s %s P %s\n" % (_stamp(), self._name, rest) if rest else b""
-
-    def _format(self, data: bytes) -> bytes:
-        head = b"%s %s " % (_stamp(), self._name)
-        *lines, rest = (self._rest + data).split(b"\n")
-        out: list[bytes] = []
-        for line in lines:
-            out.append(head + b"F " + _cut(line, head, out))
-        self._rest = _cut(rest, head, out)
-        return b"\n".join([*out, b""])
 
 
 def _cut(line: bytes, head: bytes, out: list[bytes]) -> bytes:
