@@ -9,6 +9,8 @@ from fray_coordinator.core import Core
 from fray_coordinator.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
 
+__all__ = ["LocalClient"]
+
 MANY = 1000
 
 
