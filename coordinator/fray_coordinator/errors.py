@@ -41,7 +41,7 @@ class ParentNotRunning(Permanent):
 
 
 class NameTaken(Permanent, ValueError):
-    """Somebody has this name; choose another, delete it first, or ask for the existing one."""
+    """Somebody has this name; choose another, ask for the one that has it, or remove that first."""
 
 
 class Superseded(Permanent):

@@ -40,7 +40,7 @@ async def take(core: Core, namespace: str, kind: str, name: str, job: str, exist
         if found is not None and hold is Hold.HELD:
             if exist_ok:
                 return found
-            raise NameTaken(f"the {kind} {name} in namespace {namespace} exists already{_by(found)}; {_REMEDY}")
+            raise NameTaken(f"the {kind} {name} in namespace {namespace} exists already{_by(found)}; {_remedy(kind)}")
         written = await core.records.write(key, NameRecord, taken(found, job, core.now()), current)
         current = written.stored
         if written.wrote and current is not None:
@@ -64,11 +64,16 @@ async def living(core: Core, namespace: str, kind: str, name: str) -> NameRecord
     return None if hold_of(found, await _holder(core, found), core.now()) is Hold.FREE else found
 
 
-_REMEDY = "choose another name, delete it first, or ask for the existing one"
-
-
 async def _holder(core: Core, found: NameRecord | None) -> JobRecord | None:
     return record_of(await core.records.read(Jobs.key(found.job), JobRecord)) if found and found.job else None
+
+
+def _remedy(kind: str) -> str:
+    if kind == "queue":
+        return (
+            "choose another name, or remove what has it: `fray queue rm`, or `shutdown` of the pool that it belongs to"
+        )
+    return "choose another name, ask for the one that has it, or end that first"
 
 
 def _by(found: NameRecord) -> str:

@@ -11,7 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fray.cli import cli
+from fray.cluster import StorageCluster
+from fray.errors import NameTaken
 from fray.queue import FileQueue
+from fray_coordinator import pools
 
 
 class Shell:
@@ -77,6 +80,34 @@ def test_nothing_of_a_pickled_item_is_run(shell: Shell, tmp_path: Path) -> None:
     harmful, plain = shell.lines("peek", f"{tmp_path}/own")
     assert harmful.startswith("<pickle, ")
     assert plain == {"plain": 1}
+
+
+def test_a_removed_queue_leaves_nothing_and_its_name_is_free(shell: Shell) -> None:
+    with FileQueue[Any](shell.root, name="work", max_deliveries=1) as queue:
+        queue.push_many([1, 2, b"x" * 100_000])
+        queue.release(queue.pop() or pytest.fail("nothing there"))
+        queue.done(queue.pop() or pytest.fail("nothing there"))
+    shell("push", "other", "1")
+    with StorageCluster(str(shell.root)) as cluster:
+        with pytest.raises(NameTaken, match="fray queue rm"):
+            cluster.run(lambda core: pools.create(core, "default", "work"))
+        assert "Go on?" in shell("rm", "work", stdin="n\n", code=1).output
+        shell("rm", "work", "--yes")
+        assert cluster.run(lambda core: core.store.list("queues/default/work~")) == []
+        assert json.loads(shell("ls", "--json").stdout) == [{"namespace": "default", "name": "other"}]
+        assert "no such queue" in shell("rm", "work", "--yes", code=1).output
+        cluster.run(lambda core: pools.create(core, "default", "work"))
+    assert "worker pool" in shell("rm", "work", "--yes", code=1).output
+    assert "with that root" in shell("rm", f"{shell.root}/own", "--yes", code=1).output
+
+
+@pytest.mark.parametrize(
+    "words", [["pop", "work", "-n", "-3"], ["peek", "work", "-n", "0"], ["redrive", "work", "-n", "-1"]]
+)
+def test_how_many_is_at_least_one(shell: Shell, words: list[str]) -> None:
+    shell("push", "work", "1")
+    assert "x>=1" in shell(*words, code=2).output
+    assert shell.lines("peek", "work") == [1]
 
 
 def test_what_is_wrong_is_said(shell: Shell) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fray_coordinator import naming
 from fray_coordinator.core import Core, each
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_look import seen
@@ -99,9 +100,11 @@ async def purge(home: Home) -> int:
 
 
 async def queues_of(core: Core) -> list[tuple[str, str]]:
-    """(namespace, name) of every queue that was named in a cluster."""
+    """(namespace, name) of every queue that has a name in a cluster."""
     rows = await core.store.list(Names.prefix)
-    return [(found[0], found[2]) for row in rows if (found := Names.parse(row.key)) and found[1] == "queue"]
+    named = [(found[0], found[2]) for row in rows if (found := Names.parse(row.key)) and found[1] == "queue"]
+    living = await each(named, lambda name: naming.living(core, name[0], "queue", name[1]))
+    return [name for name, record in zip(named, living, strict=True) if record is not None]
 
 
 async def _all(home: Home) -> tuple[list[str], list[str]]:

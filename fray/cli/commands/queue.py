@@ -1,4 +1,4 @@
-"""`fray queue`: look at queues, and into them; push, pop, redrive, purge."""
+"""`fray queue`: look at queues, and into them; push, pop, redrive, purge, remove."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def _part(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     return add
 
 
+_AT_LEAST_ONE = click.IntRange(min=1)
 _queue = click.argument("queue", metavar="QUEUE")
 _namespace = click.option("--namespace", help='Where the name is (default: FRAY_NAMESPACE, else "default").')
 
@@ -108,7 +109,7 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
 @_part("peek")
 @_queue
 @_namespace
-@click.option("-n", "count", default=10, show_default=True, help="How many, oldest first.")
+@click.option("-n", "count", type=_AT_LEAST_ONE, default=10, show_default=True, help="How many, oldest first.")
 @click.option("--dead", is_flag=True, help="Dead letters, with the reason.")
 def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) -> None:
     """Show the next items without taking them."""
@@ -134,8 +135,8 @@ def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) ->
 @_part("pop")
 @_queue
 @_namespace
-@click.option("-n", "count", default=1, show_default=True, help="At most so many.")
-@click.option("--wait", default=0.0, help="Seconds to wait for the first.")
+@click.option("-n", "count", type=_AT_LEAST_ONE, default=1, show_default=True, help="At most so many.")
+@click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for the first.")
 def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) -> None:
     """Take items, print them, and complete them. Exit code 1 if there was none."""
 
@@ -152,7 +153,7 @@ def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) ->
 @_part("redrive")
 @_queue
 @_namespace
-@click.option("-n", "count", type=int, help="Only so many, oldest first.")
+@click.option("-n", "count", type=_AT_LEAST_ONE, help="Only so many, oldest first.")
 def redrive(app: App, queue: str, namespace: str | None, count: int | None) -> None:
     """Push dead letters again."""
     moved = _on(app, queue, namespace, lambda engine: engine.redrive(count))
@@ -167,6 +168,34 @@ def purge(app: App, queue: str, namespace: str | None) -> None:
     """Complete every item, also those that somebody has."""
     purged = _on(app, queue, namespace, lambda engine: engine.purge())
     app.show({"purged": purged}, lambda: click.echo(f"{purged} items purged"))
+
+
+@_part("rm")
+@_queue
+@_namespace
+@click.confirmation_option(prompt="What is still pushed to this queue by who has it open is lost too. Go on?")
+def rm(app: App, queue: str, namespace: str | None) -> None:
+    """Remove a queue with its items and dead letters, and free its name."""
+    from fray.queue.files import Address
+
+    if "/" in queue:
+        raise InvalidInput("queue", queue, "a queue with a root of its own is removed with that root")
+    address = Address.checked(app.root, queue, namespace, 0)
+    app.run(lambda core: _remove(core, address.namespace, address.name))
+
+
+async def _remove(core: Core, namespace: str, name: str) -> None:
+    from fray_coordinator import naming, pools
+    from fray_coordinator.queue.errors import QueueNotFound
+
+    if await pools.find(core, namespace, name) is not None:
+        raise InvalidInput(
+            "queue", name, "it is that of a worker pool; `WorkerPool.attach(name).shutdown()` removes both"
+        )
+    found = await naming.living(core, namespace, pools.KIND, name)
+    if found is None:
+        raise QueueNotFound()
+    await pools.remove(core, namespace, name, found.incarnation)
 
 
 def _parsed(text: str) -> Any:
