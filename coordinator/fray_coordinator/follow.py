@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os.path
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core, each
@@ -236,13 +236,6 @@ async def follow_chunks(
         else:
             await complaints.hear([job])
             await pace.rest()
-
-
-async def follow_logs(core: Core, job_id: str) -> AsyncIterator[LogLine]:
-    """`follow_chunks`, a line at a time."""
-    async for chunk in follow_chunks(core, job_id):
-        for line in chunk:
-            yield line
 
 
 async def read_logs(core: Core, job: JobRecord, max_lines: int | None = None) -> list[LogLine]:

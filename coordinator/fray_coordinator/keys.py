@@ -30,9 +30,17 @@ async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
     return [(key.id, base64.b64decode(key.secret)) for key in update.stored.record.keys]
 
 
-async def rotate(core: Core, kept: float = KEPT) -> None:
-    """Make a new key, and drop those whose place was taken longer than `kept` seconds ago (0: all others)."""
-    await core.records.update(Secrets.rpc, RpcKeys, lambda found: rotated(found or RpcKeys(), core.now(), kept))
+async def rotate(core: Core, kept: float = KEPT) -> int:
+    """Make a new key, and drop those whose place was taken longer than `kept` seconds ago (0: all others).
+
+    Returns:
+        How many keys are accepted now.
+    """
+    update = await core.records.update(
+        Secrets.rpc, RpcKeys, lambda found: rotated(found or RpcKeys(), core.now(), kept)
+    )
+    assert update.stored is not None, "it was made"
+    return len(update.stored.record.keys)
 
 
 def rotated(found: RpcKeys, now: float, kept: float) -> RpcKeys:

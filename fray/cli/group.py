@@ -24,6 +24,7 @@ _COMMANDS = {
     "queue": "Look at queues, and into them.",
     "drain": "Let agents finish what they have and leave.",
     "coordinate": "Run the coordinator's pass without an agent.",
+    "rotate": "Replace the key that calls are authenticated with.",
     "init": "Create a cluster with settings of your own.",
     "fsck": "Look for inconsistencies, and repair them.",
     "doctor": "Check that a storage root can carry a cluster.",

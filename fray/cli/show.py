@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from fray.cli.output import ago
+from fray.cluster.info import reason
 from fray_layouts.records import Exit, Holding, JobRecord, Record, Resources, Usage
 from fray_layouts.spec import JobSpec
 from fray_layouts.units import format_bytes
@@ -72,11 +73,6 @@ COLUMNS = ("JOB", "STATUS", "ATTEMPT", "AGE", "RAN", "HOST", "CPU", "MEMORY", "R
 def status_of(job: JobRecord) -> str:
     """The status; one that is about to change says so."""
     return "stopping" if job.stop is not None and job.ended_at is None else job.status
-
-
-def reason(end: Exit) -> str:
-    """One line on how an attempt ended."""
-    return f"{end.kind}: {end.message}" if end.message else end.kind
 
 
 def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: float) -> list[tuple[str, str]]:

@@ -12,12 +12,13 @@ from fray.lazily import exported
 if TYPE_CHECKING:
     from fray.job.cluster import ClusterContext
     from fray.job.context import JobContext, fray_default_job_ctx, get_default_job_ctx
-    from fray.job.create import create_job_ctx
+    from fray.job.create import RayContext, create_job_ctx
     from fray.job.here import SyncContext, ThreadContext
 
 __all__ = [
     "ClusterContext",
     "JobContext",
+    "RayContext",
     "SyncContext",
     "ThreadContext",
     "create_job_ctx",
@@ -30,7 +31,7 @@ __getattr__, __dir__ = exported(
     {
         "fray.job.cluster": ["ClusterContext"],
         "fray.job.context": ["JobContext", "fray_default_job_ctx", "get_default_job_ctx"],
-        "fray.job.create": ["create_job_ctx"],
+        "fray.job.create": ["RayContext", "create_job_ctx"],
         "fray.job.here": ["SyncContext", "ThreadContext"],
     },
 )

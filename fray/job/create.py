@@ -37,8 +37,19 @@ def create_job_ctx(context_type: Kind | str = "auto", max_workers: int = 1) -> J
             on_cluster = task_environ().get("FRAY_CLUSTER_SPEC", "local") != "local"
             return _on_cluster(max_workers) if on_cluster else ThreadContext(max_workers)
         case "ray":
-            raise InvalidInput("context_type", context_type, f"Fray does not run tasks on Ray yet; {_KINDS}")
+            raise _not_yet()
     raise InvalidInput("context_type", context_type, f"Unknown context type; {_KINDS}")
+
+
+class RayContext:
+    """Tasks on Ray come in a later release: making one raises InvalidInput, as `create_job_ctx("ray")` does."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise _not_yet()
+
+
+def _not_yet() -> InvalidInput:
+    return InvalidInput("context_type", "ray", f"Fray does not run tasks on Ray yet; {_KINDS}")
 
 
 def _on_cluster(max_workers: int) -> JobContext:

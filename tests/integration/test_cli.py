@@ -316,6 +316,28 @@ def test_doctor_and_cost_speak_plainly(empty: Shell, tmp_path: Path) -> None:
     assert all(line["dollars"] >= 0 for line in empty.json("cost"))
 
 
+def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:
+    empty("coordinate", "--once")
+    assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}
+    (empty.root / "coordinator" / "pass.json").write_text("garbage")
+    for command in ("doctor", "fsck"):
+        told = empty(command, code=1).stdout
+        assert "no agent can run the coordinator's pass" in told
+        assert "coordinator/pass.json does not hold a PassRecord" in told
+        assert "remove it, agents make a new one" in told
+    (empty.root / "coordinator" / "pass.json").unlink()
+    assert empty("fsck").stdout == "everything fits together\n"
+
+
+def test_doctor_tells_what_the_last_pass_skipped(empty: Shell) -> None:
+    (empty.root / "jobs").mkdir()
+    (empty.root / "jobs" / "odd.json").write_text("garbage")
+    lease = {"holder": "", "problems": {"jobs/odd.json": "jobs/odd.json does not hold a JobRecord"}}
+    (empty.root / "coordinator").mkdir()
+    (empty.root / "coordinator" / "pass.json").write_text(json.dumps(lease))
+    assert "last pass skipped jobs/odd.json" in empty("doctor").stdout
+
+
 def test_settings_are_chosen_once(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "new")
     assert shell.json("init", "--beat-interval", "2", "--quarantine", "700")["beat_interval"] == 2.0
@@ -382,3 +404,15 @@ def test_debug_shows_the_traceback(empty: Shell) -> None:
     assert failing.returncode == 1
     assert "Traceback" in text
     assert "JobNotFound" in text
+
+
+def test_the_key_of_calls_is_replaced(empty: Shell) -> None:
+    def ids() -> list[str]:
+        return [key["id"] for key in json.loads((empty.root / "secrets/rpc.json").read_text())["keys"]]
+
+    assert empty.json("rotate") == {"accepted": 1}
+    first = ids()
+    assert "1 before it" in empty("rotate").stdout
+    assert ids()[1:] == first
+    assert empty.json("rotate", "--at-once") == {"accepted": 1}
+    assert not set(ids()) & set(first)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from fray.errors import InvalidInput
+from fray.job import RayContext, create_job_ctx
 from fray.topology import TPU_TOPOLOGIES
 from fray.types import ResourceConfig, TpuConfig, TpuTopologyInfo, get_tpu_topology
 
@@ -22,6 +24,7 @@ IMPORTED = {
     "fray.client": "Client JobAlreadyExists JobFailed JobHandle wait_all",
     "fray.cluster": OF_JOBS,
     "fray.current_client": "current_client set_current_client",
+    "fray.job": "RayContext SyncContext ThreadContext create_job_ctx fray_default_job_ctx get_default_job_ctx",
     "fray.local_backend": "LocalClient",
     "fray.types": f"{OF_JOBS} ActorConfig",
 }
@@ -93,3 +96,9 @@ def test_several_kinds_of_slices_must_be_alike() -> None:
 def test_resources_compare_by_value_and_can_be_keys() -> None:
     assert {ResourceConfig(cpu=2, ram="1g"): "same"}[ResourceConfig(cpu=2, ram="1g")] == "same"
     assert ResourceConfig(cpu=2) != ResourceConfig(cpu=2, image="other")
+
+
+@pytest.mark.parametrize("ask", [RayContext, lambda: create_job_ctx("ray")])
+def test_tasks_on_ray_are_refused_however_they_are_asked_for(ask: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match="not run tasks on Ray yet; say 'sync'"):
+        ask()

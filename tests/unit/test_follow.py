@@ -13,7 +13,7 @@ from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.endings import end_attempt
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
-from fray_coordinator.follow import LogLine, follow_logs, read_logs, wait_for
+from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import read_job
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.protocol.schedule import entry_of
@@ -197,8 +197,8 @@ def test_logs_are_followed_through_attempts_to_the_last_chunk() -> None:
         lines: list[LogLine] = []
 
         async def collect() -> None:
-            async for line in follow_logs(core, job):
-                lines.append(line)  # noqa: PERF401 - looked at while it grows
+            async for chunk in follow_chunks(core, job):
+                lines.extend(chunk)
 
         following = asyncio.create_task(collect())
         held = await claimed(core, job)
@@ -229,7 +229,7 @@ def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on() -> None:
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))
         await end_attempt(core, held, "agent", Ending(Exit(kind="preempted")), None)
         await run_to(core, job, Exit(kind="success", log_chunks=0))
-        assert [line.data async for line in follow_logs(core, job)] == [b"last words"]
+        assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"last words"]
 
     on_memory(test)
 
@@ -241,7 +241,7 @@ def test_following_never_lists() -> None:
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"x"))
         await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=1)), None)
         before = core.store.usage.snapshot()
-        assert [line.data async for line in follow_logs(core, job)] == [b"x"]
+        assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"x"]
         spent = core.store.usage - before
         assert (spent.lists, spent.writes, spent.reads) == (0, 0, 2)
 

@@ -20,7 +20,6 @@ from fray_coordinator.protocol.transitions import (
     Event,
     IllegalTransition,
     Status,
-    is_known,
     is_terminal,
     move,
 )
@@ -87,9 +86,8 @@ def test_only_a_requeue_and_a_restart_raise_the_attempt() -> None:
         assert after.attempt == (8 if event in (Event.REQUEUE, Event.RESTART) else 7)
 
 
-def test_a_status_from_the_future_is_neither_known_nor_terminal_nor_moved() -> None:
+def test_a_status_from_the_future_is_neither_terminal_nor_moved() -> None:
     strange = job("hibernating")
-    assert not is_known(strange)
     assert not is_terminal(strange)
     with pytest.raises(IllegalTransition):
         move(strange, Event.CLAIM)

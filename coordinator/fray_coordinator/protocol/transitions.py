@@ -72,11 +72,6 @@ def is_terminal(job: JobRecord) -> bool:
     return job.status in TERMINAL
 
 
-def is_known(job: JobRecord) -> bool:
-    """Whether this version may decide anything about the job."""
-    return job.status in Status._value2member_map_
-
-
 def move(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
     """The record after `event`, with `changes` to its other fields; a requeue or a restart raises the attempt.
 

@@ -45,8 +45,7 @@ def _as_json(value: Any) -> Any:
 
 
 async def _fetch(core: Core, text: str) -> tuple[Result, bytes]:
-    from fray.cli.show import reason
-    from fray.cluster.info import fetch_result
+    from fray.cluster.info import fetch_result, reason
     from fray_coordinator.lookup import find_job
 
     job = (await find_job(core, text)).record

@@ -175,7 +175,7 @@ def _tell_waiting(job: JobRecord, why: str) -> None:
 
 
 def _exit_code(job: JobRecord) -> int:
-    from fray.cli.show import reason
+    from fray.cluster.info import reason
 
     end = job.exit
     if job.status == "succeeded" or end is None:

@@ -1,0 +1,20 @@
+"""`fray rotate`: a new key for calls."""
+
+from __future__ import annotations
+
+import click
+
+from fray.cli.app import App, as_command
+
+
+@as_command
+@click.option("--at-once", is_flag=True, help="Refuse the keys before it from now on, not after a day.")
+def command(app: App, at_once: bool) -> None:
+    """Make a new key for callers and actors to authenticate one another with, and drop those replaced a day ago.
+
+    Nothing needs to be restarted: who meets a key that is new to him reads it.
+    """
+    from fray_coordinator import keys
+
+    count = app.run(lambda core: keys.rotate(core, 0.0 if at_once else keys.KEPT))
+    app.show({"accepted": count}, lambda: click.echo(f"a new key; {count - 1} before it are still accepted"))
