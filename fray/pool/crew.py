@@ -1,7 +1,8 @@
 """The workers of a pool that is called directly: actors in jobs of their own, found through their endpoints.
 
 Nothing is asked of the storage while all workers are there. Who is missing is looked for at growing intervals; a worker
-that was lost comes back under a new identity, as its job is restarted.
+that was lost comes back under a new identity, as its job is restarted. A job that has ended for good is replaced by
+another, unless one after the other ends before its worker could be called.
 """
 
 from __future__ import annotations
@@ -10,24 +11,35 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from fray.actor.create import create_actor_group
-from fray.actor.group import ActorGroup
+from fray.cluster.info import reason
 from fray.cluster.storage import StorageCluster
+from fray.pool import absence
 from fray.pool.contact import SILENCE
 from fray.pool.dispatch import Dispatcher, Done, Gone
 from fray.pool.runner import TaskRunner
 from fray.pool.tasks import Task
 from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.rpc.future import GONE, is_lost
-from fray.types import ActorConfig, EnvironmentConfig, ResourceConfig
+from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Call, Channel
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.lookup import read_jobs
+from fray_layouts.records import JobRecord
 
 log = logging.getLogger("fray")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-_CHECK_JOBS = 5.0
+_FIRST_CHECK, _LONGEST_CHECK = 1.0, 30.0
 """Seconds between two looks at the jobs of workers that do not come."""
+
+RESTARTS = 3
+"""Times that the job of a worker that crashed, or whose host went away, is restarted before it has ended for good."""
+
+TRIES = 3
+"""Jobs for each worker that may end one after the other, none of them ever up, before the pool gives up."""
 
 
 class Link:
@@ -78,7 +90,7 @@ class Crew:
 
     Args:
         name: of the workers' actors; nobody else's.
-        on_hopeless: told why, once every worker has ended for good and none will come.
+        on_hopeless: told why, once every worker has ended for good and others would fare no better.
     """
 
     def __init__(
@@ -97,9 +109,11 @@ class Crew:
         self._dispatcher = dispatcher
         self._on_hopeless = on_hopeless
         self._resolver = ClusterResolver(cluster, cluster.namespace)
-        self._groups: list[ActorGroup[TaskRunner]] = []
+        self._lock = threading.Lock()
+        self._jobs: set[JobId] = set()
         self._links: dict[str, Link] = {}
         self._wanted = 0
+        self._endings = 0
         self._ended = False
         self._look_now = threading.Event()
         self._recruiter = threading.Thread(target=self._recruit, name="fray-pool", daemon=True)
@@ -111,17 +125,9 @@ class Crew:
 
     def grow(self, count: int) -> None:
         """Start `count` more workers; returns at once."""
-        group = create_actor_group(
-            self._cluster,
-            TaskRunner,
-            name=self._name,
-            count=count,
-            resources=self._resources,
-            actor_config=ActorConfig(),
-            environment=self._environment,
-        )
-        self._groups.append(group)
-        self._wanted += count
+        with self._lock:
+            self._start(count)
+            self._wanted += count
         self._look_now.set()
         if self._recruiter.ident is None:
             self._recruiter.start()
@@ -131,8 +137,10 @@ class Crew:
         for name in self._dispatcher.idle()[:count]:
             link = self._links.get(name)
             if link is not None and self._dispatcher.dismiss(name):
-                del self._links[name]
-                self._wanted -= 1
+                with self._lock:
+                    self._jobs.discard(link.endpoint.job_id)
+                    self._wanted -= 1
+                self._links.pop(name, None)
                 self._cluster.terminate(link.endpoint.job_id)
 
     def lost(self, name: str) -> None:
@@ -140,40 +148,71 @@ class Crew:
         self._links.pop(name, None)
         self._look_now.set()
 
+    def absence(self) -> str:
+        """Why workers that are wanted are not there, and what to do; "" if none is missing."""
+        try:
+            return self._cluster.run(partial(absence.told, jobs=sorted(self._missing())))
+        except StoreUnavailable as error:
+            return str(error)
+
     def end(self) -> None:
         """End all workers; returns at once."""
-        self._ended = True
+        with self._lock:
+            self._ended = True
+            jobs = list(self._jobs)
         self._look_now.set()
-        for group in self._groups:
-            group.shutdown()
+        for job in jobs:
+            self._cluster.terminate(job)
+
+    def _start(self, count: int) -> None:
+        """Start jobs; under the lock, so that none is started once the pool has ended."""
+        if self._ended:
+            return
+        group = create_actor_group(
+            self._cluster,
+            TaskRunner,
+            name=self._name,
+            count=count,
+            resources=self._resources,
+            actor_config=ActorConfig(max_restarts=RESTARTS),
+            environment=self._environment,
+        )
+        self._jobs.update(job.job_id for job in group.jobs)
 
     def _recruit(self) -> None:
         while not self._ended:
-            if len(self._links) < self._wanted:
-                self._fill()
-            elif not self._look_now.wait(SILENCE / 5):
-                for link in list(self._links.values()):
-                    link.ping()
+            try:
+                self._keep_all()
+            except StoreUnavailable as error:
+                log.warning("workers of %s cannot be looked for now: %s", self._name, error)
+                self._look_now.wait(_LONGEST_PAUSE)
+
+    def _keep_all(self) -> None:
+        if len(self._links) < self._wanted:
+            self._fill()
+        elif not self._look_now.wait(SILENCE / 5):
+            for link in list(self._links.values()):
+                link.ping()
 
     def _fill(self) -> None:
         """Look until all are there, or are lost for good."""
         self._look_now.clear()
-        pause, checked = _FIRST_PAUSE, time.monotonic()
+        pause, until_check, checked = _FIRST_PAUSE, _FIRST_CHECK, time.monotonic()
         while not self._ended and len(self._links) < self._wanted:
             if self._look():
                 pause = _FIRST_PAUSE
             self._look_now.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-            if time.monotonic() - checked > _CHECK_JOBS:
+            if time.monotonic() - checked > until_check:
+                until_check = _FIRST_CHECK if self._replace() else min(2 * until_check, _LONGEST_CHECK)
                 checked = time.monotonic()
-                self._check_jobs()
 
     def _look(self) -> bool:
         """Bring in the workers that have come up; whether there were any."""
         came = False
         for endpoint in self._resolver.find(self._name):
             identity = f"{endpoint.actor_id} {endpoint.target.identity}"
-            if identity in self._links:
+            if identity in self._links or endpoint.job_id not in self._jobs:
                 continue
             try:
                 link = Link(self._resolver.connect(endpoint), endpoint)
@@ -181,12 +220,35 @@ class Crew:
                 log.debug("worker %s cannot be called yet: %s", endpoint.actor_id, error)
                 continue
             self._links[identity] = link
+            self._endings = 0
             self._dispatcher.join(identity, link)
             came = True
         return came
 
-    def _check_jobs(self) -> None:
-        if not self._links and all(group.is_done() for group in self._groups) and not self._ended:
-            last = self._cluster.poll(self._groups[-1].jobs[-1].job_id)
-            self._ended = True
-            self._on_hopeless(f"every worker has ended: {last.error_message or last.status}")
+    def _missing(self) -> set[JobId]:
+        """The jobs whose workers are not there."""
+        with self._lock:
+            return self._jobs.difference([link.endpoint.job_id for link in list(self._links.values())])
+
+    def _replace(self) -> bool:
+        """Put others in the place of workers that have ended for good, while there is hope; whether there were any."""
+        missing = self._missing()
+        found = self._cluster.run(partial(read_jobs, ids=missing, problems={}))
+        ended = missing.difference(job.id for job in found if job.ended_at is None)
+        with self._lock:
+            self._jobs -= ended
+            self._endings += len(ended)
+            lacking = self._wanted - len(self._jobs)
+            if lacking and self._endings < TRIES * self._wanted:
+                self._start(lacking)
+            hopeless = not self._jobs and not self._ended
+            self._ended = self._ended or hopeless
+        if hopeless:
+            self._on_hopeless(_farewell([job for job in found if job.ended_at is not None]))
+        return bool(ended)
+
+
+def _farewell(ended: list[JobRecord]) -> str:
+    """Why there will be no workers; `ended`: the jobs that were the last to end, as far as they are still known."""
+    told = "; ".join(f"{job.id}: {reason(job.exit)}" for job in ended[-1:] if job.exit is not None)
+    return f"every worker has ended before it could be called, {TRIES} jobs for each; the last, {told}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from fray.cluster.storage import StorageCluster
 from fray.pool.crew import Crew
-from fray.pool.dispatch import Dispatcher
+from fray.pool.dispatch import Dispatcher, PoolClosed
 from fray.pool.tasks import task
 from fray.pool.transport import Call
 from fray.types import EnvironmentConfig, ResourceConfig
@@ -27,7 +27,7 @@ class Direct:
         self._name = name
         self._changed = threading.Condition()
         self._dispatcher = Dispatcher(MAX_DEATHS, self._lost, self._joined)
-        self._crew = Crew(cluster, name, resources, environment, self._dispatcher, self._dispatcher.close)
+        self._crew = Crew(cluster, name, resources, environment, self._dispatcher, self._close)
 
     @property
     def workers(self) -> int:
@@ -54,18 +54,26 @@ class Direct:
 
     def await_workers(self, count: int, timeout: float) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self.workers >= count, timeout):
-                raise TimeoutError(f"{self.workers} of {count} workers of {self._name} are up after {timeout:g} s")
+            there = self._changed.wait_for(lambda: self.workers >= count or self._dispatcher.closed, timeout)
+        if self._dispatcher.closed:
+            raise PoolClosed(self._dispatcher.closed)
+        if not there:
+            why = self._crew.absence() or f"the pool wants no more than {self.wanted}: resize it"
+            raise TimeoutError(f"{self.workers} of {count} workers of {self._name} are up after {timeout:g} s; {why}")
 
     def drain(self) -> None:
         self._dispatcher.drain()
 
     def end(self) -> None:
         self._crew.end()
-        self._dispatcher.close("the pool was shut down before the task was done")
+        self._close("the pool was shut down before the task was done")
 
     def _lost(self, name: str) -> None:
         self._crew.lost(name)
+
+    def _close(self, why: str) -> None:
+        self._dispatcher.close(why)
+        self._joined()
 
     def _joined(self) -> None:
         with self._changed:

@@ -108,6 +108,11 @@ class Dispatcher:
         """How many tasks are not done."""
         return self._unfinished
 
+    @property
+    def closed(self) -> str:
+        """Why it takes no tasks any more; "" while it does."""
+        return self._closed
+
     def idle(self) -> list[str]:
         """Names of the workers with nothing to do."""
         with self._lock:

@@ -17,8 +17,10 @@ import pytest
 from fray.cluster import StorageCluster
 from fray.job import ClusterContext
 from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool
-from fray.types import ResourceConfig
+from fray.rpc import ActorEndpoint, ClusterResolver
+from fray.types import EnvironmentConfig, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
+from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
 
@@ -247,6 +249,54 @@ def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, 
         assert list(future) == [2]  # type: ignore[call-overload]
 
 
-def test_waiting_for_many_workers_ends_in_time(cluster: StorageCluster) -> None:
-    with WorkerPool(cluster, 1, SMALL) as pool, pytest.raises(TimeoutError):
-        pool.wait_for_workers(5, timeout=0.1)
+def test_who_waits_for_workers_in_vain_learns_why(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 2, ResourceConfig(cpu=5000)) as pool:
+        with pytest.raises(
+            TimeoutError, match=r"0 of 2 .*2 pending \(no live agent .* could ever run it .*`fray status"
+        ):
+            pool.wait_for_workers(timeout=0.1)
+
+
+def test_more_workers_than_the_pool_wants_never_come(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL) as pool:
+        pool.wait_for_workers()
+        with pytest.raises(TimeoutError, match=r"1 of 5 .* wants no more than 1: resize it"):
+            pool.wait_for_workers(5, timeout=0.1)
+
+
+def test_a_worker_whose_job_has_ended_is_replaced(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL) as pool:
+        first = pool.submit(os.getpid).result(30)
+        (job,) = [job for job in cluster.list_jobs() if job.name.startswith(pool.name)]
+        cluster.terminate(job.job_id)
+        cluster.wait(job.job_id)
+        assert pool.submit(os.getpid).result(30) != first
+
+
+def test_a_pool_whose_workers_end_again_and_again_says_why(cluster: StorageCluster) -> None:
+    broken = EnvironmentConfig(env_vars={"PYTHONHOME": "/nonexistent"})
+    with WorkerPool(cluster, 1, SMALL, broken) as pool:
+        task = pool.submit(double, 1)
+        with pytest.raises(PoolClosed, match=rf"{pool.name}.*exited"):
+            pool.wait_for_workers(timeout=60)
+        assert isinstance(task.exception(30), PoolClosed)
+        assert len([job for job in cluster.list_jobs() if job.name.startswith(pool.name)]) == 3
+
+
+def test_workers_are_found_again_after_the_storage_was_away(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, away = ClusterResolver.find, threading.Event()
+
+    def unavailable(resolver: ClusterResolver, name: str) -> list[ActorEndpoint]:
+        away.set()
+        raise StoreUnavailable("the storage is away")
+
+    with WorkerPool(cluster, 1, SMALL) as pool:
+        first = pool.submit(os.getpid).result(30)
+        monkeypatch.setattr(ClusterResolver, "find", unavailable)
+        os.kill(first, signal.SIGKILL)
+        task = pool.submit(os.getpid)
+        assert away.wait(30)
+        monkeypatch.setattr(ClusterResolver, "find", find)
+        assert task.result(30) != first
