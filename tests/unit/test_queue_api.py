@@ -241,6 +241,9 @@ def test_async_twins(queue: Queue[Any]) -> None:
         got = await waiting
         assert got is not None
         assert got.item == "late"
+        async with aio:
+            pass
+        assert await aio.size() == 1, "closing gives back what this process has"
 
     asyncio.run(main())
 
@@ -326,21 +329,29 @@ def test_a_lease_that_has_ended_cannot_be_entered(queue: Queue[Any]) -> None:
         pytest.fail("the item is done")
 
 
-class Away:
-    """An engine whose storage does not answer."""
+class Failing:
+    """An engine that cannot give an item back."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
     async def release(self, leases: Sequence[str], failed: bool) -> None:
-        raise StoreUnavailable("the storage is away")
+        raise self.error
 
 
-def test_the_error_of_a_block_comes_out_though_the_item_cannot_be_given_back() -> None:
+@pytest.mark.parametrize(
+    ("error", "note"), [(StoreUnavailable("the storage is away"), "the storage is away"), (UnknownLease("1"), "")]
+)
+def test_the_error_of_a_block_comes_out_though_the_item_cannot_be_given_back(error: Exception, note: str) -> None:
     async def opened() -> Any:
-        return Away()
+        return Failing(error)
 
     lease = Lease("x", "1", 0.0, queue=Queue(sync.PerProcess(opened)))
     with pytest.raises(ZeroDivisionError) as raised, lease:
         raise ZeroDivisionError
-    assert "the storage is away" in "".join(raised.value.__notes__)
+    notes = getattr(raised.value, "__notes__", [])
+    assert len(notes) == bool(note)
+    assert all(note in text for text in notes)
 
 
 def test_a_purge_completes_everything_whoever_has_it(queue: Queue[Any]) -> None:
