@@ -43,8 +43,12 @@ class Engine(Protocol):
         """Returns when the items are there to stay."""
         ...
 
-    async def take(self, count: int, timeout: float, wait: float) -> list[Taken]:
-        """Up to `count` items; waits up to `wait` seconds for the first."""
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Taken]:
+        """Up to `count` items; waits up to `wait` seconds for the first.
+
+        Args:
+            process: which they are for, by any name that is its alone; "" is this one.
+        """
         ...
 
     async def done(self, leases: Sequence[str]) -> None: ...

@@ -17,7 +17,7 @@ from fray_coordinator.queue import count
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.consume import Consumer
 from fray_coordinator.queue.errors import QueueNotFound
-from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.gate import Gate, gate_of
 from fray_coordinator.queue.home import Home, find_home, open_home, open_root
 from fray_coordinator.queue.letters import dead_home
 from fray_coordinator.queue.push import Producer
@@ -27,8 +27,8 @@ from fray_layouts.queues import QueueRecord
 from fray_layouts.spec import check_name
 
 T = TypeVar("T")
-_gate = Gate()
-os.register_at_fork(after_in_child=_gate.forget)
+AT_ONCE = 100
+"""Dead letters pushed again in one step."""
 
 
 class FileQueue(Queue[T]):
@@ -133,7 +133,7 @@ class FileEngine:
         self.home = home
         self._bell = Bell(home)
         self._producer = Producer(home, self._bell)
-        self._consumer = Consumer(home, self._bell, _gate)
+        self._consumer = Consumer(home, self._bell)
 
     @staticmethod
     async def open(address: Address, create: bool = True) -> FileEngine:
@@ -144,11 +144,11 @@ class FileEngine:
         await self._producer.push(items, batch)
         self._consumer.news()
 
-    async def take(self, count: int, timeout: float, wait: float) -> list[Taken]:
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Taken]:
+        taken = await self._consumer.take(count, timeout, gate_of(process), wait)
         now = self.home.core.now()
         return [
-            Taken(one.id, Item(one.body, one.encoding), one.number, one.taken_at, now + one.remaining)
-            for one in await self._consumer.take(count, timeout, wait)
+            Taken(one.id, Item(one.body, one.encoding), one.number, one.taken_at, now + one.remaining) for one in taken
         ]
 
     async def done(self, leases: Sequence[str]) -> None:
@@ -184,13 +184,10 @@ class FileEngine:
     async def redrive(self, limit: int | None) -> int:
         """Move dead letters back: pushed here first, then done there."""
         dead = await dead_home(self.home)
-        consumer = Consumer(dead, Bell(dead), Gate())
+        consumer, gate = Consumer(dead, Bell(dead)), Gate()
         moved = 0
         try:
-            while limit is None or moved < limit:
-                letters = await consumer.take(min(100, (limit or 100 + moved) - moved), 60.0)
-                if not letters:
-                    break
+            while letters := await consumer.take(AT_ONCE if limit is None else min(AT_ONCE, limit - moved), 60.0, gate):
                 await self._producer.push([Item(letter.body, letter.encoding) for letter in letters])
                 self._consumer.news()
                 await consumer.done([letter.id for letter in letters])
@@ -205,11 +202,9 @@ class FileEngine:
 
 
 def _again(kind: type[FileQueue[T]], address: Address, encoding: str) -> FileQueue[T]:
-    if not address.name:
-        return kind(address.root, encoding=encoding, max_deliveries=address.max_deliveries)
     return kind(
         address.root,
-        name=address.name,
+        name=address.name or None,
         namespace=address.namespace,
         encoding=encoding,
         max_deliveries=address.max_deliveries,

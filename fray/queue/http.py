@@ -18,8 +18,10 @@ from fray.queue.api import Queue
 from fray.queue.engine import Counts, Engine, Item, Peeked, Taken
 from fray.queue.memory import MemoryQueue
 from fray.rpc.keyring import keyring_of
-from fray_agents.rpc import Call, Channel, Server, Target, connect
+from fray_agents.rpc import Call, Channel, NoSuchActor, Server, Target, client_id, connect
 from fray_coordinator import sync
+from fray_coordinator.queue.errors import QueueNotFound
+from fray_coordinator.queue.taking import taken_or_returned
 from fray_layouts.queue_names import Queues
 
 T = TypeVar("T")
@@ -77,9 +79,9 @@ class HttpEngine:
     async def push(self, items: Sequence[Item], batch: int | None) -> None:
         await self._call("push", items, batch)
 
-    async def take(self, count: int, timeout: float, wait: float) -> list[Taken]:
-        taken: list[Taken] = await self._call("take", count, timeout, wait)
-        return taken
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Taken]:
+        taking = self._call("take", count, timeout, wait, process or client_id())
+        return await taken_or_returned(taking, self._return)
 
     async def done(self, leases: Sequence[str]) -> None:
         await self._call("done", leases)
@@ -117,10 +119,17 @@ class HttpEngine:
     async def close(self) -> None:
         """Nothing to do: the connection is shared, and leases are the server's to give back when they run out."""
 
+    async def _return(self, taken: list[Taken]) -> None:
+        await self.release([one.id for one in taken], failed=False)
+
     async def _call(self, method: str, *args: Any) -> Any:
         channel = await asyncio.to_thread(self._channel)
-        call = channel.start(self._name, method, args, {})
-        return await _ended(call)
+        try:
+            return await _ended(channel.start(self._name, method, args, {}))
+        except NoSuchActor:
+            raise QueueNotFound(
+                f"the server has no queue {self._name!r}; make it there: new_queue({self._name!r})"
+            ) from None
 
 
 async def _ended(call: Call) -> Any:
@@ -171,13 +180,15 @@ class HttpQueueServer:
             queue: what is behind it; by default a `MemoryQueue`.
 
         Raises:
-            InvalidInput: the name cannot be one.
+            InvalidInput: the name cannot be one, or another queue is behind it already.
         """
         Queues.checked(name)
         with self._lock:
             if name not in self._queues:
                 behind = self._queues[name] = queue or MemoryQueue()
                 self._server.add(name, _Served(behind._engine), max_concurrency=_AT_ONCE)
+            elif queue is not None and repr(queue) != repr(self._queues[name]):  # it says where the queue lies
+                raise InvalidInput("queue", queue, f"behind {name!r} is {self._queues[name]!r}; choose another name")
         return HttpQueue(self.get_client_host(), self.port, name, cluster=self._cluster)
 
     def start(self) -> None:
@@ -223,8 +234,8 @@ def _address(host: str, port: int | str, queue_name: str | None) -> tuple[str, s
         host, queue_name = host.removeprefix("http://").rstrip("/"), str(port)
         host, _, port = host.rpartition(":")
     Queues.checked(queue_name)
-    if not host or not str(port).isdigit():
-        raise InvalidInput("host", f"{host}:{port}", 'give a host and a port, or "http://host:port"')
+    if not host or "/" in host or not str(port).isdigit():
+        raise InvalidInput("host", f"{host}:{port}", 'give a host and a port, or "http://host:port"; there is no https')
     return f"{host}:{port}", queue_name
 
 

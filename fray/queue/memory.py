@@ -12,8 +12,9 @@ from typing import NoReturn, TypeVar
 from fray.queue.api import Queue
 from fray.queue.engine import Counts, Item, Peeked, Taken
 from fray_coordinator import sync
-from fray_coordinator.clock import Clock, SystemClock
+from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
 from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.gate import Gate, Out, gate_of
 from fray_layouts.queues import Letter, QueueRecord
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class MemoryQueue(Queue[T]):
     """
 
     def __init__(self, max_deliveries: int = QueueRecord().max_deliveries) -> None:
-        engine = MemoryEngine(SystemClock(), max_deliveries)
+        engine = MemoryEngine(SystemClock(), system_chance(), max_deliveries)
 
         async def opened() -> MemoryEngine:
             return engine
@@ -42,24 +43,34 @@ class MemoryQueue(Queue[T]):
 
 @dataclass(slots=True)
 class _Entry:
-    """An item. number: its place in the order; the rest is about its present lease and what came before."""
+    """An item.
+
+    Attributes:
+        number: its place in the order.
+        suspect: a lease of it ran out, so that it may have killed who had it.
+        lease, expires, out: its present or last lease.
+    """
 
     number: int
     item: Item
     pushed_at: float
     deliveries: int = 0
     failures: int = 0
+    suspect: bool = False
     lease: str = ""
     expires: float = 0.0
+    out: Out | None = None
 
 
 class MemoryEngine:
     """See `Engine`."""
 
-    def __init__(self, clock: Clock, max_deliveries: int) -> None:
+    def __init__(self, clock: Clock, chance: Chance, max_deliveries: int) -> None:
         self._clock = clock
         self._max = max_deliveries
-        self._numbers = itertools.count()
+        self._token = chance.token(16)
+        self._numbers, self._leases = itertools.count(), itertools.count()
+        self._first_expiry = float("inf")
         self._free: list[int] = []
         self._entries: dict[int, _Entry] = {}
         self._leased: dict[str, _Entry] = {}
@@ -71,9 +82,9 @@ class MemoryEngine:
             self._entries[entry.number] = entry
             heapq.heappush(self._free, entry.number)
 
-    async def take(self, count: int, timeout: float, wait: float) -> list[Taken]:
-        deadline = self._clock.boottime() + wait
-        while not (taken := self._take(count, timeout)) and self._clock.boottime() < deadline:
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Taken]:
+        deadline, gate = self._clock.boottime() + wait, gate_of(process)
+        while not (taken := self._take(count, timeout, gate)) and self._clock.boottime() < deadline:
             await self._clock.sleep(min(POLL, wait))
         return taken
 
@@ -90,7 +101,7 @@ class MemoryEngine:
 
     async def bury(self, lease: str, reason: str) -> None:
         entry = self._entry(lease)
-        del self._leased[entry.lease]
+        self._end(entry)
         self._bury(entry, reason)
 
     async def counts(self) -> Counts:
@@ -113,30 +124,38 @@ class MemoryEngine:
 
     async def purge(self) -> int:
         count = len(self._entries)
-        self._free, self._entries, self._leased = [], {}, {}
+        for entry in list(self._leased.values()):
+            self._end(entry)
+        self._free, self._entries = [], {}
         return count
 
     async def close(self) -> None:
         for entry in list(self._leased.values()):
             self._free_again(entry)
 
-    def _take(self, count: int, timeout: float) -> list[Taken]:
+    def _take(self, count: int, timeout: float, gate: Gate) -> list[Taken]:
         self._expire()
         taken: list[Taken] = []
         while self._free and len(taken) < count:
-            entry = self._entries[heapq.heappop(self._free)]
-            if 0 < self._max <= entry.failures:
+            entry = self._entries[self._free[0]]
+            spent = 0 < self._max <= entry.failures
+            if not spent and not gate.admits(entry.suspect):
+                break
+            heapq.heappop(self._free)
+            if spent:
                 self._bury(entry, f"given up after {entry.deliveries} deliveries")
             else:
-                taken.append(self._lease(entry, timeout))
+                taken.append(self._lease(entry, timeout, gate))
         return taken
 
-    def _lease(self, entry: _Entry, timeout: float) -> Taken:
+    def _lease(self, entry: _Entry, timeout: float, gate: Gate) -> Taken:
         now = self._clock.wall()
         entry.deliveries += 1
-        entry.lease = f"{entry.number}/{entry.deliveries}"
+        entry.lease = f"{self._token}/{next(self._leases)}"
         entry.expires = self._clock.boottime() + timeout
+        entry.out = gate.enter(entry.suspect, over=lambda: entry.expires <= self._clock.boottime())
         self._leased[entry.lease] = entry
+        self._first_expiry = min(self._first_expiry, entry.expires)
         return Taken(entry.lease, entry.item, entry.deliveries, now, now + timeout)
 
     def _each_held(self, leases: Sequence[str], act: Callable[[_Entry], None]) -> None:
@@ -150,7 +169,8 @@ class MemoryEngine:
             raise UnknownLease(*unknown)
 
     def _complete(self, entry: _Entry) -> None:
-        del self._leased[entry.lease], self._entries[entry.number]
+        self._end(entry)
+        del self._entries[entry.number]
 
     def _release(self, entry: _Entry, failed: bool) -> None:
         entry.failures += failed
@@ -163,12 +183,23 @@ class MemoryEngine:
         return self._leased[lease]
 
     def _expire(self) -> None:
+        """Take back what ran out. From the second time on, alone in its process, that counts as a failure."""
         now = self._clock.boottime()
+        if now < self._first_expiry:
+            return
         for entry in [entry for entry in self._leased.values() if entry.expires <= now]:
+            entry.failures += entry.suspect
+            entry.suspect = True
             self._free_again(entry)
+        self._first_expiry = min((entry.expires for entry in self._leased.values()), default=float("inf"))
+
+    def _end(self, entry: _Entry) -> None:
+        assert entry.out is not None, "it is leased"
+        entry.out.gate.leave(entry.out)
+        del self._leased[entry.lease]
 
     def _free_again(self, entry: _Entry) -> None:
-        del self._leased[entry.lease]
+        self._end(entry)
         heapq.heappush(self._free, entry.number)
 
     def _bury(self, entry: _Entry, reason: str) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from fray.cluster import StorageCluster
-from fray.queue import FileQueue, HttpQueue, HttpQueueServer, UnknownLease
+from fray.queue import FileQueue, HttpQueue, HttpQueueServer, MemoryQueue, UnknownLease
 from fray_agents.rpc.errors import ConnectionLost
+from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.errors import InvalidInput
 
 
@@ -35,6 +36,17 @@ queue = pickle.loads(bytes.fromhex(sys.argv[1]))
 for lease in queue:
     with lease:
         print(lease.item, flush=True)
+"""
+
+
+_VICTIM = """
+import os, pickle, signal, sys
+queue = pickle.loads(bytes.fromhex(sys.argv[1]))
+while leases := queue.pop_many(3, 0.5, wait=2):
+    for lease in leases:
+        if lease.item == "deadly":
+            os.kill(os.getpid(), signal.SIGKILL)
+        lease.done()
 """
 
 
@@ -85,6 +97,54 @@ def test_a_queue_in_storage_may_be_behind_it(server: HttpQueueServer, tmp_path: 
     assert behind.size() == 0
 
 
+@pytest.mark.parametrize("behind", ["memory", "files"])
+def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(
+    server: HttpQueueServer, tmp_path: Path, behind: str
+) -> None:
+    """It was delivered for ever, and what came behind it never was."""
+    queue = server.new_queue("prompts", MemoryQueue(2) if behind == "memory" else FileQueue(tmp_path, max_deliveries=2))
+    queue.push_many(["good", "deadly", "alive"], batch=3)
+    killed = 0
+    while subprocess.run([sys.executable, "-c", _VICTIM, pickle.dumps(queue).hex()], check=False).returncode:
+        killed += 1
+        assert killed <= 3
+    assert [letter.item for letter in queue.letters()] == ["deadly"]
+    assert (queue.size(), queue.pending()) == (0, 0)
+
+
+def test_a_lease_of_a_server_that_was_restarted_ends_nothing(cluster: StorageCluster) -> None:
+    with HttpQueueServer(cluster=cluster) as first:
+        old = first.new_queue("prompts")
+        old.push("old")
+        stale = old.pop()
+        assert stale is not None
+    with HttpQueueServer(cluster=cluster) as second:
+        new = second.new_queue("prompts")
+        new.push("new")
+        mine = new.pop()
+        assert mine is not None
+        with pytest.raises(UnknownLease):
+            new.done(stale)
+        new.done(mine)
+
+
+def test_a_pop_that_was_cancelled_gives_back_what_it_gets(server: HttpQueueServer) -> None:
+    queue = server.new_queue("prompts")
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(queue.aio.pop(wait=30.0))
+        while not waiting.done():
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await queue.aio.push("x")
+        lease = await queue.aio.pop(wait=20.0)
+        assert lease is not None
+        assert lease.item == "x"
+
+    asyncio.run(main())
+
+
 def test_many_consumers_may_wait_at_once(server: HttpQueueServer) -> None:
     queue = server.new_queue("prompts")
 
@@ -118,7 +178,20 @@ def test_names_that_cannot_be(server: HttpQueueServer, name: str) -> None:
         server.new_queue(name)
 
 
-@pytest.mark.parametrize("url", ["localhost", "http://localhost", ":8080"])
+def test_a_queue_that_the_server_does_not_have(server: HttpQueueServer) -> None:
+    with pytest.raises(QueueNotFound, match=r"no queue 'nope'; make it there: new_queue\('nope'\)"):
+        HttpQueue("127.0.0.1", server.port, "nope", cluster=server._cluster).pop()
+
+
+def test_a_queue_of_that_name_has_something_else_behind_it(server: HttpQueueServer, tmp_path: Path) -> None:
+    server.new_queue("kept", FileQueue(tmp_path / "a"))
+    server.new_queue("kept", FileQueue(tmp_path / "a"))
+    for other in (FileQueue[int](tmp_path / "b"), MemoryQueue[int]()):
+        with pytest.raises(InvalidInput, match="behind 'kept' is FileQueue"):
+            server.new_queue("kept", other)
+
+
+@pytest.mark.parametrize("url", ["localhost", "http://localhost", ":8080", "https://localhost:8080"])
 def test_addresses_that_cannot_be(url: str) -> None:
     with pytest.raises(InvalidInput, match="http://host:port"):
         HttpQueue(url, "prompts")

@@ -61,7 +61,7 @@ class PoisonWorld:
         gate = Gate()
         for segment in segments:
             for _ in [item for item in segment.items if item.state == "o"]:
-                gate.enter(segment.suspect)
+                gate.enter(segment.suspect, over=lambda: False)
         for s, segment in enumerate(segments):
             if not segment.held and any(item.state in "wb" for item in segment.items):
                 yield Step(f"claims {s}", (_put(segments, s, self._claimed(segment)), kills))

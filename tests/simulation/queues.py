@@ -179,11 +179,12 @@ class QueueWorld:
 
         async def live() -> None:
             home = await self._home(owner, HostClock.drawn(self.loop, draw))
-            consumer = self.consumers[owner] = Consumer(home, Bell(home), Gate())
+            consumer = self.consumers[owner] = Consumer(home, Bell(home))
+            gate = Gate()
             while True:
                 with suppress(StoreUnavailable):
                     taken = await consumer.take(
-                        draw.choice([1, 1, 3]), TIMEOUT, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
+                        draw.choice([1, 1, 3]), TIMEOUT, gate, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
                     )
                     draw.shuffle(taken)
                     for delivery in taken:
@@ -262,8 +263,9 @@ class QueueWorld:
         place, payload = (delivery.held.segment, delivery.item), delivery.body.decode()
         self.note(OWNER.get().name, "gets", f"{payload} {delivery.id}")
         consumer = self.consumers[OWNER.get()]
-        marks = [marked for held in {*consumer.held.values(), delivery.held} for marked in held.out.values()]
-        if any(marks) and len(marks) > 1:
+        holds = {held for held in consumer.held.values() if not held.expired} | {delivery.held}
+        suspects = [out.suspect for held in holds for out in held.out.values()]
+        if any(suspects) and len(suspects) > 1:
             self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with others", payload))
         if place in self.known.acked:
             self.is_broken(Broken("an acknowledged item never comes back", f"{payload} came back", payload))

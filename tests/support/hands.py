@@ -24,12 +24,13 @@ class Hand:
     home: Home
     producer: Producer
     consumer: Consumer
+    gate: Gate
 
     async def push(self, *bodies: str, batch: int | None = None) -> None:
         await self.producer.push([Item(body.encode()) for body in bodies], batch)
 
     async def take(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[Delivery]:
-        return await self.consumer.take(number, timeout, wait)
+        return await self.consumer.take(number, timeout, self.gate, wait)
 
     async def bodies(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[str]:
         return [delivery.body.decode() for delivery in await self.take(number, timeout, wait)]
@@ -39,4 +40,4 @@ async def hand(cluster: Cluster, local: bool = False, core: Core | None = None) 
     core = core or await cluster.core(local)
     home = await open_home(core, NAMES, QueueRecord(max_deliveries=2))
     bell = Bell(home)
-    return Hand(home, Producer(home, bell), Consumer(home, bell, Gate()))
+    return Hand(home, Producer(home, bell), Consumer(home, bell), Gate())

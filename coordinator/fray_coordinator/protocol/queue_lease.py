@@ -11,9 +11,9 @@ before the write last found applied was sent, whereas an observer counts the who
 (or the storage wrote it). Every change is a CAS and keeps the bitmap; the owner is a nonce of the claim, so a former
 claim of the same process is a stranger.
 
-Poison: an item may kill its process. Which of those that were out did it, nobody knows after a claim that ended
-without a word; so from then on each item is marked before it is handed out and is alone in its process, and only such
-marks (and failures that a live process told) count towards the maximum.
+Poison: an item may kill its process, or hang in it until its lease runs out. Which of those that were out did it,
+nobody knows after a claim that ended without a word; so from then on each item is marked before it is handed out and is
+alone in its process, and only such marks (and failures that a live process told) count towards the maximum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def taken(lease: QueueLease, owner: str, holder: str, timeout: float, with_word:
     """The lease in new hands, released or expired.
 
     Args:
-        with_word: the former claim was this very process's, which lives, so none of its items killed it.
+        with_word: the former claim was this very process's, and nothing of it was out.
     """
     silent = bool(lease.owner) and not with_word
     return replace(

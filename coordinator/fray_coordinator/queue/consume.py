@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.claims import Beaten, take_over
 from fray_coordinator.queue.collect import Collector
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.gate import Gate, Out
 from fray_coordinator.queue.held import Edit, Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.queue.letters import Undertaker
 from fray_coordinator.queue.look import Finder
+from fray_coordinator.queue.taking import taken_or_returned
 from fray_layouts.queues import QueueLease
 
 TEND_INTERVAL = 1.0
@@ -35,6 +37,7 @@ class Delivery:
     """One item in somebody's hands.
 
     Attributes:
+        serial: tells apart what one consumer handed out.
         number: which delivery of this item it is, counted from 1.
         taken_at: when it was handed out, storage's clock.
         body, encoding: the item.
@@ -42,6 +45,7 @@ class Delivery:
 
     held: Held
     item: int
+    serial: int
     number: int
     taken_at: float
     body: bytes = field(repr=False)
@@ -49,7 +53,7 @@ class Delivery:
 
     @property
     def id(self) -> str:
-        return f"{self.held.segment}/{self.item}/{self.held.owner}/{self.number}"
+        return f"{self.held.segment}/{self.item}/{self.held.owner}/{self.serial}"
 
     @property
     def remaining(self) -> float:
@@ -60,21 +64,18 @@ class Delivery:
 class Consumer:
     """One process's hold on one queue.
 
-    Args:
-        gate: what is out in this process, of any queue.
-
     Attributes:
         held: the segments that are claimed, by name.
     """
 
-    def __init__(self, home: Home, bell: Bell, gate: Gate) -> None:
+    def __init__(self, home: Home, bell: Bell) -> None:
         self.held: dict[str, Held] = {}
         self._home = home
         self._clock = home.core.clock
         self._bell = bell
-        self._gate = gate
         self._stocked: dict[str, Held] = {}
         self._out: dict[str, Delivery] = {}
+        self._serials = itertools.count()
         self._collector = Collector(home)
         self._undertaker = Undertaker(home)
         self._finder = Finder(home, bell, self._collector, self.held.__contains__)
@@ -82,49 +83,58 @@ class Consumer:
 
     # --- taking
 
-    async def take(self, count: int, timeout: float, wait: float = 0.0) -> list[Delivery]:
+    async def take(self, count: int, timeout: float, gate: Gate, wait: float = 0.0) -> list[Delivery]:
         """Up to `count` items, each leased for at least 0.4 of `timeout` seconds from now.
 
+        Who is cancelled gives back what he gets.
+
         Args:
+            gate: of the process that they are for.
             wait: seconds to wait for the first one.
         """
         deadline = self._clock.boottime() + wait
         local = self._home.core.store.local
         pause = FIRST_LOCAL_POLL if local else FIRST_POLL
         while True:
-            taken = await self._take(count, timeout)
+            taken = await taken_or_returned(self._take(count, timeout, gate), self._return)
             left = deadline - self._clock.boottime()
             if taken or left <= 0:
                 return taken
             await self._clock.sleep(min(left, self._home.core.jittered(pause)))
             pause = min(2 * pause, LONGEST_LOCAL_POLL if local else LONGEST_POLL)
 
-    async def _take(self, count: int, timeout: float) -> list[Delivery]:
+    async def _return(self, taken: list[Delivery]) -> None:
+        await self.release([delivery.id for delivery in taken], failed=False)
+
+    async def _take(self, count: int, timeout: float, gate: Gate) -> list[Delivery]:
         self._tend()
         await self._take_back_expired(timeout)
         taken: list[Delivery] = []
-        while len(taken) < count:
-            held = min(self._stocked.values(), key=lambda held: held.segment, default=None)
-            if held is None:
-                found = await self._finder.find(count - len(taken), timeout)
-                for segment in found:
-                    self._hold(segment)
-                if not found:
+        try:
+            while len(taken) < count and gate.admits(False):
+                held = min(self._stocked.values(), key=lambda held: held.segment, default=None)
+                if held is None:
+                    found = await self._finder.find(count - len(taken), timeout)
+                    for segment in found:
+                        self._hold(segment)
+                    if not found:
+                        break
+                elif not gate.admits(held.lease.suspect):
                     break
-            elif not self._gate.admits(held.lease.suspect):
-                break
-            elif delivery := await self._next_of(held, timeout):
-                taken.append(delivery)
+                elif delivery := await self._next_of(held, timeout, gate):
+                    taken.append(delivery)
+        except StoreUnavailable:
+            if not taken:
+                raise
         return taken
 
-    async def _next_of(self, held: Held, timeout: float) -> Delivery | None:
+    async def _next_of(self, held: Held, timeout: float, gate: Gate) -> Delivery | None:
         """Hand out the next item of the segment; None if there was none, or it was given up."""
         if not held.ready:
             self._stocked.pop(held.segment, None)
             return None
         item, suspect = held.ready.popleft(), held.lease.suspect
-        self._gate.enter(suspect)
-        held.out[item] = suspect
+        held.out[item] = gate.enter(suspect, lambda: held.lost or held.expired)
         try:
             delivery = await self._hand_out(held, item, suspect, timeout)
         except LeaseLost:
@@ -153,7 +163,9 @@ class Consumer:
                 await held.change(partial(rules.marked, item=item))
             while not (held.trusted and rules.covers(held.remaining, timeout)):
                 await held.change(partial(rules.kept, timeout=timeout))
-            return Delivery(held, item, number, self._home.core.now(), body, held.content.header.encoding)
+            return Delivery(
+                held, item, next(self._serials), number, self._home.core.now(), body, held.content.header.encoding
+            )
         self._settle(held)
         return None
 
@@ -166,8 +178,9 @@ class Consumer:
     async def _take_back_expired(self, timeout: float) -> None:
         """What this process itself let expire is free for everybody, and so for this process."""
         for held in [held for held in self.held.values() if held.expired and not held.finished]:
+            idle = not held.out
             self._drop(held)
-            result = await take_over(self._home, held.segment, held.stored, timeout, with_word=True)
+            result = await take_over(self._home, held.segment, held.stored, timeout, with_word=idle)
             if isinstance(result, Held):
                 self._hold(result)
             elif isinstance(result, Beaten) and result.lease is not None:
@@ -213,11 +226,10 @@ class Consumer:
         """Give everything back; what was started but not done does not count."""
         if self._tending is not None:
             self._tending.cancel()
-        with suppress(LeaseLost, StoreUnavailable):
-            await self.release(list(self._out), failed=False)
-        for held in list(self.held.values()):
-            with suppress(LeaseLost, StoreUnavailable):
-                await self._give_back(held)
+        out: dict[Held, list[Delivery]] = {held: [] for held in self.held.values()}
+        for delivery in self._out.values():
+            out.setdefault(delivery.held, []).append(delivery)
+        await each(out, lambda held: self._give_back(held, out[held]))
         await self._undertaker.close()
         await self._bell.close()
 
@@ -239,12 +251,16 @@ class Consumer:
             groups.setdefault(delivery.held, []).append(delivery)
 
         async def act_on(held: Held, deliveries: list[Delivery]) -> None:
+            out = [delivery for delivery in deliveries if delivery.id in self._out]
+            unknown.extend(delivery.id for delivery in deliveries if delivery not in out)
             try:
-                await act(held, deliveries)
+                if out:
+                    await act(held, out)
             except LeaseLost:
-                lost.extend(delivery.id for delivery in deliveries)
+                lost.extend(delivery.id for delivery in out)
 
-        await each(groups.items(), lambda group: act_on(*group))
+        # to the end, even if the caller is cancelled: what was sent may land, and then it must not count as out
+        await each(groups.items(), lambda group: asyncio.shield(asyncio.ensure_future(act_on(*group))))
         if unknown or lost:
             raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
 
@@ -254,7 +270,7 @@ class Consumer:
         self._settle(held)
 
     async def _release(self, held: Held, deliveries: list[Delivery], failed: bool) -> None:
-        counts = {d.item: int(failed) - int(held.out[d.item]) for d in deliveries}
+        counts = {d.item: int(failed) - int(held.out[d.item].suspect) for d in deliveries}
 
         def count(lease: QueueLease) -> QueueLease:
             for item, by in counts.items():
@@ -271,15 +287,15 @@ class Consumer:
             self._stocked[held.segment] = held
 
     async def _end(self, held: Held, deliveries: list[Delivery], edit: Edit) -> None:
-        marks = {delivery: self._take_out(delivery) for delivery in deliveries}
+        outs = [(delivery, out) for delivery in deliveries if (out := self._take_out(delivery))]
         try:
             await self._change(held, edit)
-        except LeaseLost:
-            raise
-        except BaseException:
+        except StoreUnavailable:
+            if held.lost:
+                raise LeaseLost() from None
             self.held[held.segment] = held
-            for delivery, marked in marks.items():
-                self._put_out(delivery, marked)
+            for delivery, out in outs:
+                self._put_out(delivery, out)
             raise
 
     async def _change(self, held: Held, edit: Edit) -> None:
@@ -289,21 +305,20 @@ class Consumer:
             self._drop(held)
             raise
 
-    def _put_out(self, delivery: Delivery, marked: bool) -> None:
-        self._gate.enter(marked)
-        delivery.held.out[delivery.item] = marked
+    def _put_out(self, delivery: Delivery, out: Out) -> None:
+        out.gate.put(out)
+        delivery.held.out[delivery.item] = out
         self._out[delivery.id] = delivery
 
-    def _take_out(self, delivery: Delivery) -> bool:
-        """Whether its start was marked."""
+    def _take_out(self, delivery: Delivery) -> Out | None:
         self._out.pop(delivery.id, None)
         return self._leave(delivery.held, delivery.item)
 
-    def _leave(self, held: Held, item: int) -> bool:
-        if item not in held.out:
-            return False
-        self._gate.leave()
-        return held.out.pop(item)
+    def _leave(self, held: Held, item: int) -> Out | None:
+        out = held.out.pop(item, None)
+        if out is not None:
+            out.gate.leave(out)
+        return out
 
     def _hold(self, held: Held) -> None:
         self.held[held.segment] = held
@@ -330,10 +345,9 @@ class Consumer:
             self._finder.finished(held.segment)
             self._collector.finished(held)
 
-    async def _give_back(self, held: Held) -> None:
-        self._forget(held)
-        await held.change(rules.released)
-        self._came_back(held)
+    async def _give_back(self, held: Held, out: list[Delivery]) -> None:
+        with suppress(LeaseLost, StoreUnavailable):
+            await self._release(held, out, failed=False)
 
     def _came_back(self, held: Held) -> None:
         self._finder.came_back(held.segment, held.stored)
@@ -348,7 +362,6 @@ class Consumer:
             await self._clock.sleep(TEND_INTERVAL)
             for held in list(self.held.values()):
                 if held.ready and held.idle and not held.trusted:
-                    with suppress(LeaseLost, StoreUnavailable):
-                        await self._give_back(held)
+                    await self._give_back(held, [])
             with suppress(StoreUnavailable):
                 await self._collector.turn()

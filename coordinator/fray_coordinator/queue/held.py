@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import LeaseLost
+from fray_coordinator.queue.gate import Out
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
 from fray_layouts.queue_names import Segment
@@ -36,7 +37,7 @@ class Held:
 
     Attributes:
         ready: items to be handed out next, in order.
-        out: items that somebody works on; True for those whose start was marked.
+        out: items that somebody works on.
         lost: another has the lease; nothing that is done here counts any more.
     """
 
@@ -46,7 +47,7 @@ class Held:
         self.stored = stored
         self.owner = stored.record.owner
         self.ready = deque(rules.undone(stored.record, Segment.items_of(segment)))
-        self.out: dict[int, bool] = {}
+        self.out: dict[int, Out] = {}
         self.lost = False
         self._home = home
         self._clock = home.core.clock
