@@ -313,8 +313,11 @@ async def runs_and_was_not_listed_for_long(core: Core) -> str:
 
 
 async def is_not_stopped(core: Core) -> str:
-    job = await held_by(core, "live")
-    return Jobs.key((await rewrite(core, job, stop=Stop(at=core.now()))).id)
+    job = await running_under(core, "live")
+    await rewrite(core, job, stop=Stop(at=core.now()))
+    await core.clock.sleep(LONG)
+    await an_agent(core, "live", holdings={job.id: Holding(attempt=1, phase="running")})
+    return Jobs.key(job.id)
 
 
 async def listing(core: Core, job: str, attempt: int) -> str:

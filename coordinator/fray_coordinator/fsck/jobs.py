@@ -74,8 +74,7 @@ def _disowned(seen: Picture, key: str, holder: AgentRecord, is_entered: bool) ->
 
     So without an entry there was such a beat; and with one, a beat that was made long after the claim is such a beat.
     """
-    late = seen.stored[Agents.key(holder.id)].updated - seen.stored[key].updated > seen.patience
-    if is_entered and not late:
+    if is_entered and not seen.outlasted(holder, key):
         return None
     what = (
         f"by its record agent {holder.id} runs it, and that agent lives, but does not list it: nobody runs it, and "
@@ -89,8 +88,7 @@ def _disowned(seen: Picture, key: str, holder: AgentRecord, is_entered: bool) ->
 
 
 def _not_stopped(seen: Picture, key: str, holder: AgentRecord, job: JobRecord) -> Trouble | None:
-    asked = job.stop.at if job.stop is not None else None
-    if asked is None or seen.now - asked <= seen.patience + job.spec.grace or not seen.is_settled(key):
+    if job.stop is None or not seen.outlasted(holder, key, job.spec.grace):
         return None
     what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended it"
     return Trouble(key, what, f"look at its processes on host {holder.host}; if they are gone, restart that agent")

@@ -68,6 +68,14 @@ class Picture:
         changes = [self.stored[key].updated for key in keys if key in self.stored]
         return self.now - max(changes, default=0.0) > self.patience
 
+    def outlasted(self, agent: AgentRecord, key: str, seconds: float = 0.0) -> bool:
+        """Whether the agent has made a beat more than `patience` and `seconds` after the last change of this record.
+
+        With mail in it, the last write of the agent's record may be that of the mail.
+        """
+        beat_at = 0.0 if agent.mail else self.stored[Agents.key(agent.id)].updated
+        return beat_at - self.stored[key].updated > self.patience + seconds
+
     def versions(self, *keys: str) -> tuple[str, ...]:
         """Of the records under these keys; "" for one that is not there."""
         return tuple(self.stored[key].version if key in self.stored else "" for key in keys)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from fray.cli.app import App, as_command
+
+if TYPE_CHECKING:
+    from fray_coordinator.store.probe import Finding
 
 _COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -17,19 +21,26 @@ _COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.argument("at", required=False, metavar="[ROOT]")
 def command(app: App, at: str | None) -> None:
     """Try out the storage under ROOT and say what is wrong with it; exit code 1 if a cluster cannot live there."""
-    from fray_coordinator.store.probe import Finding, probe
+    findings = asyncio.run(_look(App(at or app.given_root, app.json).root))
+    app.show([asdict(finding) for finding in findings], lambda: _tell(findings))
+    sys.exit(_has_error(findings))
 
-    root = App(at or app.given_root, app.json).root
-    findings = asyncio.run(probe(root))
 
-    def tell() -> None:
-        for finding in findings:
-            _tell(finding)
+async def _look(root: str) -> list[Finding]:
+    """At the storage, and if that is fit, at the cluster that may be there."""
+    from fray_coordinator.fsck.passlook import look_at_pass
+    from fray_coordinator.store.probe import probe
 
-    def _tell(finding: Finding) -> None:
+    findings = await probe(root)
+    return findings if _has_error(findings) else [*findings, *await look_at_pass(root)]
+
+
+def _has_error(findings: list[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
+
+
+def _tell(findings: list[Finding]) -> None:
+    for finding in findings:
         click.echo(f"{click.style(finding.severity.ljust(7), _COLORS[finding.severity])}  {finding.what}")
         if finding.remedy:
             click.echo(f"{' ' * 9}{finding.remedy}")
-
-    app.show([asdict(finding) for finding in findings], tell)
-    sys.exit(any(finding.severity == "error" for finding in findings))

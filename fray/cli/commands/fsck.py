@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def command(app: App, repair: bool) -> None:
     """Read the whole cluster and explain what does not fit together; exit code 1 if something is left.
 
-    On a live cluster some of it is work in progress: look again before you worry. Everything that --repair does is
-    what agents do by themselves on their repair interval, and safe while they run.
+    Agents need not be stopped: what looks odd is read again, and what agents put right by themselves is given its time.
+    --repair does what they do on their repair interval, and removes or makes again what is derived from the records. It
+    is safe while they run, and touches nothing else.
     """
     troubles = app.run(lambda core: _run(core, repair))
     app.show([asdict(trouble) for trouble in troubles], lambda: _tell(troubles))
