@@ -27,7 +27,8 @@ def current_client() -> Client:
     """The client that was chosen by `set_current_client`, else that of the environment, else a `LocalClient`.
 
     In a job, in an actor (its serving threads too) and in what they start as subprocesses the environment names the
-    cluster that runs them. Elsewhere FRAY_CLUSTER_SPEC may name one. The `LocalClient` is one for the whole process.
+    cluster that runs them; only subprocesses of a `LocalClient`'s threads do not know it. Elsewhere FRAY_CLUSTER_SPEC
+    may name one. The `LocalClient` is one for the whole process.
     """
     chosen = _chosen.get()
     if chosen is not None:

@@ -17,11 +17,21 @@ MANY = 1000
 class LocalClient(StorageClient):
     """A private cluster of threads; see `Client` for the methods.
 
-    Arguments and results are pickled as everywhere; commands are processes. Devices, replicas and environments other
-    than variables are not looked at: what needs a TPU elsewhere is tried out here. Pickled, it is a `StorageClient`.
+    Arguments and results are pickled as everywhere; commands are processes. What other machines would have (devices,
+    regions, replicas, extras, packages, images) is not looked at: what needs a TPU elsewhere is tried out here.
+    Pickled, it is a `StorageClient`. The threads of one process cannot be kept apart as processes are:
+
+    - Variables that a job or an actor asks for are set in `os.environ` while it runs, so the whole process sees them. A
+      job that asks for another value than one that runs fails, and says so.
+    - `logs()` has what a job's own thread, its coroutines and an actor's calls print to `sys.stdout` and `sys.stderr`,
+      which the process prints as well. What threads and processes that it starts print is not kept, nor what handlers
+      of `logging` print that were made before it ran.
+    - A process that a callable starts does not know the job, and works with a `LocalClient` of its own; one that a job
+      runs as its command does.
+    - A thread cannot be killed: one that does not end when it is stopped goes on until it returns.
 
     Args:
-        max_threads: jobs and actors that run at once; the others wait.
+        max_threads: jobs and actors that run at once, the others wait.
         cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of its own.
     """
 

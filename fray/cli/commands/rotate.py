@@ -8,11 +8,11 @@ from fray.cli.app import App, as_command
 
 
 @as_command
-@click.option("--at-once", is_flag=True, help="Refuse the keys before it from now on, not after a day.")
+@click.option("--at-once", is_flag=True, help="Drop all keys before it, not only those replaced a day ago.")
 def command(app: App, at_once: bool) -> None:
     """Make a new key for callers and actors to authenticate one another with, and drop those replaced a day ago.
 
-    Nothing needs to be restarted: who meets a key that is new to him reads it.
+    Nothing needs to be restarted: whoever meets a key that is new to him reads the keys again.
     """
     from fray_coordinator import keys
 
