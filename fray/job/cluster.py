@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from fray.cluster import StorageCluster, current_cluster
+from fray.errors import FrayError
 from fray.job.context import JobContext, Lifetime, checked_workers
 from fray.pool import ObjectRef, WorkerPool
 from fray.pool.objects import fetched
@@ -17,6 +19,8 @@ from fray_coordinator import sync
 
 if TYPE_CHECKING:
     from fray.actor import ActorHandle
+
+log = logging.getLogger("fray")
 
 
 class ClusterContext(JobContext):
@@ -91,5 +95,12 @@ class ClusterContext(JobContext):
             if self._made is None:
                 sizes = (0, self._max_workers)
                 self._made = WorkerPool(self._cluster, sizes, self._resources, name_prefix="task", transport="queue")
-                sync.at_exit(self.close)
+                sync.at_exit(self._leave)
             return self._made
+
+    def _leave(self) -> None:
+        """Close at the end of the process; a cluster that ended before has taken everything with it."""
+        try:
+            self.close()
+        except FrayError as error:
+            log.warning("the workers of a job context were not ended: %s", error)

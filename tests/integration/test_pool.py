@@ -232,6 +232,23 @@ def test_waiting_ends_when_an_actor_is_gone_for_good(cluster: StorageCluster) ->
             context.get(calls[0])
 
 
+_SHARED = """
+import os
+from fray.cluster import LocalCluster
+from fray.job import get_default_job_ctx
+
+with LocalCluster() as cluster:
+    os.environ["FRAY_CLUSTER_SPEC"] = cluster.root
+    print(len({get_default_job_ctx().run(os.getpid).result(60) for _ in range(3)}), len(cluster.list_jobs()))
+"""
+
+
+def test_all_who_ask_for_the_default_context_on_a_cluster_use_one_pool() -> None:
+    ended = subprocess.run([sys.executable, "-c", _SHARED], capture_output=True, text=True, check=True)
+    assert ended.stdout == "1 1\n"
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
