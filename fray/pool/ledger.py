@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fray.futures import Yielding
-from fray.pool.dispatch import PoolClosed, TaskKillsWorkers
+from fray.pool.dispatch import TaskKillsWorkers
 from fray_agents.rpc.serial import Packed, unpack_error
 from fray_layouts.tasks import Outcome
 
@@ -58,10 +58,10 @@ class Ledger:
         with self._lock:
             self._changed.wait_for(lambda: not self._open)
 
-    def fail_all(self, why: str) -> None:
+    def fail_all(self, error: Exception) -> None:
         """Give up what is not done."""
         for key in list(self._open):
-            self._end(key, PoolClosed(why))
+            self._end(key, error)
 
     def _settle(self, future: Future[Any], outcome: Outcome) -> None:
         if future.done():

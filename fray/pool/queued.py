@@ -14,6 +14,7 @@ from typing import Any
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput, Permanent
 from fray.pool import shift
+from fray.pool.dispatch import PoolClosed
 from fray.pool.ledger import Ledger
 from fray.pool.objects import ObjectRef
 from fray.pool.tasks import Function, digest, pickled
@@ -24,13 +25,11 @@ from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator import outcomes, pools
 from fray_coordinator.store.api import ABSENT
 from fray_layouts.queue_names import Queues, Tasks
-from fray_layouts.tasks import Outcome
+from fray_layouts.queues import QueueRecord
+from fray_layouts.tasks import Outcome, PoolRecord
 
-MAX_DELIVERIES = 3
-"""Workers that one task may take with it before it is given up."""
-
-RESTARTS = 100
-"""Times that a worker that was killed by its task comes back."""
+_QUEUE = QueueRecord(max_deliveries=3)
+"""So many workers may one task take with it before it is given up."""
 
 
 class PoolNotFound(Permanent, LookupError):
@@ -43,48 +42,77 @@ class Queued:
     def __init__(
         self,
         cluster: StorageCluster,
+        namespace: str,
         name: str,
-        incarnation: int,
+        found: tuple[int, PoolRecord],
         resources: ResourceConfig,
         environment: EnvironmentConfig | None,
-        jobs: Sequence[str] = (),
+        idle: float,
     ) -> None:
+        self._incarnation, record = found
         self._cluster = cluster
+        self._namespace = namespace
         self._name = name
-        self._incarnation = incarnation
-        self._resources = resources
-        self._environment = environment
-        self._tasks = Tasks.of(cluster.namespace, name, incarnation)
+        self._tasks = Tasks.of(namespace, name, self._incarnation)
         self._queue: FileQueue[shift.Item] = FileQueue(
-            cluster.root, name=name, namespace=cluster.namespace, max_deliveries=MAX_DELIVERIES
+            cluster.root, name=name, namespace=namespace, incarnation=self._incarnation
+        )
+        self._worker = JobRequest(
+            name=name,
+            namespace=namespace,
+            entrypoint=Entrypoint.from_callable(shift.serve, args=(name, self._incarnation, idle)),
+            resources=resources,
+            environment=environment,
+            grace=shift.GRACE,
         )
         self._uploaded: set[str] = set()
         self._ledger = Ledger()
-        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, jobs)
+        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, record.jobs)
 
     @classmethod
     def create(
-        cls, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
+        cls,
+        cluster: StorageCluster,
+        name: str,
+        resources: ResourceConfig,
+        environment: EnvironmentConfig | None,
+        idle: float,
     ) -> Queued:
-        """A new pool. Raises NameTaken."""
+        """A new pool; for `idle` see `shift.serve`. Raises NameTaken."""
         Queues.checked(name)
-        incarnation = cluster.run(lambda core: pools.create(core, cluster.namespace, name))
-        return cls(cluster, name, incarnation, resources, environment)
+        made = cluster.run(lambda core: pools.create(core, cluster.namespace, name, _QUEUE))
+        return cls(cluster, cluster.namespace, name, made, resources, environment, idle)
 
     @classmethod
     def attach(
-        cls, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
+        cls,
+        cluster: StorageCluster,
+        namespace: str,
+        name: str,
+        resources: ResourceConfig,
+        environment: EnvironmentConfig | None,
+        idle: float,
+        create: bool,
     ) -> Queued:
-        """The pool that an earlier driver left. Raises PoolNotFound."""
+        """The pool that an earlier driver left; with `create` a new one if there is none. Raises PoolNotFound."""
         Queues.checked(name)
-        found = cluster.run(lambda core: pools.find(core, cluster.namespace, name))
+        found = cluster.run(
+            lambda core: (
+                pools.create(core, namespace, name, _QUEUE, exist_ok=True)
+                if create
+                else pools.find(core, namespace, name)
+            )
+        )
         if found is None:
-            raise PoolNotFound(f"{name} in namespace {cluster.namespace}: {PoolNotFound.__doc__}")
-        incarnation, record = found
-        attached = cls(cluster, name, incarnation, resources, environment, record.jobs)
-        attached._watch.look()
-        attached._watch.wake()
+            raise PoolNotFound(f"{name} in namespace {namespace}: {PoolNotFound.__doc__}")
+        attached = cls(cluster, namespace, name, found, resources, environment, idle)
+        attached._watch.catch_up()
         return attached
+
+    @property
+    def folder(self) -> str:
+        """URL under which tasks may keep files."""
+        return f"{self._cluster.root}/{self._tasks.files}"
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
@@ -124,19 +152,11 @@ class Queued:
         return ObjectRef(self._cluster.root, key)
 
     def grow(self, count: int) -> None:
-        request = JobRequest(
-            name=self._name,
-            entrypoint=Entrypoint.from_callable(shift.serve, args=(self._name, self._incarnation)),
-            resources=self._resources,
-            environment=self._environment,
-            max_retries_failure=RESTARTS,
-            grace=shift.GRACE,
-            actor=True,
-        )
-        self._watch.add_jobs(self._cluster.launch_many([request] * count))
+        self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
 
     def shrink(self, count: int) -> None:
-        self._watch.end_jobs(count)
+        if not self._ledger.unfinished:  # else nobody knows who has nothing to do
+            self._watch.end_jobs(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
         self._watch.await_jobs(count, timeout)
@@ -144,11 +164,19 @@ class Queued:
     def drain(self) -> None:
         self._ledger.await_all()
 
+    def detach(self) -> None:
+        """End all workers; their tasks, and what came of them, stay."""
+        self._stop("this driver has left the pool; attach to it")
+        self._watch.forget_jobs()
+
     def end(self) -> None:
+        self._stop("the pool was shut down before the task was done")
+        self._cluster.run(lambda core: pools.remove(core, self._namespace, self._name, self._incarnation))
+
+    def _stop(self, why: str) -> None:
         self._watch.end()
-        self._ledger.fail_all("the pool was shut down before the task was done")
+        self._ledger.fail_all(PoolClosed(why))
         self._queue.close()
-        self._cluster.run(lambda core: pools.remove(core, self._cluster.namespace, self._name, self._incarnation))
 
     def _payload(self, call: Call) -> bytes:
         self._upload(call.function)

@@ -13,6 +13,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fray.cluster import StorageCluster, current_cluster
@@ -20,11 +21,13 @@ from fray.errors import Permanent
 from fray.pool.objects import fetched
 from fray.pool.tasks import pickled
 from fray.queue import FileQueue, Lease, UnknownLease
+from fray.queue.api import KEPT_SHARE
 from fray_agents.rpc.serial import pack_error
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import outcomes
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
@@ -32,9 +35,6 @@ log = logging.getLogger("fray")
 
 LEASE_INTERVALS, LONGEST_LEASE = 4, 20.0
 """After so many of the cluster's heartbeat intervals, at most so many seconds, a dead worker's tasks come back."""
-
-IDLE = 600.0
-"""Seconds without a task after which a worker ends; its driver starts others when there is work."""
 
 GRACE = 10.0
 """Seconds between the wish that a worker end and its being killed."""
@@ -49,17 +49,25 @@ class FunctionMissing(Permanent, RuntimeError):
     """A large function is no longer in storage: its pool was shut down."""
 
 
-def serve(name: str, incarnation: int) -> None:
-    """Work for a pool of the current cluster until there is nothing to do for long, or the job is asked to end."""
-    Shift(current_cluster(), name, incarnation).work()
+def serve(name: str, incarnation: int, idle: float) -> None:
+    """Work for a pool of the current cluster until it is gone, or the job is asked to end.
+
+    Args:
+        idle: seconds without a task after which this ends too; the driver starts other workers when there is work.
+    """
+    with suppress(QueueNotFound):
+        Shift(current_cluster(), name, incarnation, idle).work()
 
 
 class Shift:
     """One worker of one pool."""
 
-    def __init__(self, cluster: StorageCluster, name: str, incarnation: int) -> None:
+    def __init__(self, cluster: StorageCluster, name: str, incarnation: int, idle: float) -> None:
         self._cluster = cluster
-        self._queue: FileQueue[Item] = FileQueue(cluster.root, name=name, namespace=cluster.namespace)
+        self._idle = idle
+        self._queue: FileQueue[Item] = FileQueue(
+            cluster.root, name=name, namespace=cluster.namespace, incarnation=incarnation
+        )
         self._tasks = Tasks.of(cluster.namespace, name, incarnation)
         self._lease = cluster.run(_lease)
         self._is_process = task_environ() is os.environ
@@ -90,11 +98,12 @@ class Shift:
             self._free.set()
 
     def _next(self) -> Lease[Item] | None:
-        if (lease := self._queue.pop(self._lease)) is not None:
-            return lease
-        self._flush()
+        if self._finished:
+            if (lease := self._queue.pop(self._lease)) is not None:
+                return lease
+            self._flush()
         begin = time.monotonic()
-        while not self._stopping.is_set() and time.monotonic() - begin < IDLE:
+        while not self._stopping.is_set() and time.monotonic() - begin < self._idle:
             if (lease := self._queue.pop(self._lease, wait=30.0 if self._is_process else 1.0)) is not None:
                 return lease
         return None
@@ -176,7 +185,7 @@ class Shift:
 
     def _keep(self) -> None:
         """Renew the leases of what is not done yet."""
-        while not self._stopping.wait(self._lease / 4):
+        while not self._stopping.wait(self._lease * KEPT_SHARE):
             with self._lock:
                 held = [*self._finished, *([self._current] if self._current else [])]
             for lease in held:
