@@ -57,14 +57,16 @@ class Pace:
 
     async def rest(self, look_took: float = 0.0, at_most: float | None = None) -> None:
         """Wait until the next look. `look_took`: seconds; `at_most`: seconds until a deadline."""
+        wait = self.pause(look_took)
+        await self.core.clock.sleep(wait if at_most is None else min(wait, max(at_most, 0.0)))
+
+    def pause(self, look_took: float = 0.0) -> float:
+        """Seconds until the next look, for who waits otherwise."""
         interval, local = self.core.settings.poll_interval, self.core.store.local
         first = min(_FIRST_LOCAL, interval) if local else interval
         longest = interval if local else interval * _LONGEST_INTERVALS
         self._wait = min(longest, self._wait * _GROWTH or first)
-        wait = max(self._wait, look_took * _SHARE_OF_TIME if local else 0.0)
-        if not local:
-            wait = self.core.jittered(wait)
-        await self.core.clock.sleep(wait if at_most is None else min(wait, max(at_most, 0.0)))
+        return max(self._wait, look_took * _SHARE_OF_TIME) if local else self.core.jittered(self._wait)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
@@ -24,6 +25,7 @@ class Ledger:
         self._futures: dict[str, Future[Any]] = {}
         self._items: dict[str, int] = {}
         self._open: set[str] = set()
+        self._ended_at = time.monotonic()
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
@@ -34,6 +36,11 @@ class Ledger:
     def unfinished(self) -> int:
         """How many are not done."""
         return len(self._open)
+
+    @property
+    def calm(self) -> float:
+        """Seconds for which there has been nothing to do."""
+        return 0.0 if self._open else time.monotonic() - self._ended_at
 
     def enter(self, key: str, yields: bool = False) -> Future[Any]:
         """The future of a task, a new one if it was not known. yields: it is a generator's."""
@@ -103,4 +110,5 @@ class Ledger:
             future.set_result(value)
         with self._lock:
             self._open.discard(key)
+            self._ended_at = time.monotonic()
             self._changed.notify_all()

@@ -218,14 +218,14 @@ class WorkerPool:
             return
         if wait:
             self._transport.drain()
-        self._ended.set()
-        self._transport.end()
+        if self._end():
+            self._transport.end()
 
     def detach(self) -> None:
         """End the workers of a pool with a queue; its tasks and what came of them stay, and `attach` goes on."""
         queued = self._queued()
-        self._ended.set()
-        queued.detach()
+        if self._end():
+            queued.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -261,6 +261,13 @@ class WorkerPool:
                     calm_at = time.monotonic() + CALM
             except StoreUnavailable as error:
                 log.warning("workers cannot be looked at now: %s", error)
+
+    def _end(self) -> bool:
+        """Start no more workers; whether that was not so already."""
+        with self._lock:
+            first = not self._ended.is_set()
+            self._ended.set()
+            return first
 
     def _end_spare(self) -> None:
         with self._lock:

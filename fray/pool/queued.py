@@ -15,6 +15,7 @@ from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput, Permanent
 from fray.pool import shift
 from fray.pool.dispatch import PoolClosed
+from fray.pool.elastic import CALM
 from fray.pool.ledger import Ledger
 from fray.pool.objects import ObjectRef
 from fray.pool.tasks import Function, digest, pickled
@@ -155,7 +156,7 @@ class Queued:
         self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
 
     def shrink(self, count: int) -> None:
-        if not self._ledger.unfinished:  # else nobody knows who has nothing to do
+        if self._ledger.calm > CALM:  # while there is work, workers themselves know that they have none
             self._watch.end_jobs(count)
 
     def await_workers(self, count: int, timeout: float) -> None:

@@ -102,9 +102,10 @@ class Shift:
             if (lease := self._queue.pop(self._lease)) is not None:
                 return lease
             self._flush()
-        begin = time.monotonic()
-        while not self._stopping.is_set() and time.monotonic() - begin < self._idle:
-            if (lease := self._queue.pop(self._lease, wait=30.0 if self._is_process else 1.0)) is not None:
+        wait = 30.0 if self._is_process else 1.0
+        deadline = time.monotonic() + self._idle
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if (lease := self._queue.pop(self._lease, wait=min(wait, left))) is not None:
                 return lease
         return None
 

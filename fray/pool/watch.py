@@ -65,6 +65,7 @@ class Watch:
         self._jobs = [JobId(job) for job in jobs]
         self._running = 0
         self._failures = 0
+        self._hopeless: JobInfo | None = None
         self._counted_at = float("-inf")
         self._ended = False
         self._work = threading.Event()
@@ -114,9 +115,15 @@ class Watch:
             except StoreUnavailable as error:
                 log.warning("outcomes cannot be read now: %s", error)
             self._rest(time.monotonic() - begin)
+            if self._hopeless is not None:
+                self._ledger.fail_all(JobFailed(self._hopeless))
+                self._hopeless = None
 
     def _rest(self, look_took: float) -> None:
-        self._cluster.run(lambda core: self._pace.rest(look_took))
+        """Wait until the next look; what was submitted meanwhile makes it come soon."""
+        if self._work.wait(self._pace.pause(look_took)) and not self._ended:
+            self._work.clear()
+            time.sleep(self._pace.pause(look_took))
 
     def _read_letters(self) -> None:
         """Tasks that killed their workers are dead letters of the queue."""
@@ -150,19 +157,14 @@ class Watch:
 
     def count_jobs(self) -> tuple[int, int]:
         """How many workers run, and how many have not ended for good."""
-        hopeless = None
         with self._lock:
             fresh_for = max(_JOBS_EVERY, len(self._jobs) / JOBS_PER_SECOND)
             if time.monotonic() - self._counted_at > fresh_for:
-                hopeless = self._look_at_jobs()
+                self._look_at_jobs()
                 self._counted_at = time.monotonic()
-            count = self._running, len(self._jobs)
-        if hopeless is not None:
-            self._ledger.fail_all(JobFailed(hopeless))
-        return count
+            return self._running, len(self._jobs)
 
-    def _look_at_jobs(self) -> JobInfo | None:
-        """The last worker that has failed, if workers do nothing else."""
+    def _look_at_jobs(self) -> None:
         found = self._cluster.run(lambda core: pools.read_jobs(core, self._jobs))
         known = [info_of(self._cluster.root, job) for job in found if job is not None]
         running = [job for job in known if job.status is JobStatus.RUNNING]
@@ -175,7 +177,9 @@ class Watch:
             self._cluster.run(lambda core: pools.note_jobs(core, self._tasks, (), ended))
         works = any(self._core.now() - (job.start_time or math.inf) > _WORKS for job in running)
         self._failures = 0 if works else self._failures + len(failed)
-        return failed[-1] if failed and self._failures >= limit else None
+        if failed and self._failures >= limit:
+            self._hopeless = failed[-1]
+            self._work.set()
 
     def await_jobs(self, count: int, timeout: float) -> None:
         """Block until so many workers run; raises builtin TimeoutError."""

@@ -87,7 +87,7 @@ class Stages:
 
     def _keys(self, stage: str, shards: int) -> list[str]:
         """Of each shard's newest try, which has not failed. Raises InvalidInput."""
-        for key in self._pool.futures:
+        for key in list(self._pool.futures):
             begun, had, *_ = key.split("/")
             if begun == stage and had != str(shards):
                 remedy = f"stage {stage} had {had} shards when it was begun and has {shards} now; use another name"

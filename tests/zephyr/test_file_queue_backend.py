@@ -21,7 +21,7 @@ from processes import processes, wait_for
 from release import Dataset
 
 from fray.cluster import LocalCluster, StorageCluster
-from fray.errors import JobFailed
+from fray.errors import InvalidInput, JobFailed
 from fray.pool import shift
 from fray.types import Entrypoint, JobRequest
 from fray.zephyr import Backend, FrayBackend, ShardGivenUp
@@ -103,6 +103,30 @@ def test_what_a_shard_raises_is_raised_with_its_place(backend: FrayBackend) -> N
         backend.execute(Dataset.from_list([7]).map(fail), name="fails")
     assert caught.value.__notes__ == ["raised in shard 0 of stage 0 of fails"]
     assert backend.execute(Dataset.from_list([7]).map(lambda item: item + 1), name="fails") == [8]
+
+
+def test_a_failed_execution_goes_on_with_the_shards_that_failed(backend: FrayBackend, tmp_path: Path) -> None:
+    def fail_while_broken(item: int) -> int:
+        (tmp_path / f"{item}-{time.time_ns()}").touch()
+        if item == 1 and not (tmp_path / "mended").exists():
+            raise LookupError("no 1")
+        return item
+
+    def begun() -> list[str]:
+        return sorted(mark.name[0] for mark in tmp_path.iterdir())
+
+    def execute(items: int) -> list[int]:
+        return backend.execute(Dataset.from_list(list(range(items))).map(fail_while_broken), name="mended")
+
+    with pytest.raises(LookupError):
+        execute(2)
+    assert begun() == ["0", "1", "1", "1"]
+    with pytest.raises(InvalidInput, match="had 2 shards when it was begun and has 3 now"):
+        execute(3)
+    (tmp_path / "mended").touch()
+    assert execute(2) == [0, 1]
+    assert begun() == ["0", "1", "1", "1", "1", "m"]
+    assert execute(3) == [0, 1, 2], "the name is free"
 
 
 def test_the_shard_of_a_killed_worker_comes_back(backend: FrayBackend, tmp_path: Path) -> None:
