@@ -88,6 +88,7 @@ class Shift:
         for loop in (self._keep, self._flush_soon):
             threading.Thread(target=loop, name="fray-worker", daemon=True).start()
         try:
+            self._prepare()
             while not self._stopping.is_set() and (lease := self._next()) is not None:
                 self._current = lease
                 self._run(lease)
@@ -96,6 +97,17 @@ class Shift:
             self._stopping.set()
             self._queue.close()
             self._free.set()
+
+    def _prepare(self) -> None:
+        """Import what the next task needs before it is taken: others may be ready for it."""
+        if (item := self._queue.peek()) is not None:
+            with suppress(Exception):  # whoever runs the task tells what is wrong with it
+                self._unpacked(item[1])
+
+    def _unpacked(self, payload: bytes) -> tuple[Callable[..., Any], Any, Any]:
+        """A task's function, args and kwargs."""
+        function, args, kwargs = pickle.loads(payload)
+        return self._function(function) if isinstance(function, str | bytes) else function, args, kwargs
 
     def _next(self) -> Lease[Item] | None:
         if self._finished:
@@ -112,9 +124,8 @@ class Shift:
     def _run(self, lease: Lease[Item]) -> None:
         key, payload = lease.item
         try:
-            function, args, kwargs = pickle.loads(payload)
+            call, args, kwargs = self._unpacked(payload)
             args = tuple(map(fetched, args))
-            call = self._function(function) if isinstance(function, str | bytes) else function
             if inspect.isgeneratorfunction(call):
                 self._iterate(key, call(*args, **kwargs))
             else:

@@ -18,6 +18,7 @@ from fray.cluster import StorageCluster
 from fray.errors import JobFailed
 from fray.job import ClusterContext
 from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, elastic, shift, watch
+from fray.queue import FileQueue
 from fray.types import ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
 from fray_layouts.errors import InvalidInput
@@ -218,6 +219,28 @@ def test_files_that_tasks_keep_with_the_pool_go_with_it(cluster: StorageCluster)
         pool.submit(keep).result(30)
         assert (folder / "part" / "0.pickle").exists()
     assert not (folder / "part" / "0.pickle").exists()
+
+
+class Telling:
+    """Notes, each time that it is unpickled, how many items of the queue somebody has."""
+
+    def __init__(self, *queue: str) -> None:
+        self.queue = queue
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tell_pending, self.queue
+
+
+def tell_pending(root: str, namespace: str, name: str, notes: str) -> int:
+    with FileQueue[object](root, name=name, namespace=namespace) as queue, open(notes, "a") as file:
+        return file.write(str(queue.pending()))
+
+
+def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster, tmp_path: Path) -> None:
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        task = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))
+        assert pool.submit(double, task).result(30) == 2
+    assert (tmp_path / "notes").read_text() == "01"
 
 
 def test_workers_that_never_come_up_are_the_tasks_error(

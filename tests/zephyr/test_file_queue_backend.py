@@ -105,7 +105,9 @@ def test_what_a_shard_raises_is_raised_with_its_place(backend: FrayBackend) -> N
     assert backend.execute(Dataset.from_list([7]).map(lambda item: item + 1), name="fails") == [8]
 
 
-def test_a_failed_execution_goes_on_with_the_shards_that_failed(backend: FrayBackend, tmp_path: Path) -> None:
+def test_a_failed_execution_goes_on_with_the_shards_that_failed(cluster: StorageCluster, tmp_path: Path) -> None:
+    backend = FrayBackend(cluster, max_parallelism=1, memory_per_worker="1GB")  # one shard after the other
+
     def fail_while_broken(item: int) -> int:
         (tmp_path / f"{item}-{time.time_ns()}").touch()
         if item == 1 and not (tmp_path / "mended").exists():
