@@ -83,7 +83,9 @@ class WorkerPool:
             case "direct":
                 raise InvalidInput("name", name, 'only a pool with transport="queue" can be found again')
             case "queue":
-                made = Queued.create(cluster, own_name, resources, environment, size.idle)
+                made = Queued.open(
+                    cluster, cluster.namespace, own_name, resources, environment, size.idle, new=True, old=False
+                )
             case _:
                 raise InvalidInput("transport", transport, 'say "direct" or "queue"')
         self._begin(own_name, made, size)
@@ -115,7 +117,7 @@ class WorkerPool:
         pool = cls.__new__(cls)
         cluster = cluster or current_cluster()
         space, resources = namespace or cluster.namespace, resources or ResourceConfig()
-        found = Queued.attach(cluster, space, name, resources, environment, size.idle, create)
+        found = Queued.open(cluster, space, name, resources, environment, size.idle, new=create, old=True)
         pool._begin(name, found, size)
         return pool
 

@@ -6,8 +6,9 @@ are jobs; what they write is looked for only while something is missing.
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -71,21 +72,7 @@ class Queued:
         self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, record.jobs)
 
     @classmethod
-    def create(
-        cls,
-        cluster: StorageCluster,
-        name: str,
-        resources: ResourceConfig,
-        environment: EnvironmentConfig | None,
-        idle: float,
-    ) -> Queued:
-        """A new pool; for `idle` see `shift.serve`. Raises NameTaken."""
-        Queues.checked(name)
-        made = cluster.run(lambda core: pools.create(core, cluster.namespace, name, _QUEUE))
-        return cls(cluster, cluster.namespace, name, made, resources, environment, idle)
-
-    @classmethod
-    def attach(
+    def open(
         cls,
         cluster: StorageCluster,
         namespace: str,
@@ -93,22 +80,32 @@ class Queued:
         resources: ResourceConfig,
         environment: EnvironmentConfig | None,
         idle: float,
-        create: bool,
+        *,
+        new: bool,
+        old: bool,
     ) -> Queued:
-        """The pool that an earlier driver left; with `create` a new one if there is none. Raises PoolNotFound."""
+        """The pool of that name.
+
+        Args:
+            idle: see `shift.serve`.
+            new: it may be made.
+            old: it may be one that an earlier driver left.
+
+        Raises:
+            NameTaken: there is one, or a queue of that name.
+            PoolNotFound: there is none.
+        """
         Queues.checked(name)
-        found = cluster.run(
-            lambda core: (
-                pools.create(core, namespace, name, _QUEUE, exist_ok=True)
-                if create
-                else pools.find(core, namespace, name)
-            )
-        )
-        if found is None:
+        if new:
+            found = cluster.run(lambda core: pools.create(core, namespace, name, _QUEUE, exist_ok=old))
+        elif (living := cluster.run(lambda core: pools.find(core, namespace, name))) is not None:
+            found = living
+        else:
             raise PoolNotFound(f"{name} in namespace {namespace}: {PoolNotFound.__doc__}")
-        attached = cls(cluster, namespace, name, found, resources, environment, idle)
-        attached._watch.catch_up()
-        return attached
+        opened = cls(cluster, namespace, name, found, resources, environment, idle)
+        if old:
+            opened._watch.catch_up()
+        return opened
 
     @property
     def folder(self) -> str:
@@ -134,7 +131,7 @@ class Queued:
 
     def submit(self, calls: Sequence[Call]) -> list[Future[Any]]:
         keyed = [(call.key or secrets.token_hex(8), call) for call in calls]
-        items = [(key, self._payload(call)) for key, call in keyed]
+        items = [self._item(key, call) for key, call in keyed]
         self._queue.push_many(items, batch=1 if len(items) == 1 else None)
         entries = [Outcome(key, "task", number=int(call.function.yields)) for key, call in keyed]
         self._cluster.run(lambda core: outcomes.write(core, self._tasks, entries))
@@ -179,10 +176,10 @@ class Queued:
         self._ledger.fail_all(PoolClosed(why))
         self._queue.close()
 
-    def _payload(self, call: Call) -> bytes:
+    def _item(self, key: str, call: Call) -> shift.Item:
         self._upload(call.function)
         try:
-            return pickled((call.function.form, call.args, call.kwargs))
+            return key, _pickled_form(call.function.form), pickled((call.args, call.kwargs))
         except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
             remedy = f"they cannot be pickled ({error}); make them inside the task"
             raise InvalidInput("args", call.args, remedy) from error
@@ -193,3 +190,8 @@ class Queued:
         if isinstance(form, str) and form not in self._uploaded:
             self._cluster.run(lambda core: core.store.put(self._tasks.object(form), function.pickled, ABSENT))
             self._uploaded.add(form)
+
+
+@functools.lru_cache(maxsize=8)
+def _pickled_form(form: Callable[..., Any] | bytes | str) -> bytes:
+    return pickled(form)

@@ -41,8 +41,8 @@ GRACE = 10.0
 
 _FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
 
-Item = tuple[str, bytes]
-"""What lies in the queue: a task's key, and the pickled function (or its key, if it is large), args and kwargs."""
+Item = tuple[str, bytes, bytes]
+"""What lies in the queue: a task's key, the pickled function (or its key, if it is large), pickled args and kwargs."""
 
 
 class FunctionMissing(Permanent, RuntimeError):
@@ -99,15 +99,10 @@ class Shift:
             self._free.set()
 
     def _prepare(self) -> None:
-        """Import what the next task needs before it is taken: others may be ready for it."""
+        """Import the next task's function before the task is taken: others may be ready for it."""
         if (item := self._queue.peek()) is not None:
             with suppress(Exception):  # whoever runs the task tells what is wrong with it
-                self._unpacked(item[1])
-
-    def _unpacked(self, payload: bytes) -> tuple[Callable[..., Any], Any, Any]:
-        """A task's function, args and kwargs."""
-        function, args, kwargs = pickle.loads(payload)
-        return self._function(function) if isinstance(function, str | bytes) else function, args, kwargs
+                self._function(item[1])
 
     def _next(self) -> Lease[Item] | None:
         if self._finished:
@@ -122,9 +117,10 @@ class Shift:
         return None
 
     def _run(self, lease: Lease[Item]) -> None:
-        key, payload = lease.item
+        key, function, payload = lease.item
         try:
-            call, args, kwargs = self._unpacked(payload)
+            call = self._function(function)
+            args, kwargs = pickle.loads(payload)
             args = tuple(map(fetched, args))
             if inspect.isgeneratorfunction(call):
                 self._iterate(key, call(*args, **kwargs))
@@ -144,14 +140,15 @@ class Shift:
             count += 1
         self._note(Outcome(key, "end", count))
 
-    def _fetched(self, function: str | bytes) -> Callable[..., Any]:
-        if isinstance(function, str):
-            key = self._tasks.object(function)
+    def _fetched(self, pickled_form: bytes) -> Callable[..., Any]:
+        form = pickle.loads(pickled_form)
+        if isinstance(form, str):
+            key = self._tasks.object(form)
             found = self._cluster.run(lambda core: core.store.get(key))
             if found is None:
                 raise FunctionMissing()
-            function = found.data
-        call: Callable[..., Any] = pickle.loads(function)
+            form = found.data
+        call: Callable[..., Any] = pickle.loads(form) if isinstance(form, bytes) else form
         return call
 
     def _note(self, outcome: Outcome) -> None:

@@ -50,7 +50,7 @@ class Watch:
         self,
         cluster: StorageCluster,
         tasks: Tasks,
-        queue: FileQueue[tuple[str, bytes]],
+        queue: FileQueue[tuple[str, bytes, bytes]],
         ledger: Ledger,
         jobs: Sequence[str],
     ) -> None:

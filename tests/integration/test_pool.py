@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
@@ -195,6 +195,8 @@ def test_what_a_driver_left_is_there_for_the_next(cluster: StorageCluster, tmp_p
     with pytest.raises(PoolNotFound):
         WorkerPool.attach("nightly", cluster, namespace="shared")
     first = opened()
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster)  # in the cluster's own namespace
     assert [future.result(30) for future in first.map_as(noted, {"a": 1, "b": 2})] == [1, 2]
     unfinished = first.submit_as("slow", time.sleep, 60.0)
     first.detach()
@@ -222,25 +224,29 @@ def test_files_that_tasks_keep_with_the_pool_go_with_it(cluster: StorageCluster)
 
 
 class Telling:
-    """Notes, each time that it is unpickled, how many items of the queue somebody has."""
+    """A function that notes, when it is unpickled, how many items of the queue somebody has."""
 
     def __init__(self, *queue: str) -> None:
         self.queue = queue
+
+    def __call__(self, number: int) -> int:
+        return 2 * number
 
     def __reduce__(self) -> tuple[object, ...]:
         return tell_pending, self.queue
 
 
-def tell_pending(root: str, namespace: str, name: str, notes: str) -> int:
+def tell_pending(root: str, namespace: str, name: str, notes: str) -> Callable[[int], int]:
     with FileQueue[object](root, name=name, namespace=namespace) as queue, open(notes, "a") as file:
-        return file.write(str(queue.pending()))
+        file.write(str(queue.pending()))
+    return double
 
 
 def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster, tmp_path: Path) -> None:
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
-        task = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))
-        assert pool.submit(double, task).result(30) == 2
-    assert (tmp_path / "notes").read_text() == "01"
+        told = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))
+        assert pool.submit(told, 1).result(30) == 2
+    assert (tmp_path / "notes").read_text() == "0"
 
 
 def test_workers_that_never_come_up_are_the_tasks_error(
@@ -267,7 +273,7 @@ def test_workers_that_may_be_busy_are_not_spare(cluster: StorageCluster, tmp_pat
         pool.wait_for_workers()
         future = pool.submit(wait)
         pool._transport.shrink(1)
-        assert pool.size == 2
+        assert pool._transport.wanted == 2
         gate.touch()
         future.result(30)
 
