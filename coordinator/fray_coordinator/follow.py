@@ -32,6 +32,7 @@ _ASK_AGAIN = 30.0
 _FIRST_LOCAL = 0.005
 _GROWTH = 1.5
 _LONGEST_INTERVALS = 10
+_SOONER = 6
 _SHARE_OF_TIME = 4
 
 
@@ -50,16 +51,22 @@ class Pace:
         """Something happened: look soon again."""
         self._wait = 0.0
 
+    def begun(self) -> None:
+        """Something was begun that may be done at once: look sooner than after a change, and then ever later."""
+        self._wait = 0.0 if self.core.store.local else self.core.settings.poll_interval / _SOONER
+
     async def rest(self, look_took: float = 0.0, at_most: float | None = None) -> None:
         """Wait until the next look. `look_took`: seconds; `at_most`: seconds until a deadline."""
+        wait = self.pause(look_took)
+        await self.core.clock.sleep(wait if at_most is None else min(wait, max(at_most, 0.0)))
+
+    def pause(self, look_took: float = 0.0) -> float:
+        """Seconds until the next look, for who waits otherwise."""
         interval, local = self.core.settings.poll_interval, self.core.store.local
         first = min(_FIRST_LOCAL, interval) if local else interval
         longest = interval if local else interval * _LONGEST_INTERVALS
-        self._wait = min(longest, max(first, self._wait * _GROWTH))
-        wait = max(self._wait, look_took * _SHARE_OF_TIME if local else 0.0)
-        if not local:
-            wait = self.core.jittered(wait)
-        await self.core.clock.sleep(wait if at_most is None else min(wait, max(at_most, 0.0)))
+        self._wait = min(longest, self._wait * _GROWTH or first)
+        return max(self._wait, look_took * _SHARE_OF_TIME) if local else self.core.jittered(self._wait)
 
 
 @dataclass(slots=True)

@@ -8,20 +8,41 @@ from msgspec.structs import replace
 
 from fray_coordinator import naming
 from fray_coordinator.core import Core, each
+from fray_coordinator.errors import NameTaken
+from fray_coordinator.queue.home import open_home
 from fray_coordinator.records import record_of
+from fray_layouts.names import Jobs
 from fray_layouts.queue_names import Queues, Tasks
+from fray_layouts.queues import QueueRecord
+from fray_layouts.records import JobRecord
 from fray_layouts.tasks import PoolRecord
 
 KIND = "queue"
 """A pool has its name together with its queue."""
 
 
-async def create(core: Core, namespace: str, name: str) -> int:
-    """Take the name for a new pool; its incarnation. Raises NameTaken."""
-    incarnation = (await naming.take(core, namespace, KIND, name, "")).incarnation
-    fresh, key = PoolRecord(created_at=core.now()), Tasks.of(namespace, name, incarnation).pool
-    await core.records.update(key, PoolRecord, lambda found: fresh if found is None else None)
-    return incarnation
+async def create(
+    core: Core, namespace: str, name: str, queue: QueueRecord, exist_ok: bool = False
+) -> tuple[int, PoolRecord]:
+    """Make a pool and its queue; its incarnation and record.
+
+    Args:
+        queue: settings of the queue.
+        exist_ok: if a pool has the name, return that one; one whose driver died while it was made is completed.
+
+    Raises:
+        NameTaken: a pool has the name and `exist_ok` is false, or a queue has it that is no pool's.
+    """
+    incarnation = (await naming.take(core, namespace, KIND, name, "", exist_ok)).incarnation
+    key, names = Tasks.of(namespace, name, incarnation).pool, Queues.of(namespace, name, incarnation)
+    record = record_of(await core.records.read(key, PoolRecord))
+    if record is None:
+        if await core.store.get(names.settings) is not None:
+            raise NameTaken(f"the queue {name} in namespace {namespace} is no pool's; choose another name")
+        record = PoolRecord(created_at=core.now())
+        await core.records.update(key, PoolRecord, lambda found: record if found is None else None)
+    await open_home(core, names, queue)
+    return incarnation, record
 
 
 async def find(core: Core, namespace: str, name: str) -> tuple[int, PoolRecord] | None:
@@ -39,11 +60,17 @@ async def note_jobs(core: Core, tasks: Tasks, started: Iterable[str], ended: Col
     added = list(started)
 
     def decide(found: PoolRecord | None) -> PoolRecord | None:
-        record = found or PoolRecord(created_at=core.now())
-        jobs = [job for job in dict.fromkeys([*record.jobs, *added]) if job not in ended]
-        return replace(record, jobs=jobs) if jobs != record.jobs else None
+        if found is None:
+            return None  # the pool was removed
+        jobs = [job for job in dict.fromkeys([*found.jobs, *added]) if job not in ended]
+        return replace(found, jobs=jobs) if jobs != found.jobs else None
 
     await core.records.update(tasks.pool, PoolRecord, decide)
+
+
+async def read_jobs(core: Core, jobs: Iterable[str]) -> list[JobRecord | None]:
+    """The jobs' records; None for one that was removed after it had ended."""
+    return [record_of(found) for found in await each(jobs, lambda job: core.records.read(Jobs.key(job), JobRecord))]
 
 
 async def remove(core: Core, namespace: str, name: str, incarnation: int) -> None:

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from fray.errors import InvalidInput
 
+CALM = 30.0
+"""Seconds that a worker of an elastic pool may have nothing to do."""
+
+IDLE = 600.0
+"""Seconds without a task after which a worker of any pool ends: its driver may be gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
@@ -22,6 +28,11 @@ class Size:
         if len(pair) != 2 or not 0 <= pair[0] <= pair[1] or pair[1] < 1:
             raise InvalidInput("num_workers", num_workers, "give a number from 1 on, or a pair (least, most)")
         return cls(*pair)
+
+    @property
+    def idle(self) -> float:
+        """Seconds without a task after which a worker may end itself: the driver starts `least` of them again."""
+        return IDLE if self.least else CALM
 
     def wanted(self, tasks: int) -> int:
         """The workers that so many unfinished tasks can use."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any
 
 from fray.futures import Yielding
-from fray.pool.dispatch import PoolClosed, TaskKillsWorkers
+from fray.pool.dispatch import TaskKillsWorkers
 from fray_agents.rpc.serial import Packed, unpack_error
 from fray_layouts.tasks import Outcome
 
@@ -24,6 +25,7 @@ class Ledger:
         self._futures: dict[str, Future[Any]] = {}
         self._items: dict[str, int] = {}
         self._open: set[str] = set()
+        self._ended_at = time.monotonic()
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
@@ -34,6 +36,11 @@ class Ledger:
     def unfinished(self) -> int:
         """How many are not done."""
         return len(self._open)
+
+    @property
+    def calm(self) -> float:
+        """Seconds for which there has been nothing to do."""
+        return 0.0 if self._open else time.monotonic() - self._ended_at
 
     def enter(self, key: str, yields: bool = False) -> Future[Any]:
         """The future of a task, a new one if it was not known. yields: it is a generator's."""
@@ -58,10 +65,10 @@ class Ledger:
         with self._lock:
             self._changed.wait_for(lambda: not self._open)
 
-    def fail_all(self, why: str) -> None:
+    def fail_all(self, error: Exception) -> None:
         """Give up what is not done."""
         for key in list(self._open):
-            self._end(key, PoolClosed(why))
+            self._end(key, error)
 
     def _settle(self, future: Future[Any], outcome: Outcome) -> None:
         if future.done():
@@ -103,4 +110,5 @@ class Ledger:
             future.set_result(value)
         with self._lock:
             self._open.discard(key)
+            self._ended_at = time.monotonic()
             self._changed.notify_all()

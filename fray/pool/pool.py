@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -13,20 +15,23 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 from fray.cluster import StorageCluster, current_cluster
 from fray.errors import InvalidInput
 from fray.pool.direct import Direct
-from fray.pool.elastic import Size
+from fray.pool.elastic import CALM, Size
 from fray.pool.objects import ObjectRef
 from fray.pool.progress import shown
 from fray.pool.queued import Queued
 from fray.pool.tasks import function_of
 from fray.pool.transport import Call, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
+from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.spec import check_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_CALM = 30.0
-"""Seconds that a worker of an elastic pool may have nothing to do."""
+log = logging.getLogger("fray")
+
+_CHECK = 1.0
+"""Seconds between two looks at whether tasks have the workers that they need."""
 
 
 class WorkerPool:
@@ -78,7 +83,9 @@ class WorkerPool:
             case "direct":
                 raise InvalidInput("name", name, 'only a pool with transport="queue" can be found again')
             case "queue":
-                made = Queued.create(cluster, own_name, resources, environment)
+                made = Queued.open(
+                    cluster, cluster.namespace, own_name, resources, environment, size.idle, new=True, old=False
+                )
             case _:
                 raise InvalidInput("transport", transport, 'say "direct" or "queue"')
         self._begin(own_name, made, size)
@@ -91,18 +98,26 @@ class WorkerPool:
         num_workers: int | Sequence[int] = 1,
         resources: ResourceConfig | None = None,
         environment: EnvironmentConfig | None = None,
+        *,
+        namespace: str | None = None,
+        create: bool = False,
     ) -> Self:
         """Go on with a pool whose driver has died: its tasks are in `futures`, done or not.
 
         Args:
             num_workers, resources, environment: as for a new pool; workers that still run are counted.
+            namespace: of the name; by default the cluster's.
+            create: make the pool if there is none.
 
         Raises:
             PoolNotFound: there is no pool of that name, or it was shut down.
+            InvalidInput: an argument is wrong, or the name is that of a queue without a pool.
         """
         size = Size.of(num_workers)
         pool = cls.__new__(cls)
-        found = Queued.attach(cluster or current_cluster(), name, resources or ResourceConfig(), environment)
+        cluster = cluster or current_cluster()
+        space, resources = namespace or cluster.namespace, resources or ResourceConfig()
+        found = Queued.open(cluster, space, name, resources, environment, size.idle, new=create, old=True)
         pool._begin(name, found, size)
         return pool
 
@@ -154,6 +169,12 @@ class WorkerPool:
         known = self._queued().futures.get(key)
         return known if known is not None else self._submit([Call(function_of(fn), args, kwargs, key)])[0]
 
+    def map_as(self, fn: Callable[..., T], items: Mapping[str, Any]) -> list[Future[T]]:
+        """`submit_as` of `fn(item)` for each key and item, in one push; the futures in their order."""
+        known, function = self._queued().futures, function_of(fn)
+        self._submit([Call(function, (item,), {}, key) for key, item in items.items() if key not in known])
+        return [known[key] for key in items]
+
     def map(self, fn: Callable[..., T], items: Iterable[Any]) -> list[Future[T]]:
         """A future of `fn(item)` for each item, in order."""
         function = function_of(fn)
@@ -165,6 +186,11 @@ class WorkerPool:
         Only of a pool with a queue. Raises InvalidInput for what cannot be pickled.
         """
         return self._queued().put(obj)
+
+    @property
+    def folder(self) -> str:
+        """Of a pool with a queue: URL under which its tasks may keep files, which are removed with the pool."""
+        return self._queued().folder
 
     def as_completed(
         self, futures: Iterable[Future[T]], timeout: float | None = None, progress: str = ""
@@ -185,7 +211,7 @@ class WorkerPool:
         self._adjust()
 
     def shutdown(self, wait: bool = True) -> None:
-        """End the workers.
+        """End the workers, and remove what is in storage.
 
         Args:
             wait: until all tasks are done; otherwise what is not done raises `PoolClosed`.
@@ -194,8 +220,14 @@ class WorkerPool:
             return
         if wait:
             self._transport.drain()
-        self._ended.set()
-        self._transport.end()
+        if self._end():
+            self._transport.end()
+
+    def detach(self) -> None:
+        """End the workers of a pool with a queue; its tasks and what came of them stay, and `attach` goes on."""
+        queued = self._queued()
+        if self._end():
+            queued.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +236,7 @@ class WorkerPool:
         self.shutdown(wait=kind is None)
 
     def _submit(self, calls: list[Call]) -> list[Future[Any]]:
-        futures = self._transport.submit(calls)
+        futures = self._transport.submit(calls) if calls else []
         self._adjust()
         return futures
 
@@ -213,18 +245,37 @@ class WorkerPool:
         if self._transport.wanted >= self._limits.most:
             return
         with self._lock:
+            if self._ended.is_set():
+                return
             missing = self._limits.wanted(self._transport.unfinished) - self._transport.wanted
             if missing > 0:
                 self._transport.grow(missing)
 
     def _keep_size(self) -> None:
         """Replace workers whose jobs have ended, and end those that had too little to do for a while."""
-        while not self._ended.wait(_CALM):
-            self._adjust()
-            with self._lock:
-                spare = self._transport.wanted - self._limits.wanted(self._transport.unfinished)
-                if spare > 0:
-                    self._transport.shrink(spare)
+        calm_at = time.monotonic() + CALM
+        while not self._ended.wait(_CHECK):
+            try:
+                if self._transport.unfinished or time.monotonic() > calm_at:
+                    self._adjust()
+                if time.monotonic() > calm_at:
+                    self._end_spare()
+                    calm_at = time.monotonic() + CALM
+            except StoreUnavailable as error:
+                log.warning("workers cannot be looked at now: %s", error)
+
+    def _end(self) -> bool:
+        """Start no more workers; whether that was not so already."""
+        with self._lock:
+            first = not self._ended.is_set()
+            self._ended.set()
+            return first
+
+    def _end_spare(self) -> None:
+        with self._lock:
+            spare = self._transport.wanted - self._limits.wanted(self._transport.unfinished)
+            if spare > 0:
+                self._transport.shrink(spare)
 
     def _queued(self) -> Queued:
         if not isinstance(self._transport, Queued):

@@ -9,9 +9,11 @@ T = TypeVar("T")
 
 
 def shown(items: Iterable[T], total: int, title: str) -> Iterator[T]:
-    """The items as they come, with a bar on the terminal."""
+    """The items as they come, with a bar on stderr if that is a terminal."""
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns) as progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         yield from progress.track(items, total=total, description=title)

@@ -6,14 +6,17 @@ are jobs; what they write is looked for only while something is missing.
 
 from __future__ import annotations
 
+import functools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput, Permanent
 from fray.pool import shift
+from fray.pool.dispatch import PoolClosed
+from fray.pool.elastic import CALM
 from fray.pool.ledger import Ledger
 from fray.pool.objects import ObjectRef
 from fray.pool.tasks import Function, digest, pickled
@@ -24,13 +27,11 @@ from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator import outcomes, pools
 from fray_coordinator.store.api import ABSENT
 from fray_layouts.queue_names import Queues, Tasks
-from fray_layouts.tasks import Outcome
+from fray_layouts.queues import QueueRecord
+from fray_layouts.tasks import Outcome, PoolRecord
 
-MAX_DELIVERIES = 3
-"""Workers that one task may take with it before it is given up."""
-
-RESTARTS = 100
-"""Times that a worker that was killed by its task comes back."""
+_QUEUE = QueueRecord(max_deliveries=3)
+"""So many workers may one task take with it before it is given up."""
 
 
 class PoolNotFound(Permanent, LookupError):
@@ -43,48 +44,73 @@ class Queued:
     def __init__(
         self,
         cluster: StorageCluster,
+        namespace: str,
         name: str,
-        incarnation: int,
+        found: tuple[int, PoolRecord],
         resources: ResourceConfig,
         environment: EnvironmentConfig | None,
-        jobs: Sequence[str] = (),
+        idle: float,
     ) -> None:
+        self._incarnation, record = found
         self._cluster = cluster
+        self._namespace = namespace
         self._name = name
-        self._incarnation = incarnation
-        self._resources = resources
-        self._environment = environment
-        self._tasks = Tasks.of(cluster.namespace, name, incarnation)
+        self._tasks = Tasks.of(namespace, name, self._incarnation)
         self._queue: FileQueue[shift.Item] = FileQueue(
-            cluster.root, name=name, namespace=cluster.namespace, max_deliveries=MAX_DELIVERIES
+            cluster.root, name=name, namespace=namespace, incarnation=self._incarnation
+        )
+        self._worker = JobRequest(
+            name=name,
+            namespace=namespace,
+            entrypoint=Entrypoint.from_callable(shift.serve, args=(name, self._incarnation, idle)),
+            resources=resources,
+            environment=environment,
+            grace=shift.GRACE,
         )
         self._uploaded: set[str] = set()
         self._ledger = Ledger()
-        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, jobs)
+        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, record.jobs)
 
     @classmethod
-    def create(
-        cls, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
+    def open(
+        cls,
+        cluster: StorageCluster,
+        namespace: str,
+        name: str,
+        resources: ResourceConfig,
+        environment: EnvironmentConfig | None,
+        idle: float,
+        *,
+        new: bool,
+        old: bool,
     ) -> Queued:
-        """A new pool. Raises NameTaken."""
-        Queues.checked(name)
-        incarnation = cluster.run(lambda core: pools.create(core, cluster.namespace, name))
-        return cls(cluster, name, incarnation, resources, environment)
+        """The pool of that name.
 
-    @classmethod
-    def attach(
-        cls, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
-    ) -> Queued:
-        """The pool that an earlier driver left. Raises PoolNotFound."""
+        Args:
+            idle: see `shift.serve`.
+            new: it may be made.
+            old: it may be one that an earlier driver left.
+
+        Raises:
+            NameTaken: there is one, or a queue of that name.
+            PoolNotFound: there is none.
+        """
         Queues.checked(name)
-        found = cluster.run(lambda core: pools.find(core, cluster.namespace, name))
-        if found is None:
-            raise PoolNotFound(f"{name} in namespace {cluster.namespace}: {PoolNotFound.__doc__}")
-        incarnation, record = found
-        attached = cls(cluster, name, incarnation, resources, environment, record.jobs)
-        attached._watch.look()
-        attached._watch.wake()
-        return attached
+        if new:
+            found = cluster.run(lambda core: pools.create(core, namespace, name, _QUEUE, exist_ok=old))
+        elif (living := cluster.run(lambda core: pools.find(core, namespace, name))) is not None:
+            found = living
+        else:
+            raise PoolNotFound(f"{name} in namespace {namespace}: {PoolNotFound.__doc__}")
+        opened = cls(cluster, namespace, name, found, resources, environment, idle)
+        if old:
+            opened._watch.catch_up()
+        return opened
+
+    @property
+    def folder(self) -> str:
+        """URL under which tasks may keep files."""
+        return f"{self._cluster.root}/{self._tasks.files}"
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
@@ -105,7 +131,7 @@ class Queued:
 
     def submit(self, calls: Sequence[Call]) -> list[Future[Any]]:
         keyed = [(call.key or secrets.token_hex(8), call) for call in calls]
-        items = [(key, self._payload(call)) for key, call in keyed]
+        items = [self._item(key, call) for key, call in keyed]
         self._queue.push_many(items, batch=1 if len(items) == 1 else None)
         entries = [Outcome(key, "task", number=int(call.function.yields)) for key, call in keyed]
         self._cluster.run(lambda core: outcomes.write(core, self._tasks, entries))
@@ -124,19 +150,11 @@ class Queued:
         return ObjectRef(self._cluster.root, key)
 
     def grow(self, count: int) -> None:
-        request = JobRequest(
-            name=self._name,
-            entrypoint=Entrypoint.from_callable(shift.serve, args=(self._name, self._incarnation)),
-            resources=self._resources,
-            environment=self._environment,
-            max_retries_failure=RESTARTS,
-            grace=shift.GRACE,
-            actor=True,
-        )
-        self._watch.add_jobs(self._cluster.launch_many([request] * count))
+        self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
 
     def shrink(self, count: int) -> None:
-        self._watch.end_jobs(count)
+        if self._ledger.calm > CALM:  # while there is work, workers themselves know that they have none
+            self._watch.end_jobs(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
         self._watch.await_jobs(count, timeout)
@@ -144,16 +162,24 @@ class Queued:
     def drain(self) -> None:
         self._ledger.await_all()
 
-    def end(self) -> None:
-        self._watch.end()
-        self._ledger.fail_all("the pool was shut down before the task was done")
-        self._queue.close()
-        self._cluster.run(lambda core: pools.remove(core, self._cluster.namespace, self._name, self._incarnation))
+    def detach(self) -> None:
+        """End all workers; their tasks, and what came of them, stay."""
+        self._stop("this driver has left the pool; attach to it")
+        self._watch.forget_jobs()
 
-    def _payload(self, call: Call) -> bytes:
+    def end(self) -> None:
+        self._stop("the pool was shut down before the task was done")
+        self._cluster.run(lambda core: pools.remove(core, self._namespace, self._name, self._incarnation))
+
+    def _stop(self, why: str) -> None:
+        self._watch.end()
+        self._ledger.fail_all(PoolClosed(why))
+        self._queue.close()
+
+    def _item(self, key: str, call: Call) -> shift.Item:
         self._upload(call.function)
         try:
-            return pickled((call.function.form, call.args, call.kwargs))
+            return key, _pickled_form(call.function.form), pickled((call.args, call.kwargs))
         except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
             remedy = f"they cannot be pickled ({error}); make them inside the task"
             raise InvalidInput("args", call.args, remedy) from error
@@ -164,3 +190,8 @@ class Queued:
         if isinstance(form, str) and form not in self._uploaded:
             self._cluster.run(lambda core: core.store.put(self._tasks.object(form), function.pickled, ABSENT))
             self._uploaded.add(form)
+
+
+@functools.lru_cache(maxsize=8)
+def _pickled_form(form: Callable[..., Any] | bytes | str) -> bytes:
+    return pickled(form)

@@ -13,6 +13,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fray.cluster import StorageCluster, current_cluster
@@ -20,11 +21,13 @@ from fray.errors import Permanent
 from fray.pool.objects import fetched
 from fray.pool.tasks import pickled
 from fray.queue import FileQueue, Lease, UnknownLease
+from fray.queue.api import KEPT_SHARE
 from fray_agents.rpc.serial import pack_error
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import outcomes
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
@@ -33,33 +36,38 @@ log = logging.getLogger("fray")
 LEASE_INTERVALS, LONGEST_LEASE = 4, 20.0
 """After so many of the cluster's heartbeat intervals, at most so many seconds, a dead worker's tasks come back."""
 
-IDLE = 600.0
-"""Seconds without a task after which a worker ends; its driver starts others when there is work."""
-
 GRACE = 10.0
 """Seconds between the wish that a worker end and its being killed."""
 
 _FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
 
-Item = tuple[str, bytes]
-"""What lies in the queue: a task's key, and the pickled function (or its key, if it is large), args and kwargs."""
+Item = tuple[str, bytes, bytes]
+"""What lies in the queue: a task's key, the pickled function (or its key, if it is large), pickled args and kwargs."""
 
 
 class FunctionMissing(Permanent, RuntimeError):
     """A large function is no longer in storage: its pool was shut down."""
 
 
-def serve(name: str, incarnation: int) -> None:
-    """Work for a pool of the current cluster until there is nothing to do for long, or the job is asked to end."""
-    Shift(current_cluster(), name, incarnation).work()
+def serve(name: str, incarnation: int, idle: float) -> None:
+    """Work for a pool of the current cluster until it is gone, or the job is asked to end.
+
+    Args:
+        idle: seconds without a task after which this ends too; the driver starts other workers when there is work.
+    """
+    with suppress(QueueNotFound):
+        Shift(current_cluster(), name, incarnation, idle).work()
 
 
 class Shift:
     """One worker of one pool."""
 
-    def __init__(self, cluster: StorageCluster, name: str, incarnation: int) -> None:
+    def __init__(self, cluster: StorageCluster, name: str, incarnation: int, idle: float) -> None:
         self._cluster = cluster
-        self._queue: FileQueue[Item] = FileQueue(cluster.root, name=name, namespace=cluster.namespace)
+        self._idle = idle
+        self._queue: FileQueue[Item] = FileQueue(
+            cluster.root, name=name, namespace=cluster.namespace, incarnation=incarnation
+        )
         self._tasks = Tasks.of(cluster.namespace, name, incarnation)
         self._lease = cluster.run(_lease)
         self._is_process = task_environ() is os.environ
@@ -80,6 +88,7 @@ class Shift:
         for loop in (self._keep, self._flush_soon):
             threading.Thread(target=loop, name="fray-worker", daemon=True).start()
         try:
+            self._prepare()
             while not self._stopping.is_set() and (lease := self._next()) is not None:
                 self._current = lease
                 self._run(lease)
@@ -89,22 +98,30 @@ class Shift:
             self._queue.close()
             self._free.set()
 
+    def _prepare(self) -> None:
+        """Import the next task's function before the task is taken: others may be ready for it."""
+        if (item := self._queue.peek()) is not None:
+            with suppress(Exception):  # whoever runs the task tells what is wrong with it
+                self._function(item[1])
+
     def _next(self) -> Lease[Item] | None:
-        if (lease := self._queue.pop(self._lease)) is not None:
-            return lease
-        self._flush()
-        begin = time.monotonic()
-        while not self._stopping.is_set() and time.monotonic() - begin < IDLE:
-            if (lease := self._queue.pop(self._lease, wait=30.0 if self._is_process else 1.0)) is not None:
+        if self._finished:
+            if (lease := self._queue.pop(self._lease)) is not None:
+                return lease
+            self._flush()
+        wait = 30.0 if self._is_process else 1.0
+        deadline = time.monotonic() + self._idle
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if (lease := self._queue.pop(self._lease, wait=min(wait, left))) is not None:
                 return lease
         return None
 
     def _run(self, lease: Lease[Item]) -> None:
-        key, payload = lease.item
+        key, function, payload = lease.item
         try:
-            function, args, kwargs = pickle.loads(payload)
+            call = self._function(function)
+            args, kwargs = pickle.loads(payload)
             args = tuple(map(fetched, args))
-            call = self._function(function) if isinstance(function, str | bytes) else function
             if inspect.isgeneratorfunction(call):
                 self._iterate(key, call(*args, **kwargs))
             else:
@@ -123,14 +140,15 @@ class Shift:
             count += 1
         self._note(Outcome(key, "end", count))
 
-    def _fetched(self, function: str | bytes) -> Callable[..., Any]:
-        if isinstance(function, str):
-            key = self._tasks.object(function)
+    def _fetched(self, pickled_form: bytes) -> Callable[..., Any]:
+        form = pickle.loads(pickled_form)
+        if isinstance(form, str):
+            key = self._tasks.object(form)
             found = self._cluster.run(lambda core: core.store.get(key))
             if found is None:
                 raise FunctionMissing()
-            function = found.data
-        call: Callable[..., Any] = pickle.loads(function)
+            form = found.data
+        call: Callable[..., Any] = pickle.loads(form) if isinstance(form, bytes) else form
         return call
 
     def _note(self, outcome: Outcome) -> None:
@@ -176,7 +194,7 @@ class Shift:
 
     def _keep(self) -> None:
         """Renew the leases of what is not done yet."""
-        while not self._stopping.wait(self._lease / 4):
+        while not self._stopping.wait(self._lease * KEPT_SHARE):
             with self._lock:
                 held = [*self._finished, *([self._current] if self._current else [])]
             for lease in held:

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
 
+from fray.cluster.info import info_of
 from fray.cluster.storage import StorageCluster
+from fray.errors import JobFailed
+from fray.pool.dispatch import PoolClosed
 from fray.pool.ledger import Ledger
 from fray.queue import FileQueue
-from fray.types import JobId, JobStatus
+from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator import outcomes, pools
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.follow import Pace
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
 log = logging.getLogger("fray")
 
-_FIRST_PAUSE = 0.005
-_BACKOFF = 1.5
 _LETTERS_EVERY = 5.0
 _JOBS_EVERY = 2.0
-"""Seconds for which what is known of the jobs is good enough."""
+"""Seconds for which what is known of few jobs is good enough."""
+
+JOBS_PER_SECOND = 10
+"""Workers that are looked at in a second, whatever their number."""
+
+FAILURES = 3
+"""Times that each worker may fail, on average, while no task is done and none of them works; what kills its workers is
+told apart before that."""
+
+_WORKS = 60.0
+"""Seconds after which a worker that still runs has come up."""
 
 
 class Watch:
@@ -37,21 +50,22 @@ class Watch:
         self,
         cluster: StorageCluster,
         tasks: Tasks,
-        queue: FileQueue[tuple[str, bytes]],
+        queue: FileQueue[tuple[str, bytes, bytes]],
         ledger: Ledger,
         jobs: Sequence[str],
     ) -> None:
-        core = cluster.run(_itself)
         self._cluster = cluster
         self._tasks = tasks
         self._queue = queue
         self._ledger = ledger
-        self._reader = outcomes.Reader(core, tasks)
-        self._local = core.store.local
-        self._longest = core.settings.poll_interval
+        self._core = cluster.run(_itself)
+        self._reader = outcomes.Reader(self._core, tasks)
+        self._pace = Pace(self._core)
         self._lock = threading.Lock()
         self._jobs = [JobId(job) for job in jobs]
         self._running = 0
+        self._failures = 0
+        self._hopeless: JobInfo | None = None
         self._counted_at = float("-inf")
         self._ended = False
         self._work = threading.Event()
@@ -61,15 +75,22 @@ class Watch:
 
     def wake(self) -> None:
         """There is something to look for."""
+        self._pace.begun()
         self._work.set()
         with self._lock:
             if self._thread.ident is None:
                 self._thread.start()
 
-    def look(self) -> bool:
+    def catch_up(self) -> None:
+        """Learn what became of the tasks of earlier drivers."""
+        self._look()
+        self._read_letters()
+        self.wake()
+
+    def _look(self) -> bool:
         """Look now; whether there was something new."""
         found = self._cluster.run(lambda core: self._reader.look())
-        self._ledger.take(found)
+        self._take(found)
         return bool(found)
 
     def _watch(self) -> None:
@@ -79,24 +100,41 @@ class Watch:
             try:
                 self._look_until_done()
             except BadRecord as error:
-                self._ledger.fail_all(str(error))
+                self._ledger.fail_all(PoolClosed(str(error)))
 
     def _look_until_done(self) -> None:
-        pause, letters_at = _FIRST_PAUSE, time.monotonic() + _LETTERS_EVERY
+        letters_at = time.monotonic() + _LETTERS_EVERY
         while self._ledger.unfinished and not self._ended:
+            begin = time.monotonic()
             try:
-                pause = _FIRST_PAUSE if self.look() else min(pause * _BACKOFF, self._longest)
-                if time.monotonic() > letters_at:
+                if self._look():
+                    self._pace.changed()
+                if begin > letters_at:
                     self._read_letters()
-                    letters_at = time.monotonic() + _LETTERS_EVERY
+                    letters_at = begin + _LETTERS_EVERY
             except StoreUnavailable as error:
                 log.warning("outcomes cannot be read now: %s", error)
-            time.sleep(pause if self._local else max(pause, self._longest / 4))
+            self._rest(time.monotonic() - begin)
+            if self._hopeless is not None:
+                self._ledger.fail_all(JobFailed(self._hopeless))
+                self._hopeless = None
+
+    def _rest(self, look_took: float) -> None:
+        """Wait until the next look; what was submitted meanwhile makes it come soon."""
+        if self._work.wait(self._pace.pause(look_took)) and not self._ended:
+            self._work.clear()
+            time.sleep(self._pace.pause(look_took))
 
     def _read_letters(self) -> None:
         """Tasks that killed their workers are dead letters of the queue."""
         dead = [letter for letter in self._queue.letters() if letter.item is not None]
-        self._ledger.take([Outcome(letter.item[0], "dead", data=letter.reason.encode()) for letter in dead])
+        self._take([Outcome(letter.item[0], "dead", data=letter.reason.encode()) for letter in dead])
+
+    def _take(self, found: Sequence[Outcome]) -> None:
+        before = self._ledger.unfinished
+        self._ledger.take(found)
+        if self._ledger.unfinished < before:
+            self._failures = 0
 
     # --- workers
 
@@ -113,27 +151,43 @@ class Watch:
             chosen = [self._jobs.pop() for _ in range(min(count, len(self._jobs)))]
         self._terminate(chosen)
 
+    def forget_jobs(self) -> None:
+        """The next driver need not know of those that run now."""
+        self._cluster.run(lambda core: pools.note_jobs(core, self._tasks, (), self._jobs))
+
     def count_jobs(self) -> tuple[int, int]:
         """How many workers run, and how many have not ended for good."""
         with self._lock:
-            if time.monotonic() - self._counted_at > _JOBS_EVERY:
-                statuses = {job: self._cluster.poll(job).status for job in self._jobs}
-                ended = {job for job, status in statuses.items() if status.finished()}
-                self._jobs = [job for job in self._jobs if job not in ended]
-                self._running = sum(status is JobStatus.RUNNING for status in statuses.values())
+            fresh_for = max(_JOBS_EVERY, len(self._jobs) / JOBS_PER_SECOND)
+            if time.monotonic() - self._counted_at > fresh_for:
+                self._look_at_jobs()
                 self._counted_at = time.monotonic()
-                if ended:
-                    self._cluster.run(lambda core: pools.note_jobs(core, self._tasks, (), ended))
             return self._running, len(self._jobs)
+
+    def _look_at_jobs(self) -> None:
+        found = self._cluster.run(lambda core: pools.read_jobs(core, self._jobs))
+        known = [info_of(self._cluster.root, job) for job in found if job is not None]
+        running = [job for job in known if job.status is JobStatus.RUNNING]
+        failed = [job for job in known if job.status is JobStatus.FAILED]
+        limit = FAILURES * (len(self._jobs) + 1)
+        ended = set(self._jobs).difference(job.job_id for job in known if not job.status.finished())
+        self._jobs = [job for job in self._jobs if job not in ended]
+        self._running = len(running)
+        if ended:
+            self._cluster.run(lambda core: pools.note_jobs(core, self._tasks, (), ended))
+        works = any(self._core.now() - (job.start_time or math.inf) > _WORKS for job in running)
+        self._failures = 0 if works else self._failures + len(failed)
+        if failed and self._failures >= limit:
+            self._hopeless = failed[-1]
+            self._work.set()
 
     def await_jobs(self, count: int, timeout: float) -> None:
         """Block until so many workers run; raises builtin TimeoutError."""
-        deadline, pause = time.monotonic() + timeout, _FIRST_PAUSE
+        deadline, pace = time.monotonic() + timeout, Pace(self._core)
         while (running := self._now_running()) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; see their jobs")
-            time.sleep(pause)
-            pause = min(pause * _BACKOFF, max(self._longest, 0.1))
+            self._cluster.run(lambda core: pace.rest())
 
     def end(self) -> None:
         """End all workers; returns at once."""

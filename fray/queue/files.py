@@ -42,6 +42,8 @@ class FileQueue(Queue[T]):
         namespace: of the name; by default that of the job this runs in, else "default".
         encoding: "pickle", or "json" for consumers in other languages.
         max_deliveries: failures after which an item is a dead letter, 0 for never; whoever makes the queue decides.
+        incarnation: only the queue that has had the name for the so-manieth time: it is not made, and once the name was
+            given up, opening it raises QueueNotFound. By default it is whichever has the name, made if there is none.
 
     Raises:
         InvalidInput: no such queue can be.
@@ -56,12 +58,13 @@ class FileQueue(Queue[T]):
         namespace: str | None = None,
         encoding: str = "pickle",
         max_deliveries: int = QueueRecord().max_deliveries,
+        incarnation: int | None = None,
     ) -> None:
         if fs_args:
             raise InvalidInput("fs_args", fs_args, "leave it out; credentials come from the environment")
         if max_deliveries < 0:
             raise InvalidInput("max_deliveries", max_deliveries, "use 0 for never, or how many")
-        self._address = Address.checked(os.fspath(path), name, namespace, max_deliveries)
+        self._address = Address.checked(os.fspath(path), name, namespace, max_deliveries, incarnation)
         super().__init__(sync.PerProcess(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,21 +87,24 @@ class Address:
     name: str
     namespace: str
     max_deliveries: int
+    incarnation: int | None = None
 
     @staticmethod
-    def checked(path: str, name: str | None, namespace: str | None, max_deliveries: int) -> Address:
+    def checked(
+        path: str, name: str | None, namespace: str | None, max_deliveries: int, incarnation: int | None = None
+    ) -> Address:
         root = path if "://" in path else Path(os.path.abspath(os.path.expanduser(path))).as_uri()
         if name is None:
             return Address(root, "", "", max_deliveries)
         space = namespace or os.environ.get("FRAY_NAMESPACE") or "default"
         check_name("namespace", space)
-        return Address(root, Queues.checked(name), space, max_deliveries)
+        return Address(root, Queues.checked(name), space, max_deliveries, incarnation)
 
     async def open(self, create: bool = True) -> Home:
         """Open the storage and the queue. Raises QueueNotFound if it is not there and `create` is false."""
         core = await (open_core(self.root) if self.name else open_root(self.root))
         try:
-            if create:
+            if create and self.incarnation is None:
                 wanted = QueueRecord(max_deliveries=self.max_deliveries)
                 return await open_home(core, await self._taken(core), wanted)
             names = await self._found(core)
@@ -120,7 +126,9 @@ class Address:
         if not self.name:
             return Queues()
         record = await naming.living(core, self.namespace, "queue", self.name)
-        return Queues.of(self.namespace, self.name, record.incarnation) if record else None
+        if record is None or self.incarnation not in (None, record.incarnation):
+            return None
+        return Queues.of(self.namespace, self.name, record.incarnation)
 
     def __str__(self) -> str:
         return f"{self.root!r}, name={self.name!r}" if self.name else repr(self.root)
@@ -208,6 +216,7 @@ def _again(kind: type[FileQueue[T]], address: Address, encoding: str) -> FileQue
         namespace=address.namespace,
         encoding=encoding,
         max_deliveries=address.max_deliveries,
+        incarnation=address.incarnation,
     )
 
 

@@ -7,6 +7,6 @@ Zephyr itself (`marin-zephyr`, which is not among this package's requirements) m
 """
 
 from fray.zephyr.backend import Backend, FrayBackend
-from fray.zephyr.run import ShardGivenUp
+from fray.zephyr.stages import ShardGivenUp
 
 __all__ = ["Backend", "FrayBackend", "ShardGivenUp"]

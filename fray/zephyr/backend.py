@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
 
-import cloudpickle
-import fsspec
-
 from fray.cluster.current import current_cluster
 from fray.cluster.here import here
 from fray.cluster.storage import StorageCluster
+from fray.pool import WorkerPool
 from fray.types import ResourceConfig
 from fray.zephyr.plan import run_plan
-from fray.zephyr.progress import Progress
 from fray.zephyr.release import Dataset, ListShard, ShardTask, TaskResult, compute_plan
-from fray.zephyr.run import Journal, Run, Shard, ShardGivenUp, close_run, open_run
-from fray.zephyr.worker import new_runner
-from fray.zephyr.workers import Workers
+from fray.zephyr.stages import Stages, run_task
 from fray_agents.threads import task_environ
 from fray_coordinator.clock import system_chance
-from fray_coordinator.core import Core
-from fray_coordinator.follow import Pace
-from fray_coordinator.store.api import ABSENT
-from fray_layouts.queue_names import Queues
 
 DEFAULT_NAMESPACE = "default"
 THREADS = 32
@@ -75,12 +65,20 @@ class FrayBackend:
             JobFailed: no worker comes up; its message says why.
             InvalidInput: the earlier execution of that name had other shards.
         """
-        namespace = task_environ().get("FRAY_NAMESPACE") or DEFAULT_NAMESPACE
-        run = open_run(self._cluster, namespace, Queues.checked(name or _own_name()))
-        driver = _Driver(self._cluster, run, Workers(self._cluster, run, self._max_parallelism, self._resources))
-        results = driver.drive(dataset)
-        self._cluster.run(lambda core: close_run(core, run))
-        _remove(run.chunks)
+        pool = WorkerPool.attach(
+            name or _own_name(),
+            self._cluster,
+            (0, self._max_parallelism),
+            self._resources,
+            namespace=task_environ().get("FRAY_NAMESPACE") or DEFAULT_NAMESPACE,
+            create=True,
+        )
+        try:
+            results = _materialized(run_plan(compute_plan(dataset), Stages(pool).run))
+        except BaseException:
+            pool.detach()
+            raise
+        pool.shutdown(wait=False)  # what is not done by now, nobody waits for
         return results
 
 
@@ -104,87 +102,9 @@ class Backend:
         with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(most) as threads:
 
             def run_stage(name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
-                return list(threads.map(lambda task: new_runner().execute(task, chunks, "run")[0], tasks))
+                return list(threads.map(lambda task: run_task(task, chunks, "run"), tasks))
 
             return _materialized(run_plan(compute_plan(dataset), run_stage))
-
-
-class _Driver:
-    """One execution's driver."""
-
-    def __init__(self, cluster: StorageCluster, run: Run, workers: Workers) -> None:
-        self._cluster = cluster
-        self._run = run
-        self._workers = workers
-        self._queue = run.queue()
-        self._core = cluster.run(_itself)
-        self._journal = Journal(self._core, run)
-        self._progress = Progress(run.name)
-        self._token = self._core.chance.token()
-
-    def drive(self, dataset: Dataset[Any]) -> list[Any]:
-        with self._queue, self._progress:
-            try:
-                self._go_on()
-                return _materialized(run_plan(compute_plan(dataset), self._run_stage))
-            finally:
-                self._workers.end()
-
-    def _go_on(self) -> None:
-        """Learn what earlier drivers left."""
-        self._look()
-        for shard, _ in self._letters():
-            self._journal.given_up(shard)
-
-    def _run_stage(self, name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
-        count = len(tasks)
-        self._progress.begin(name, title, count)
-        if left := self._journal.left_of(name, count):
-            self._push(name, tasks, left)
-        pace = Pace(self._core)
-        while len(done := self._journal.results.get(name, {})) < count:
-            begun = time.monotonic()
-            self._progress.advance(name, len(done))
-            if self._workers.keep(count - len(done)):
-                self._check_letters()
-            if self._look():
-                pace.changed()
-                self._workers.progressed()
-            self._raise_failure(name)
-            self._rest(pace, time.monotonic() - begun)
-        self._progress.advance(name, count)
-        return [done[shard][0] for shard in range(count)]
-
-    def _rest(self, pace: Pace, look_took: float) -> None:
-        self._cluster.run(lambda core: pace.rest(look_took))
-
-    def _push(self, name: str, tasks: list[ShardTask], left: list[int]) -> None:
-        data = cloudpickle.dumps(tasks)
-        key = self._run.tasks.object(sha256(data).hexdigest())
-        self._cluster.run(lambda core: core.store.put(key, data, ABSENT))
-        self._queue.push_many([Shard(name, shard, key, self._token) for shard in left])
-        self._cluster.run(lambda core: self._journal.pushed(name, len(tasks)))
-
-    def _look(self) -> bool:
-        return self._cluster.run(lambda core: self._journal.look())
-
-    def _raise_failure(self, name: str) -> None:
-        error = self._journal.error(name)
-        if error is not None:
-            raise error
-
-    def _check_letters(self) -> None:
-        for shard, reason in self._letters():
-            if shard.driver == self._token:
-                place = f"shard {shard.number} of stage {shard.stage} of {self._run.name}"
-                raise ShardGivenUp(f"{place} was given up: {reason}")
-
-    def _letters(self) -> list[tuple[Shard, str]]:
-        return [(letter.item, letter.reason) for letter in self._queue.letters()]
-
-
-async def _itself(core: Core) -> Core:
-    return core
 
 
 def _own_name() -> str:
@@ -200,9 +120,3 @@ def _materialized(shards: list[ListShard]) -> list[Any]:
     with ThreadPoolExecutor(THREADS) as threads:
         parts: list[list[Any]] = list(threads.map(list, shards))
     return [item for part in parts for item in part]
-
-
-def _remove(url: str) -> None:
-    files, path = fsspec.core.url_to_fs(url)
-    if files.exists(path):
-        files.rm(path, recursive=True)

@@ -160,6 +160,11 @@ class Tasks:
     def outcomes(self) -> str:
         return f"{self.prefix}outcomes/"
 
+    @property
+    def files(self) -> str:
+        """Whatever the tasks themselves keep."""
+        return f"{self.prefix}files"
+
     def outcome(self, time: float, token: str) -> str:
         """A batch of outcomes written at `time` (storage's clock); text order is time order."""
         name = encode_time(time)

@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
 from fray.cluster import StorageCluster
+from fray.errors import JobFailed
 from fray.job import ClusterContext
-from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool
+from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, elastic, shift, watch
+from fray.queue import FileQueue
 from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
@@ -181,6 +183,111 @@ def test_another_driver_goes_on_where_one_has_died(cluster: StorageCluster, tmp_
     with pytest.raises(PoolNotFound):
         WorkerPool.attach("survivor", mine)
     mine.close()
+
+
+def test_what_a_driver_left_is_there_for_the_next(cluster: StorageCluster, tmp_path: Path) -> None:
+    def opened() -> WorkerPool:
+        return WorkerPool.attach("nightly", cluster, (0, 2), SMALL, namespace="shared", create=True)
+
+    def noted(number: int) -> int:
+        with open(tmp_path / str(number), "a") as file:
+            file.write("x")
+        return number
+
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster, namespace="shared")
+    first = opened()
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster)  # in the cluster's own namespace
+    assert [future.result(30) for future in first.map_as(noted, {"a": 1, "b": 2})] == [1, 2]
+    unfinished = first.submit_as("slow", time.sleep, 60.0)
+    first.detach()
+    with pytest.raises(PoolClosed, match="attach"):
+        unfinished.result(0)
+    second = opened()
+    assert [future.result(30) for future in second.map_as(noted, {"b": 2, "c": 3, "a": 1})] == [2, 3, 1]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"1": "x", "2": "x", "3": "x"}
+    second.shutdown(wait=False)
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster, namespace="shared")
+
+
+def test_files_that_tasks_keep_with_the_pool_go_with_it(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
+        folder = Path(pool.folder.removeprefix("file://"))
+
+        def keep() -> None:
+            (folder / "part").mkdir(parents=True)
+            (folder / "part" / "0.pickle").write_bytes(b"kept")
+
+        pool.submit(keep).result(30)
+        assert (folder / "part" / "0.pickle").exists()
+    assert not (folder / "part" / "0.pickle").exists()
+
+
+class Telling:
+    """A function that notes, when it is unpickled, how many items of the queue somebody has."""
+
+    def __init__(self, *queue: str) -> None:
+        self.queue = queue
+
+    def __call__(self, number: int) -> int:
+        return 2 * number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tell_pending, self.queue
+
+
+def tell_pending(root: str, namespace: str, name: str, notes: str) -> Callable[[int], int]:
+    with FileQueue[object](root, name=name, namespace=namespace) as queue, open(notes, "a") as file:
+        file.write(str(queue.pending()))
+    return double
+
+
+def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster, tmp_path: Path) -> None:
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        told = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))
+        assert pool.submit(told, 1).result(30) == 2
+    assert (tmp_path / "notes").read_text() == "0"
+
+
+def test_workers_that_never_come_up_are_the_tasks_error(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(name: str, incarnation: int, idle: float) -> None:
+        raise ModuleNotFoundError("No module named 'tokenizers'")
+
+    monkeypatch.setattr(shift, "serve", serve)
+    monkeypatch.setattr(watch, "FAILURES", 1)
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        with pytest.raises(JobFailed, match="No module named 'tokenizers'"):
+            pool.submit(double, 1).result(60)
+
+
+def test_workers_that_may_be_busy_are_not_spare(cluster: StorageCluster, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def wait() -> None:
+        while not gate.exists():
+            time.sleep(0.01)
+
+    with WorkerPool(cluster, 2, SMALL, transport="queue") as pool:
+        pool.wait_for_workers()
+        future = pool.submit(wait)
+        pool._transport.shrink(1)
+        assert pool._transport.wanted == 2
+        gate.touch()
+        future.result(30)
+
+
+def test_an_idle_worker_of_an_elastic_pool_ends_and_others_come_for_work(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elastic, "CALM", 0.5)
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        before = pool.submit(os.getpid).result(30)
+        actors.wait_until(lambda: pool.size == 0)
+        assert pool.submit(os.getpid).result(30) != before
 
 
 def test_a_name_belongs_to_one_pool(cluster: StorageCluster) -> None:

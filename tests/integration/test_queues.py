@@ -19,13 +19,15 @@ import msgspec
 import pytest
 
 from fray.queue import FileQueue, Lease, UnknownLease
-from fray_coordinator import sync
+from fray_coordinator import naming, sync
 from fray_coordinator.errors import RootMismatch
+from fray_coordinator.queue.errors import QueueNotFound
 from fray_coordinator.store.metering import Usage
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_names import Queues
 from fray_layouts.queues import unpack
 from tests.support import queues, servers
+from tests.support.agents import on_cluster
 from tests.support.servers import Server
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
@@ -149,6 +151,25 @@ def test_a_name_in_a_cluster(tmp_path: Path) -> None:
         assert other.pop() is None
     with pytest.raises(RootMismatch, match="give the queue a name in it"):
         FileQueue(tmp_path).size()
+
+
+def test_who_asks_for_one_incarnation_is_never_given_the_next(tmp_path: Path) -> None:
+    def incarnation(number: int) -> FileQueue[str]:
+        return FileQueue[str](tmp_path, name="work", namespace="team", incarnation=number)
+
+    with pytest.raises(QueueNotFound), incarnation(1) as queue:
+        queue.push("nobody has made it")
+    with FileQueue[str](tmp_path, name="work", namespace="team") as queue:
+        queue.push("first")
+    with incarnation(1) as queue, pickle.loads(pickle.dumps(queue)) as other:
+        assert other.peek() == "first"
+    on_cluster(tmp_path, lambda core: naming.free(core, "team", "queue", "work", 1))
+    with FileQueue[str](tmp_path, name="work", namespace="team") as queue:
+        queue.push("second")
+    with pytest.raises(QueueNotFound), incarnation(1) as queue:
+        queue.pop()
+    with incarnation(2) as queue:
+        assert queue.peek() == "second"
 
 
 @pytest.mark.parametrize("name", ["a/b", "a.b", "..", "", "a~1", "x" * 65])

@@ -13,7 +13,7 @@ from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.endings import end_attempt
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
-from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
+from fray_coordinator.follow import LogLine, Pace, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import read_job
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.protocol.schedule import entry_of
@@ -23,6 +23,7 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import Agents, Jobs, Work
 from fray_layouts.records import AgentRecord, Exit, JobRecord, Resources, Settings
 from fray_layouts.spec import JobSpec, parse_spec
+from tests.support.virtual import Cluster, run
 
 SUCCESS = Exit(kind="success")
 
@@ -52,6 +53,23 @@ async def claimed(core: Core, job_id: str) -> Stored[JobRecord]:
 
 async def run_to(core: Core, job_id: str, end: Exit) -> None:
     await end_attempt(core, await claimed(core, job_id), "agent", Ending(end), None)
+
+
+def test_looks_come_soon_after_something_was_begun_and_grow_rare() -> None:
+    async def main(cluster: Cluster) -> None:
+        pace = Pace(await cluster.core(local=False))
+        longest = [pace.pause() for _ in range(20)][-1]
+        pace.changed()
+        after_a_change = pace.pause()
+        pace.begun()
+        soon = pace.pause()
+        assert soon < after_a_change / 2
+        assert after_a_change < longest / 5
+        for _ in range(20):
+            last = pace.pause()
+        assert last > after_a_change * 5
+
+    run(main)
 
 
 def test_waiting_returns_every_record_in_the_given_order() -> None:

@@ -21,9 +21,10 @@ from processes import processes, wait_for
 from release import Dataset
 
 from fray.cluster import LocalCluster, StorageCluster
-from fray.errors import JobFailed
+from fray.errors import InvalidInput, JobFailed
+from fray.pool import shift
 from fray.types import Entrypoint, JobRequest
-from fray.zephyr import Backend, FrayBackend, ShardGivenUp, workers
+from fray.zephyr import Backend, FrayBackend, ShardGivenUp
 from tests.support.agents import agents, on_cluster
 
 # The workers cannot import the tests.
@@ -104,6 +105,32 @@ def test_what_a_shard_raises_is_raised_with_its_place(backend: FrayBackend) -> N
     assert backend.execute(Dataset.from_list([7]).map(lambda item: item + 1), name="fails") == [8]
 
 
+def test_a_failed_execution_goes_on_with_the_shards_that_failed(cluster: StorageCluster, tmp_path: Path) -> None:
+    backend = FrayBackend(cluster, max_parallelism=1, memory_per_worker="1GB")  # one shard after the other
+
+    def fail_while_broken(item: int) -> int:
+        (tmp_path / f"{item}-{time.time_ns()}").touch()
+        if item == 1 and not (tmp_path / "mended").exists():
+            raise LookupError("no 1")
+        return item
+
+    def begun() -> list[str]:
+        return sorted(mark.name[0] for mark in tmp_path.iterdir())
+
+    def execute(items: int) -> list[int]:
+        return backend.execute(Dataset.from_list(list(range(items))).map(fail_while_broken), name="mended")
+
+    with pytest.raises(LookupError):
+        execute(2)
+    assert begun() == ["0", "1", "1", "1"]
+    with pytest.raises(InvalidInput, match="had 2 shards when it was begun and has 3 now"):
+        execute(3)
+    (tmp_path / "mended").touch()
+    assert execute(2) == [0, 1]
+    assert begun() == ["0", "1", "1", "1", "1", "m"]
+    assert execute(3) == [0, 1, 2], "the name is free"
+
+
 def test_the_shard_of_a_killed_worker_comes_back(backend: FrayBackend, tmp_path: Path) -> None:
     def die_once(item: int) -> int:
         mark = tmp_path / f"mark-{item}"
@@ -137,10 +164,15 @@ print(backend.execute(Dataset.from_list(list(range(6))).map(marked), name="goes-
 """
 
 
+def paths() -> str:
+    """Where a driver finds the modules of these tests, and what this process finds too."""
+    return os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+
+
 def test_a_killed_driver_is_started_again_and_finished_shards_are_not(cluster: StorageCluster, tmp_path: Path) -> None:
     def drive() -> subprocess.Popen[str]:
         command = [sys.executable, "-c", DRIVER, cluster.root, str(tmp_path)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        environment = {**os.environ, "PYTHONPATH": paths()}
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
     first = drive()
@@ -184,11 +216,11 @@ def test_a_shard_that_kills_its_workers_is_given_up(backend: FrayBackend) -> Non
 def test_workers_that_never_come_up_are_not_started_for_ever(
     backend: FrayBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(run: object) -> None:
+    def serve(name: str, incarnation: int, idle: float) -> None:
         raise ModuleNotFoundError("No module named 'zephyr'")
 
     dataset = Dataset.from_list([1]).map(lambda item: item)
-    monkeypatch.setattr(workers, "work", work)
+    monkeypatch.setattr(shift, "serve", serve)
     with pytest.raises(JobFailed, match="No module named 'zephyr'"):
         backend.execute(dataset, name="broken")
     monkeypatch.undo()
@@ -199,7 +231,7 @@ def test_a_person_at_a_terminal_sees_how_far_each_stage_is(cluster: StorageClust
     (tmp_path / "go").touch()
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", DRIVER, cluster.root, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TERM": "xterm", "COLUMNS": "100"}
+    environment = {**os.environ, "PYTHONPATH": paths(), "TERM": "xterm", "COLUMNS": "100"}
     driver = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=theirs)
     os.close(theirs)
     said = b""

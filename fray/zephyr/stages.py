@@ -1,0 +1,111 @@
+"""A stage of a pipeline as tasks of a worker pool, one for each shard.
+
+A task's key is `<stage>/<shards>/<shard>/<try>`: a later driver of the same execution finds by it what is done, sees
+when the pipeline is another one, and runs a shard that failed again under the next try.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from functools import lru_cache
+from typing import NamedTuple
+
+from fray.errors import JobFailed, Permanent
+from fray.pool import ObjectRef, TaskKillsWorkers, WorkerPool
+from fray.pool.objects import fetched
+from fray.zephyr.release import InlineRunner, ShardTask, TaskResult
+from fray_layouts.errors import InvalidInput
+
+log = logging.getLogger("fray")
+
+TRIES = 3
+"""Of a shard whose own code raises."""
+
+
+class ShardGivenUp(Permanent, RuntimeError):
+    """A shard was given up: each worker that ran it died. Look at the workers' logs; it may need more memory."""
+
+
+class Stage(NamedTuple):
+    """What all shards of a stage share. chunks: URL under which Zephyr writes what goes from stage to stage."""
+
+    tasks: list[ShardTask]
+    chunks: str
+    execution: str
+
+
+class Shard(NamedTuple):
+    """One shard of a stage, as it travels. Inside of an argument, the reference is not fetched anew for each task."""
+
+    stage: ObjectRef
+    number: int
+
+
+def run_shard(shard: Shard) -> TaskResult:
+    """What a worker does."""
+    stage = _stage(shard.stage)
+    task = stage.tasks[shard.number]
+    for _ in range(TRIES - 1):
+        try:
+            return run_task(task, stage.chunks, stage.execution)
+        except Exception:
+            log.warning("shard %d of %s failed and is tried again", shard.number, task.stage_name, exc_info=True)
+    return run_task(task, stage.chunks, stage.execution)
+
+
+def run_task(task: ShardTask, chunks: str, execution: str) -> TaskResult:
+    """Run a shard in this process: a worker's is one of its own already, and ends with its job."""
+    result: TaskResult = InlineRunner().execute(task, chunks, execution)[0]
+    return result
+
+
+@lru_cache(maxsize=2)
+def _stage(ref: ObjectRef) -> Stage:
+    stage: Stage = fetched(ref)
+    return stage
+
+
+class Stages:
+    """Runs the stages of one execution on the pool of its name."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    def run(self, name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
+        """See `plan.RunStage`."""
+        keys = self._keys(name, len(tasks))
+        stage = self._pool.put(Stage(tasks, self._pool.folder, self._pool.name))
+        futures = self._pool.map_as(run_shard, {key: Shard(stage, shard) for shard, key in enumerate(keys)})
+        shown = self._pool.as_completed(futures, progress=f"{self._pool.name} {name} {title}")
+        failed = next((future for future in shown if future.exception() is not None), None)
+        if failed is not None:
+            raise self._placed(
+                failed.exception(), f"shard {futures.index(failed)} of stage {name} of {self._pool.name}"
+            )
+        return [future.result() for future in futures]
+
+    def _keys(self, stage: str, shards: int) -> list[str]:
+        """Of each shard's newest try, which has not failed. Raises InvalidInput."""
+        for key in list(self._pool.futures):
+            begun, had, *_ = key.split("/")
+            if begun == stage and had != str(shards):
+                remedy = f"stage {stage} had {had} shards when it was begun and has {shards} now; use another name"
+                raise InvalidInput("name", self._pool.name, remedy)
+        return [self._key(f"{stage}/{shards}/{shard}") for shard in range(shards)]
+
+    def _key(self, place: str) -> str:
+        for number in itertools.count():
+            known = self._pool.futures.get(key := f"{place}/{number}")
+            if known is None or not known.done() or known.exception() is None:
+                break
+        return key
+
+    def _placed(self, error: BaseException | None, place: str) -> BaseException:
+        """The error as it is raised to the user."""
+        assert error is not None
+        if isinstance(error, TaskKillsWorkers):
+            return ShardGivenUp(f"{place}: {error}")
+        if not isinstance(error, JobFailed):  # which is no shard's
+            error.add_note(f"raised in {place}")
+        return error

@@ -1,0 +1,81 @@
+"""Pools in storage: whose a name is, whatever a driver died of while it made or removed one."""
+
+from __future__ import annotations
+
+import pytest
+
+from fray_coordinator import naming, pools
+from fray_coordinator.core import Core
+from fray_coordinator.errors import NameTaken
+from fray_coordinator.queue.home import find_home, open_home
+from fray_layouts.queue_names import Queues, Tasks
+from fray_layouts.queues import QueueRecord
+from tests.support.virtual import Cluster, run
+
+QUEUE = QueueRecord(max_deliveries=3)
+
+
+async def made(core: Core, exist_ok: bool = True) -> int:
+    incarnation, _ = await pools.create(core, "team", "nightly", QUEUE, exist_ok)
+    return incarnation
+
+
+def test_who_comes_second_is_told_or_given_the_first() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        incarnation = await made(core, exist_ok=False)
+        await pools.note_jobs(core, Tasks.of("team", "nightly", incarnation), ["worker-1"], ())
+        found, record = await pools.create(core, "team", "nightly", QUEUE, exist_ok=True)
+        assert (found, record.jobs) == (incarnation, ["worker-1"])
+        with pytest.raises(NameTaken):
+            await made(core, exist_ok=False)
+
+    run(main)
+
+
+@pytest.mark.parametrize("died_before", ["the record", "the queue"])
+def test_a_pool_whose_driver_died_while_it_was_made_is_completed(died_before: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        if died_before == "the record":
+            await naming.take(core, "team", pools.KIND, "nightly", "")
+        else:
+            await core.store.delete(Queues.of("team", "nightly", await made(core)).settings)
+        incarnation = await made(core)
+        home = await find_home(core, Queues.of("team", "nightly", incarnation))
+        assert home is not None
+        assert home.settings.max_deliveries == 3
+        assert await pools.find(core, "team", "nightly") is not None
+
+    run(main)
+
+
+def test_a_queue_without_a_pool_keeps_its_name() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        holder = await naming.take(core, "team", pools.KIND, "nightly", "")
+        await open_home(core, Queues.of("team", "nightly", holder.incarnation))
+        with pytest.raises(NameTaken, match="no pool's"):
+            await made(core)
+
+    run(main)
+
+
+def test_what_is_noted_after_the_pool_was_removed_leaves_nothing() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        incarnation = await made(core)
+        await pools.remove(core, "team", "nightly", incarnation)
+        await pools.note_jobs(core, Tasks.of("team", "nightly", incarnation), ["worker-1"], ())
+        assert cluster.keys("tasks/") == []
+        assert cluster.keys("queues/") == []
+
+    run(main)
+
+
+def test_jobs_whose_records_are_gone_are_known_as_such() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        assert await pools.read_jobs(core, ["gone-1"]) == [None]
+
+    run(main)
