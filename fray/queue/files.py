@@ -12,7 +12,8 @@ from weakref import WeakSet
 from fray.queue.api import Queue
 from fray.queue.engine import Counts, Item, Peeked, Taken
 from fray_coordinator import naming, sync
-from fray_coordinator.core import Core, open_core
+from fray_coordinator.core import Core
+from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import count
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.consume import Consumer
@@ -62,9 +63,8 @@ class FileQueue(Queue[T]):
     ) -> None:
         if fs_args:
             raise InvalidInput("fs_args", fs_args, "leave it out; credentials come from the environment")
-        if max_deliveries < 0:
-            raise InvalidInput("max_deliveries", max_deliveries, "use 0 for never, or how many")
-        self._address = Address.checked(os.fspath(path), name, namespace, max_deliveries, incarnation)
+        most = rules.checked_maximum(max_deliveries)
+        self._address = Address.checked(os.fspath(path), name, namespace, most, incarnation)
         super().__init__(sync.PerProcess(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ class Address:
 
     async def open(self, create: bool = True) -> Home:
         """Open the storage and the queue. Raises QueueNotFound if it is not there and `create` is false."""
-        core = await (open_core(self.root) if self.name else open_root(self.root))
+        core = await open_root(self.root, named=bool(self.name))
         try:
             if create and self.incarnation is None:
                 wanted = QueueRecord(max_deliveries=self.max_deliveries)
@@ -187,7 +187,9 @@ class FileEngine:
         return await count.count(await dead_home(self.home), {})
 
     async def purge(self) -> int:
-        return await count.purge(self.home)
+        purged = await count.purge(self.home)
+        self._consumer.forget(purged)
+        return sum(purged.values())
 
     async def redrive(self, limit: int | None) -> int:
         """Move dead letters back: pushed here first, then done there."""

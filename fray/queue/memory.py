@@ -13,6 +13,7 @@ from fray.queue.api import Queue
 from fray.queue.engine import Counts, Item, Peeked, Taken
 from fray_coordinator import sync
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
+from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.gate import Gate, Out, gate_of
 from fray_layouts.queues import Letter, QueueRecord
@@ -27,10 +28,13 @@ class MemoryQueue(Queue[T]):
 
     Args:
         max_deliveries: failures after which an item is a dead letter, 0 for never.
+
+    Raises:
+        InvalidInput: that cannot be the maximum.
     """
 
     def __init__(self, max_deliveries: int = QueueRecord().max_deliveries) -> None:
-        engine = MemoryEngine(SystemClock(), system_chance(), max_deliveries)
+        engine = MemoryEngine(SystemClock(), system_chance(), rules.checked_maximum(max_deliveries))
 
         async def opened() -> MemoryEngine:
             return engine
@@ -83,6 +87,7 @@ class MemoryEngine:
             heapq.heappush(self._free, entry.number)
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Taken]:
+        rules.checked_timeout("lease_timeout", timeout)
         deadline, gate = self._clock.boottime() + wait, gate_of(process)
         while not (taken := self._take(count, timeout, gate)) and self._clock.boottime() < deadline:
             await self._clock.sleep(min(POLL, wait))
@@ -95,6 +100,7 @@ class MemoryEngine:
         self._each_held(leases, partial(self._release, failed=failed))
 
     async def extend(self, lease: str, timeout: float) -> float:
+        rules.checked_timeout("seconds", timeout)
         entry = self._entry(lease)
         entry.expires = max(entry.expires, self._clock.boottime() + timeout)
         return self._clock.wall() + entry.expires - self._clock.boottime()

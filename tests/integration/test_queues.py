@@ -172,6 +172,17 @@ def test_who_asks_for_one_incarnation_is_never_given_the_next(tmp_path: Path) ->
         assert queue.peek() == "second"
 
 
+def test_a_queue_without_a_name_keeps_its_root(tmp_path: Path) -> None:
+    """Opening a queue with a name there made the root a cluster's, and nobody could reach the items any more."""
+    with FileQueue[str](tmp_path) as queue:
+        queue.push("precious")
+        before = sorted(os.listdir(tmp_path))
+        with pytest.raises(RootMismatch, match="holds a queue without a name"):
+            FileQueue[str](tmp_path, name="work").push("x")
+        assert sorted(os.listdir(tmp_path)) == before
+        assert popped(FileQueue[str](tmp_path)).item == "precious"
+
+
 @pytest.mark.parametrize("name", ["a/b", "a.b", "..", "", "a~1", "x" * 65])
 def test_a_name_that_cannot_be(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInput, match="no slashes and no dots"):

@@ -244,10 +244,10 @@ def acknowledged_before_it_is_buried() -> list[Swap]:
     """Who dies between the acknowledgement and the letter loses the item."""
     real = letters.Undertaker.bury
 
-    async def bury(self: Any, held: Any, item: int, body: bytes, reason: str) -> None:
+    async def bury(self: Any, held: Any, item: int, *given: Any) -> None:
         await held.change(partial(rules.completed, items=1 << item))
         await self._home.core.clock.sleep(600.0)
-        await real(self, held, item, body, reason)
+        await real(self, held, item, *given)
 
     return [(letters.Undertaker, "bury", bury)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fray_coordinator.fsck.check import check, repair
+from fray_coordinator.fsck.checkup import check, repair
 from fray_coordinator.fsck.picture import take_picture
 from fray_coordinator.fsck.trouble import Trouble
 

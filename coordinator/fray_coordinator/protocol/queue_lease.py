@@ -18,13 +18,30 @@ alone in its process, and only such marks (and failures that a live process told
 
 from __future__ import annotations
 
+import sys
+
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN
+from fray_layouts.errors import InvalidInput
 from fray_layouts.queues import QueueLease
 
 TRUSTED_SHARE = 0.6
 """Of the time-out: how long a holder hands out without writing its lease again."""
+
+
+def checked_timeout(field: str, seconds: float) -> float:
+    """`seconds`, if a lease can last so long and a record can say it; else InvalidInput."""
+    if not isinstance(seconds, int | float) or not 0 < seconds <= sys.float_info.max:
+        raise InvalidInput(field, seconds, "use a number of seconds above 0")
+    return float(seconds)
+
+
+def checked_maximum(deliveries: int) -> int:
+    """`deliveries`, if it can be the maximum; else InvalidInput."""
+    if not isinstance(deliveries, int) or deliveries < 0:
+        raise InvalidInput("max_deliveries", deliveries, "use 0 for never, or how many")
+    return deliveries
 
 
 def claimed(owner: str, holder: str, timeout: float) -> QueueLease:

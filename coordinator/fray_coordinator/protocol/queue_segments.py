@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 
-from fray_layouts.queue_names import Segment
+from fray_layouts.queue_names import MOST_ORDERS, Segment
 
 CLOCK_MARGIN = 2.0
 """Seconds by which the storage's clock, known from answers cut to whole seconds, may be misjudged."""
@@ -42,8 +42,11 @@ def is_overdue(named: float, now: float, quarantine: float) -> bool:
 
 
 def batch_size(items: int, wanted: int | None) -> int:
-    """Items of each segment: as the caller wants, else so that many consumers find something to do."""
-    return wanted or min(MOST_ITEMS, max(1, items // FEWEST_SEGMENTS))
+    """Items of each segment: as the caller wants, else so that many consumers find something to do.
+
+    Never more than the names of dead letters can tell apart.
+    """
+    return min(wanted or min(MOST_ITEMS, max(1, items // FEWEST_SEGMENTS)), MOST_ORDERS)
 
 
 def letter_name(time: float, segment: str, item: int) -> Segment:

@@ -18,6 +18,7 @@ AT_ONCE = 100
 """Segments cleared away in one turn."""
 SWEEP_EVERY = 600.0
 """Seconds between looks for large items that no segment came for."""
+PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Collector:
         self._home = home
         self._mine: list[Finished] = []
         self._swept_at = home.core.clock.boottime()
+        self._swept = ""
 
     def finished(self, held: Held) -> None:
         """All items of a segment that this process holds are done."""
@@ -75,16 +77,22 @@ class Collector:
             await self.now(segment, lease)
 
     async def sweep_large(self) -> None:
-        """Delete large items older than the quarantine whose segment never came, or is gone."""
+        """Delete large items older than the quarantine whose segment never came, or is gone.
+
+        One page at a time: the next look goes on behind it.
+        """
         names, store = self._home.names, self._home.core.store
-        for row in await store.list(names.all_large, limit=1000):
-            found = names.parse_large(row.key)
-            if found is None or not is_overdue(
-                Segment.time_of(found[0]), self._home.core.now(), self._home.settings.quarantine
-            ):
-                continue
-            if await store.get(names.segment(found[0])) is None:
-                await store.delete(row.key)
+        now, quarantine = self._home.core.now(), self._home.settings.quarantine
+        rows = await store.list(names.all_large, self._swept or None, PAGE)
+        self._swept = rows[-1].key if len(rows) == PAGE else ""
+        of: dict[str, list[str]] = {}
+        for key in [row.key for row in rows]:
+            if (found := names.parse_large(key)) and is_overdue(Segment.time_of(found[0]), now, quarantine):
+                of.setdefault(found[0], []).append(key)
+        for segment, keys in of.items():
+            if await store.get(names.segment(segment)) is None:
+                for key in keys:
+                    await store.delete(key)
 
     async def _collect(self, finished: Finished) -> None:
         names, store = self._home.names, self._home.core.store

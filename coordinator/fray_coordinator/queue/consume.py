@@ -91,7 +91,12 @@ class Consumer:
         Args:
             gate: of the process that they are for.
             wait: seconds to wait for the first one.
+
+        Raises:
+            InvalidInput: no lease can last so long.
+            StoreUnavailable: unresolved; call again.
         """
+        timeout = rules.checked_timeout("lease_timeout", timeout)
         deadline = self._clock.boottime() + wait
         local = self._home.core.store.local
         pause = FIRST_LOCAL_POLL if local else FIRST_POLL
@@ -155,9 +160,9 @@ class Consumer:
         number = rules.delivery(held.lease, item)
         body = await self._body(held, item)
         if rules.is_spent(held.lease, item, self._home.settings.max_deliveries):
-            await self._undertaker.bury(held, item, body or b"", f"given up after {number - 1} deliveries")
+            await self._undertaker.bury(held, item, body or b"", number - 1, f"given up after {number - 1} deliveries")
         elif body is None:
-            await self._undertaker.bury(held, item, b"", "its content is missing")
+            await self._undertaker.bury(held, item, b"", number - 1, "its content is missing")
         else:
             if suspect:
                 await held.change(partial(rules.marked, item=item))
@@ -207,7 +212,8 @@ class Consumer:
         await self._each_held(leases, partial(self._release, failed=failed))
 
     async def extend(self, delivery: Delivery, timeout: float) -> None:
-        """Hold the item for `timeout` seconds from now at least. Raises as `done` does."""
+        """Hold the item for `timeout` seconds from now at least. Raises as `take` and `done` do."""
+        timeout = rules.checked_timeout("seconds", timeout)
         self.delivery(delivery.id)
         await self._change(delivery.held, partial(rules.kept, timeout=timeout))
 
@@ -215,7 +221,7 @@ class Consumer:
         """Make the item a dead letter. Raises as `done` does."""
         self.delivery(delivery.id)
         try:
-            await self._undertaker.bury(delivery.held, delivery.item, delivery.body, reason)
+            await self._undertaker.bury(delivery.held, delivery.item, delivery.body, delivery.number, reason)
         except LeaseLost:
             self._drop(delivery.held)
             raise
@@ -232,6 +238,11 @@ class Consumer:
         await each(out, lambda held: self._give_back(held, out[held]))
         await self._undertaker.close()
         await self._bell.close()
+
+    def forget(self, segments: Iterable[str]) -> None:
+        """What was purged is nobody's."""
+        for held in [self.held[segment] for segment in segments if segment in self.held]:
+            self._drop(held)
 
     def delivery(self, lease: str) -> Delivery:
         """What is out under this id. Raises UnknownLease."""

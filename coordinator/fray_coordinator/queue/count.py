@@ -49,6 +49,7 @@ class Peeked:
 async def count(home: Home, mine: Mapping[str, Held]) -> Counts:
     """Count everything; one listing, and one read for each lease. mine: what this process holds, known exactly."""
     free, leased = await _all(home)
+    mine = {segment: held for segment, held in mine.items() if not held.expired}
     counts = Counts(sum(map(Segment.items_of, free)), 0, len(free) + len(leased))
     waiting = list(free)
     for segment in [segment for segment in leased if segment in mine]:
@@ -79,8 +80,8 @@ async def peek(home: Home, mine: Mapping[str, Held], limit: int = 1) -> list[Pee
     return found[:limit]
 
 
-async def purge(home: Home) -> int:
-    """Complete every item, whoever has it; how many there were. Their objects are collected as usual."""
+async def purge(home: Home) -> dict[str, int]:
+    """Complete every item, whoever has it; how many there were in each segment. They are collected as usual."""
     free, leased = await _all(home)
 
     async def close(segment: str) -> int:
@@ -96,7 +97,8 @@ async def purge(home: Home) -> int:
         await home.core.records.update(home.names.lease(segment), QueueLease, decide)
         return closed
 
-    return sum(await each(sorted(free + leased), close))
+    segments = sorted(free + leased)
+    return {segment: items for segment, items in zip(segments, await each(segments, close), strict=True) if items}
 
 
 async def queues_of(core: Core) -> list[tuple[str, str]]:
@@ -123,7 +125,7 @@ def _is_held(home: Home, lease: Stored[QueueLease]) -> bool:
 
 async def _available_in(home: Home, segment: str, leased: bool, held: Held | None) -> list[Peeked]:
     items = list(range(Segment.items_of(segment)))
-    if held is not None:
+    if held is not None and not held.expired:
         items = list(held.ready)
     elif leased and (lease := await _lease(home, segment)) is not None:
         items = [] if _is_held(home, lease) else rules.undone(lease.record, len(items))

@@ -9,7 +9,7 @@ MOST_NAMED = 3
 
 
 class UnknownLease(Permanent, ValueError):
-    """The lease was done or released before, ran out, or is not of this queue; nothing was changed for its item."""
+    """The lease was done or released before, ran out, was purged, or is not of this queue; its item is as it was."""
 
     def __init__(self, *leases: str) -> None:
         """leases: the ids of those of which this is true; the others of the same call are done or released."""
@@ -23,7 +23,7 @@ class UnknownLease(Permanent, ValueError):
 
 
 class LeaseLost(UnknownLease):
-    """The lease ran out and another has the item, who deals with it now; nothing was changed for it."""
+    """The lease ran out and another has the item or has done it, or all was purged; the item is as it was."""
 
 
 class QueueNotFound(Permanent):

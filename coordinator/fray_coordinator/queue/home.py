@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
-from fray_coordinator.core import LOCAL_SETTINGS, Core
+from fray_coordinator.core import LOCAL_SETTINGS, Core, core_on
 from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.records import Records
 from fray_coordinator.store.open import open_store
@@ -27,11 +27,6 @@ class Home:
     names: Queues
     settings: QueueRecord
     holder: str
-
-    @property
-    def where(self) -> str:
-        """For messages."""
-        return f"{self.core.root}/{self.names.prefix}".rstrip("/")
 
 
 async def open_home(core: Core, queue: Queues, wanted: QueueRecord | None = None) -> Home:
@@ -81,19 +76,22 @@ def _host() -> str:
     return socket.gethostname()
 
 
-async def open_root(root: str, clock: Clock | None = None, chance: Chance | None = None) -> Core:
-    """A core on a root that holds nothing but one queue.
+async def open_root(root: str, named: bool) -> Core:
+    """A core on the root of a cluster, for a queue that is named in it; else on one that holds nothing but one queue.
 
     Raises:
-        RootMismatch: the root is a cluster's.
+        RootMismatch: the root is of the other kind.
         InvalidInput, StoreRefused, StoreUnavailable: as `open_store` says.
     """
-    clock, chance = clock or SystemClock(), chance or system_chance()
+    clock, chance = SystemClock(), system_chance()
     store = await open_store(root, clock, chance)
     try:
-        if await store.get(names.CLUSTER) is not None:
+        is_cluster = await store.get(names.CLUSTER) is not None
+        if is_cluster and not named:
             raise RootMismatch(f"{store.root} is a cluster's root; give the queue a name in it, or a folder of its own")
-        return core_of(store, clock, chance)
+        if named and not is_cluster and await store.get(Queues().settings) is not None:
+            raise RootMismatch(f"{store.root} holds a queue without a name; leave the name out, or use another root")
+        return await core_on(store, None, clock, chance) if named else core_of(store, clock, chance)
     except BaseException:
         await store.close()
         raise

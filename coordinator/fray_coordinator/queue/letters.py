@@ -15,7 +15,6 @@ from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home, open_home
 from fray_coordinator.queue.push import Item, Producer
-from fray_layouts.queue_names import Queues
 from fray_layouts.queues import Letter, QueueRecord
 
 ENDLESS = 0
@@ -25,7 +24,7 @@ ENDLESS = 0
 async def dead_home(home: Home) -> Home:
     """The queue of dead letters."""
     wanted = QueueRecord(quarantine=home.settings.quarantine, max_deliveries=ENDLESS)
-    return await open_home(home.core, Queues(home.names.dead.prefix), wanted)
+    return await open_home(home.core, home.names.dead, wanted)
 
 
 class Undertaker:
@@ -35,10 +34,10 @@ class Undertaker:
         self._home = home
         self._dead: tuple[Home, Producer, Bell] | None = None
 
-    async def bury(self, held: Held, item: int, body: bytes, reason: str) -> None:
+    async def bury(self, held: Held, item: int, body: bytes, deliveries: int, reason: str) -> None:
         """Make the item a dead letter and complete it. Raises LeaseLost, StoreUnavailable."""
         dead, producer, bell = await self._open()
-        letter = Letter(reason=reason, segment=held.segment, item=item, deliveries=rules.delivery(held.lease, item) - 1)
+        letter = Letter(reason=reason, segment=held.segment, item=item, deliveries=deliveries)
         content = [Item(body, held.content.header.encoding)]
         while True:
             time = await self._time(dead, held, item)

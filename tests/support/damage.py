@@ -1,0 +1,105 @@
+"""A cluster to be damaged: pieces of one in order, and what is wrong with it made by hand."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.submit import enter_child, submit
+from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_layouts.records import (
+    AgentRecord,
+    EndpointRecord,
+    Holding,
+    JobRecord,
+    Lease,
+    Parent,
+    Settings,
+)
+from fray_layouts.spec import parse_spec
+from tests.support.virtual import Cluster, run
+
+OLD = 1_000_000.0
+LONG = 200.0
+"""Seconds after which nothing is in progress any more."""
+
+Make = Callable[[Core], Awaitable[str]]
+
+
+def on_memory(test: Callable[[Core], Awaitable[None]]) -> None:
+    async def main(cluster: Cluster) -> None:
+        await test(await cluster.core())
+
+    run(main, Settings(quarantine=10.0, inbox_patience=0.01))
+
+
+async def a_job(core: Core, **spec: Any) -> JobRecord:
+    [submitted] = await submit(core, [parse_spec({"name": "job", "entrypoint": {"command": ["true"]}, **spec})])
+    return submitted.job
+
+
+async def a_large_job(core: Core) -> tuple[JobRecord, str]:
+    """A job whose callable is an object of its own, and the key of that."""
+    call = {"callable": {"pickle": base64.b64encode(os.urandom(100_000)).decode()}}
+    job = await a_job(core, entrypoint=call)
+    assert job.spec.entrypoint.callable is not None
+    return job, job.spec.entrypoint.callable.blob
+
+
+async def rewrite(core: Core, job: JobRecord, **changes: Any) -> JobRecord:
+    update = await core.records.update(
+        Jobs.key(job.id), JobRecord, lambda now: replace(now, **changes) if now else None
+    )
+    assert update.stored is not None
+    return update.stored.record
+
+
+async def an_agent(core: Core, name: str, **fields: Any) -> None:
+    record = AgentRecord(id=name, host="h", pool="default", **fields)
+    await core.records.write(Agents.key(name), AgentRecord, record, None)
+
+
+async def running_under(core: Core, agent: str) -> JobRecord:
+    """A job that the agent runs by the record, and that has no entry any more."""
+    job = await a_job(core)
+    await core.store.delete(entry_of(job).key())
+    lease = Lease(agent=agent, host="h", since=0)
+    return await rewrite(core, job, status="running", started_at=core.now(), lease=lease)
+
+
+async def held_by(core: Core, agent: str) -> JobRecord:
+    """A job that a live agent runs and lists."""
+    job = await running_under(core, agent)
+    await an_agent(core, agent, holdings={job.id: Holding(attempt=1, phase="running")})
+    return job
+
+
+async def over(core: Core, **changes: Any) -> JobRecord:
+    """A job that has succeeded."""
+    job = await a_job(core)
+    await core.store.delete(entry_of(job).key())
+    return await rewrite(core, job, **{"status": "succeeded", "ended_at": core.now(), **changes})
+
+
+async def a_child_of(core: Core, parent: str, entered: bool = True) -> JobRecord:
+    child = await a_job(core)
+    child = await rewrite(core, child, parent=Parent(job=parent, attempt=1))
+    if entered:
+        await enter_child(core, child)
+    return child
+
+
+async def an_endpoint_of(core: Core, job: str) -> str:
+    record = EndpointRecord(namespace="n", name="x", actor_id="id", job=job, attempt=1, nonce="n", address="a:1")
+    await core.records.write(Endpoint("n", "x", "id").key(), EndpointRecord, record, None)
+    return Endpoint("n", "x", "id").key()
+
+
+async def everything(core: Core) -> dict[str, str | None]:
+    return {row.key: row.version for row in await core.store.list("", versions=True)}

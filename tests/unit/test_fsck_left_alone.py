@@ -1,0 +1,230 @@
+"""fsck: what only a person can judge is found, told in words with what to do, and left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_other
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator import fsck
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.store.api import ANY
+from fray_layouts import codec
+from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs, Names, Pending, Secrets, Shape, Work
+from fray_layouts.queue_names import Queues, Segment, Tasks
+from fray_layouts.records import (
+    AgentRecord,
+    Holding,
+    JobRecord,
+    Result,
+    Stop,
+)
+from tests.support.damage import (
+    LONG,
+    OLD,
+    Make,
+    a_job,
+    a_large_job,
+    an_agent,
+    everything,
+    held_by,
+    on_memory,
+    over,
+    rewrite,
+    running_under,
+)
+
+
+async def runs_and_is_not_listed(core: Core) -> str:
+    job = await running_under(core, "live")
+    await an_agent(core, "live")
+    return Jobs.key(job.id)
+
+
+async def runs_and_was_not_listed_for_long(core: Core) -> str:
+    """Its entry is still there, but the agent has made beats since."""
+    job = await running_under(core, "live")
+    await core.store.put(entry_of(job).key(), b"{}", ANY)
+    await core.clock.sleep(LONG)
+    await an_agent(core, "live")
+    return Jobs.key(job.id)
+
+
+async def is_not_stopped(core: Core) -> str:
+    job = await running_under(core, "live")
+    await rewrite(core, job, stop=Stop(at=core.now()))
+    await core.clock.sleep(LONG)
+    await an_agent(core, "live", holdings={job.id: Holding(attempt=1, phase="running")})
+    return Jobs.key(job.id)
+
+
+async def listing(core: Core, job: str, attempt: int) -> str:
+    await an_agent(core, "live", holdings={job: Holding(attempt=attempt, phase="running")})
+    return Agents.key("live")
+
+
+async def a_job_of_no_record_is_listed(core: Core) -> str:
+    return await listing(core, "job-nobody", 1)
+
+
+async def a_later_attempt_is_listed(core: Core) -> str:
+    return await listing(core, (await over(core)).id, 5)
+
+
+async def a_job_that_waits_is_listed(core: Core) -> str:
+    return await listing(core, (await a_job(core)).id, 1)
+
+
+async def a_job_of_another_is_listed(core: Core) -> str:
+    return await listing(core, (await held_by(core, "other")).id, 1)
+
+
+async def a_result_is_gone(core: Core) -> str:
+    key = Work.result("job-x", 1, 0)
+    return Jobs.key((await over(core, result=Result(encoding="pickle", key=key, size=10))).id)
+
+
+async def a_callable_is_gone(core: Core) -> str:
+    job, blob = await a_large_job(core)
+    await core.store.delete(blob)
+    return Jobs.key(job.id)
+
+
+async def a_record_under_another_name(core: Core) -> str:
+    job = await a_job(core)
+    await core.store.put(Jobs.key(f"{job.id}x"), codec.encode(job), ANY)
+    return Jobs.key(f"{job.id}x")
+
+
+async def an_agent_under_another_name(core: Core) -> str:
+    record = AgentRecord(id="one", host="h", pool="default")
+    await core.store.put(Agents.key("other"), codec.encode(record), ANY)
+    return Agents.key("other")
+
+
+async def an_entry_of_an_attempt_to_come(core: Core) -> str:
+    key = with_other(entry_of(await a_job(core)), attempt=7).key()
+    await core.store.put(key, b"{}", ANY)
+    return key
+
+
+async def data_of_an_attempt_that_never_was(core: Core) -> str:
+    key = Work.log((await a_job(core)).id, 7, 0, 1)
+    await core.store.put(key, b"", ANY)
+    return key
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "remedy"),
+    [
+        (runs_and_is_not_listed, "does not list it", "`fray drain live`"),
+        (runs_and_was_not_listed_for_long, "does not list it", "`fray drain live`"),
+        (is_not_stopped, "asked to stop", "host h"),
+        (a_job_of_no_record_is_listed, "no record of this job", "restart that agent"),
+        (a_later_attempt_is_listed, "never was", "restart that agent"),
+        (a_job_that_waits_is_listed, "waits to be started", "restart that agent"),
+        (a_job_of_another_is_listed, "agent other runs it", "restart that agent"),
+        (a_result_is_gone, "its result is gone", "run it again"),
+        (a_callable_is_gone, "its callable is gone", "submit it again"),
+        (a_record_under_another_name, "belongs under jobs/job-", "move it there"),
+        (an_agent_under_another_name, "belongs under agents/one.json", "move it there"),
+        (an_entry_of_an_attempt_to_come, "entry of attempt 7", "remove it"),
+        (data_of_an_attempt_that_never_was, "an attempt that never was", "remove it"),
+    ],
+)
+def test_what_is_not_derived_is_found_and_left_alone(make: Make, words: str, remedy: str) -> None:
+    async def test(core: Core) -> None:
+        await a_job(core)
+        key = await make(core)
+        await core.clock.sleep(LONG)
+        before = await everything(core)
+        for _ in range(2):
+            [trouble] = await fsck.check(core)
+            assert trouble.key == key
+            assert words in trouble.what
+            assert remedy in trouble.remedy
+            assert "--repair" not in trouble.remedy
+            await fsck.repair(core)
+        assert await everything(core) == before
+
+    on_memory(test)
+
+
+QUEUE = Queues.of("n", "q", 1)
+SEGMENT = str(Segment(1.8e9, 0, "abcdef", 3))
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (Jobs.key("job-odd"), "nobody can run, end or remove this job"),
+        (Agents.key("odd"), "not put back"),
+        (Coordinator.lease, "no agent can run the coordinator's pass"),
+        (Names.key("n", "actor", "x"), "nobody can take this name"),
+        (Endpoint("n", "x", "id").key(), "who calls this name fails"),
+        (Secrets.rpc, "no actor can be called"),
+        (QUEUE.settings, "nobody can open this queue"),
+        (QUEUE.bell, "a hint"),
+        (QUEUE.lease(SEGMENT), "nobody gets the items"),
+        (QUEUE.dead.lease(SEGMENT), "nobody gets the items"),
+        (Tasks.of("n", "q", 1).pool, "no driver can go on"),
+        *((key, "not one that Fray gives") for key in (
+            "jobs/readme.txt", "agents/a", "pending/default/nonsense", "children/x", "work/job-nobody/1/0/stdout-1",
+            "coordinator/other.json", "pools/default/bell", "names/n/x.json", "actors/x.json", "secrets/other",
+            "queues/n/q/queue.json", f"{QUEUE.segments}zz~lease", "tasks/n/x",
+        )),
+    ],
+)  # fmt: skip
+def test_garbage_is_found_wherever_it_lies_and_left_alone(key: str, words: str) -> None:
+    async def test(core: Core) -> None:
+        await a_job(core)
+        await core.store.put(key, b"garbage", ANY)
+        for _ in range(2):
+            [trouble] = await fsck.check(core)
+            assert trouble.key == key
+            assert words in trouble.what
+            await fsck.repair(core)
+        found = await core.store.get(key)
+        assert found is not None
+        assert found.data == b"garbage"
+
+    on_memory(test)
+
+
+def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone() -> None:
+    async def test(core: Core) -> None:
+        job, other = await a_job(core), await a_job(core)
+        old_entry = Pending("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
+        its_own = [Work.log(job.id, 1, 0, 1), old_entry, "blobs/2020-01/perhaps-its-callable"]
+        moved = [Work.log(other.id, 1, 0, 1), entry_of(other).key()]
+        for key in (*its_own, *moved):
+            await core.store.put(key, b"{}", ANY)
+        await core.store.put(Jobs.key(job.id), b"garbage", ANY)
+        await core.store.put(Jobs.key("moved"), codec.encode(other), ANY)
+        await core.store.delete(Jobs.key(other.id))
+        await core.clock.sleep(LONG)
+        assert {t.key for t in await fsck.check(core)} == {Jobs.key(job.id), Jobs.key("moved")}
+        await fsck.repair(core)
+        assert (await everything(core)).keys() >= {*its_own, Work.log(other.id, 1, 0, 1)}
+
+    on_memory(test)
+
+
+def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left() -> None:
+    """What the remedy promises."""
+
+    async def test(core: Core) -> None:
+        key = await runs_and_is_not_listed(core)
+        assert [trouble.key for trouble in await fsck.check(core)] == [key]
+        await core.records.update(
+            Agents.key("live"), AgentRecord, lambda agent: replace(agent, state="left") if agent else None
+        )
+        await fsck.repair(core)
+        job = await core.records.read(key, JobRecord)
+        assert job is not None
+        assert (job.record.status, job.record.attempt) == ("pending", 2)
+        assert await fsck.check(core) == []
+
+    on_memory(test)

@@ -1,0 +1,148 @@
+"""What is behind a queue, of each kind, below what its users see; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray.queue import FileQueue, MemoryQueue
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM, batch_size, letter_name
+from fray_coordinator.queue.collect import PAGE, Collector
+from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.store.api import ABSENT
+from fray_layouts.errors import InvalidInput
+from fray_layouts.queue_names import Segment
+from tests.support.engines import KINDS, World, bodies, push
+from tests.support.hands import hand
+from tests.support.virtual import Cluster, run
+
+
+@KINDS
+def test_what_was_purged_is_not_delivered_and_its_holder_is_told(kind: str) -> None:
+    """The process that purged went on handing out what it held."""
+
+    async def main(cluster: Cluster) -> None:
+        world = World(cluster, kind)
+        engine, me = await world.engine(), world.process("me")
+        await push(engine, "a", "b", "c", batch=3)
+        (one,) = await engine.take(1, 60.0, 0.0, me)
+        assert await engine.purge() == 3
+        await push(engine, "new")
+        assert bodies(await engine.take(3, 60.0, 0.0, me)) == ["new"]
+        with pytest.raises(UnknownLease, match="purged"):
+            await engine.done([one.id])
+
+    run(main)
+
+
+@KINDS
+@pytest.mark.parametrize("seconds", [0, -1.0, float("inf"), float("nan"), 10**400, "60", None], ids=repr)
+def test_a_time_out_that_no_record_can_hold_is_refused_and_the_queue_goes_on(kind: str, seconds: Any) -> None:
+    """An endless lease could not be read by anybody, whoever extended it was gone."""
+
+    async def main(cluster: Cluster) -> None:
+        engine = await World(cluster, kind).engine()
+        await push(engine, "a")
+        with pytest.raises(InvalidInput, match="lease_timeout"):
+            await engine.take(1, seconds, 0.0)
+        (one,) = await engine.take(1, 60.0, 0.0)
+        with pytest.raises(InvalidInput, match="seconds"):
+            await engine.extend(one.id, seconds)
+        assert (await engine.counts()).pending == 1
+        await engine.done([one.id])
+
+    run(main)
+
+
+@KINDS
+def test_a_dead_letter_says_how_often_it_was_delivered(kind: str) -> None:
+    """Of an item that could not be read it said one time in memory, and none in storage."""
+
+    async def main(cluster: Cluster) -> None:
+        engine = await World(cluster, kind).engine()
+        await push(engine, "unreadable", "failing", batch=1)
+        unreadable, failing = await engine.take(2, 60.0, 0.0)
+        await engine.bury(unreadable.id, "it cannot be read")
+        await engine.release([failing.id], True)
+        (again,) = await engine.take(1, 60.0, 0.0)
+        await engine.release([again.id], True)
+        assert await engine.take(1, 60.0, 0.0) == []
+        found = {letter.item.body: letter.letter.deliveries for letter in await engine.letters(5) if letter.letter}
+        assert found == {b"unreadable": 1, b"failing": 2}
+
+    run(main)
+
+
+@KINDS
+def test_a_lease_that_ran_out_is_not_counted_as_pending(kind: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        engine = await World(cluster, kind).engine()
+        await push(engine, "a", "b", batch=2)
+        await engine.take(1, 10.0, 0.0)
+        await cluster.clock.sleep(13.0)
+        counts = await engine.counts()
+        assert (counts.available, counts.pending) == (2, 0)
+        assert [peeked.item.body for peeked in await engine.peek(2)] == [b"a", b"b"]
+
+    run(main)
+
+
+@KINDS
+def test_a_deadline_is_counted_from_the_hand_out(kind: str) -> None:
+    """It was counted from the call, so that who waited long for an item had a deadline in the past."""
+
+    async def main(cluster: Cluster) -> None:
+        engine = await World(cluster, kind).engine()
+        waiting = asyncio.create_task(engine.take(1, 10.0, 60.0))
+        await cluster.clock.sleep(30.0)
+        await push(engine, "a")
+        (one,) = await waiting
+        assert one.taken_at >= cluster.clock.wall() - 6.0
+        assert one.taken_at + 4.0 <= one.deadline <= cluster.clock.wall() + 10.0
+
+    run(main)
+
+
+@pytest.mark.parametrize("most", [-1, 2.5, "3", float("inf")], ids=repr)
+def test_a_maximum_that_cannot_be(most: Any, tmp_path: Path) -> None:
+    for make in (MemoryQueue[int], partial(FileQueue[int], tmp_path)):
+        with pytest.raises(InvalidInput, match="max_deliveries"):
+            make(max_deliveries=most)
+
+
+def test_no_segment_is_larger_than_its_dead_letters_can_be_told_apart() -> None:
+    """Two items of one segment had the same letter, and a segment of a million a name that nobody could read."""
+    most = batch_size(2_000_000, 1_200_000)
+    assert len({str(letter_name(0.0, "segment", item)) for item in range(most)}) == most
+    assert Segment.parse(str(Segment(0.0, 0, "000000", most))) is not None
+
+
+def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -> None:
+    """Only the first thousand were ever looked at."""
+
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        store, names = one.home.core.store, one.home.names
+        await one.push(*["x" * LARGE_ITEM] * 3, batch=3)
+        (row, *_) = await store.list(names.all_large)
+        found = names.parse_large(row.key)
+        assert found is not None
+        for item in range(3, PAGE):
+            await store.put(names.large(found[0], item), b"another of this segment", ABSENT)
+        await cluster.clock.sleep(1.0)
+        orphan = names.large(str(Segment(one.home.core.now(), 0, "zzzzzz", 1)), 0)
+        await store.put(orphan, b"no segment came", ABSENT)
+        await cluster.clock.sleep(120.0)
+        collector, asked = Collector(one.home), len(cluster.ways[0].asked)
+        await collector.sweep_large()
+        assert len(cluster.ways[0].asked) - asked == 2, "a page, and the segment of its items"
+        assert orphan in cluster.keys(names.all_large)
+        await collector.sweep_large()
+        assert orphan not in cluster.keys(names.all_large)
+        assert len(cluster.keys(names.all_large)) == PAGE
+
+    run(main)
