@@ -6,13 +6,11 @@ call them: what was acknowledged is never lost, and nobody who calls ever goes b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import itertools
 import random
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,26 +22,52 @@ from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.stopping import stop
 from fray_layouts.names import Endpoint
 from fray_layouts.records import EndpointRecord, NameRecord
-from tests.simulation.__main__ import in_fixed_order
+from tests.simulation.actor_variants import VARIANTS
 from tests.simulation.actortasks import DURABLE, ActorTask, CallId, Request, Server
-from tests.simulation.actorvariants import VARIANTS
 from tests.simulation.callers import Caller
-from tests.simulation.campaign import Total, command, run_many, run_seed
+from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
 from tests.simulation.effects import Run
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken, told
 from tests.simulation.loop import Participant
+from tests.simulation.scenario import Plan, between
 from tests.simulation.tasks import HostTask
 from tests.simulation.world import World
 
-MODULE = "tests.simulation.actors"
 OUTLIVES = 200.0
 """Virtual seconds that an endpoint may outlive its job, or a late write, while nothing fails: two repair intervals, the
 jitter of the passes between them, and the death of whoever ran the last one."""
 
 ANSWERED = 900.0
 """Virtual seconds from the end of the last fault in which every caller has had a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strain(Plan):
+    """What befalls actors and calls. Times in virtual seconds; shares are of all tasks or messages.
+
+    Attributes:
+        actor_crash_every: an actor fails by itself; cut_off_every: an agent that serves some cannot beat.
+        outliving: processes that live on after their task.
+        lost, late: requests and replies.
+    """
+
+    actor_crash_every: float
+    cut_off_every: float
+    outliving: float
+    lost: float
+    late: float
+
+    @staticmethod
+    def drawn(draw: random.Random) -> Strain:
+        return Strain(
+            actor_crash_every=between(draw, 10, 60),
+            cut_off_every=between(draw, 40, 160),
+            outliving=between(draw, 0.05, 0.5),
+            lost=between(draw, 0.005, 0.05),
+            late=between(draw, 0.01, 0.1),
+        )
 
 
 class ActorWorld(World):
@@ -54,7 +78,9 @@ class ActorWorld(World):
         closing: callers end.
     """
 
-    module = MODULE
+    kind = "actors"
+    module = "tests.simulation.actors"
+    variants = VARIANTS
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -67,14 +93,19 @@ class ActorWorld(World):
         self._names: dict[str, NameRecord] = {}
         self._moved: dict[str, tuple[str, int, float]] = {}
         self._closed = False
-        self._again_and_again(25.0, self._crash_one)
-        self._again_and_again(80.0, self._cut_an_agent_off)
+        self.strain = Strain.drawn(random.Random(f"strain {seed}"))
+        self._again_and_again(self.strain.actor_crash_every, self._crash_one)
+        self._again_and_again(self.strain.cut_off_every, self._cut_an_agent_off)
+
+    @property
+    def plan(self) -> str:
+        return f"{super().plan} {self.strain}"
 
     # --- who lives here
 
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"caller {self.seed} {name}")
-        clock = HostClock.drawn(self.loop, draw)
+        clock = self.drawn_clock(draw)
 
         async def live() -> None:
             while True:
@@ -99,7 +130,7 @@ class ActorWorld(World):
 
     def process_lives_on_for(self) -> float:
         """Seconds by which a process outlives its task; mostly 0."""
-        if not self.stormy or self._network.random() > 0.2:
+        if not self.stormy or self._network.random() > self.strain.outliving:
             return 0.0
         return self._network.uniform(1, 120)
 
@@ -120,9 +151,13 @@ class ActorWorld(World):
     def send(self, what: Callable[..., object], *args: Any) -> None:
         """Deliver something, after a while, perhaps very late or not at all."""
         drawn = self._network.random() if self.stormy else 1.0
-        if drawn < 0.02:
+        if drawn < self.strain.lost:
             return
-        delay = self._network.uniform(5, 100) if drawn < 0.05 else self._network.uniform(0.001, 0.1)
+        delay = (
+            self._network.uniform(5, 100)
+            if drawn < self.strain.lost + self.strain.late
+            else self._network.uniform(0.001, 0.1)
+        )
         self.storage.later(delay, what, *args)
 
     def takes(self) -> float:
@@ -249,61 +284,9 @@ class ActorWorld(World):
 
         self.spawn(owner, delete())
 
-    def _sum_up(self) -> None:
-        super()._sum_up()
-        calls = sum(len(calls) for calls in self._acknowledged.values())
-        self.note("world", "acknowledged", f"{calls} calls of {len(self._acknowledged)} jobs")
-
-
-def main() -> int:
-    """The exit code: 1 if a seed failed."""
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many seeds; default: as many as fit into --seconds")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to run (default 60)")
-    parser.add_argument("--first", type=int, help="the first seed (default: drawn, and printed)")
-    parser.add_argument("--seed", type=int, help="just this one")
-    parser.add_argument("--replay", action="store_true", help="with --seed: print everything that happened")
-    parser.add_argument("--variant", default="", help="with --seed: the broken variant to run")
-    parser.add_argument("--variants", nargs="*", help="which invariant catches which broken variant (default: all)")
-    parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
-    if given.variants is not None:
-        return _strength(given.variants or list(VARIANTS))
-    return _one(given) if given.seed is not None else _many(given)
-
-
-def _one(given: argparse.Namespace) -> int:
-    outcome = run_seed(given.seed, given.variant, given.replay, ActorWorld, VARIANTS)
-    if given.replay:
-        print(outcome.history, end="")
-    print(outcome.story or f"seed {given.seed}: no invariant broke; digest {outcome.figures.digest}")
-    return 1 if outcome.broken else 0
-
-
-def _many(given: argparse.Namespace) -> int:
-    first = random.SystemRandom().randrange(10**9) if given.first is None else given.first
-    seeds = itertools.count(first) if given.seeds is None else range(first, first + given.seeds)
-    print(f"seeds from {first}", flush=True)
-    total, began = Total(), time.monotonic()
-    for outcome in run_many(seeds, given.processes, None if given.seeds else given.seconds, ActorWorld):
-        total.outcomes.append(outcome)
-        if outcome.broken:
-            print(f"seed {outcome.seed}: {outcome.story}\n{command(outcome.seed, MODULE)}\n", flush=True)
-    total.wall = time.monotonic() - began
-    print(total)
-    return 1 if total.failures else 0
-
-
-def _strength(chosen: Sequence[str]) -> int:
-    missed = 0
-    for variant in chosen:
-        outcomes = (run_seed(seed, variant, False, ActorWorld, VARIANTS) for seed in range(60))
-        caught = next((outcome for outcome in outcomes if outcome.broken), None)
-        missed += caught is None
-        print(f"| {variant} | {caught.broken} | {caught.seed + 1} |" if caught else f"| {variant} | not caught | |")
-    return 1 if missed else 0
+    def _sum_up(self, **amounts: float) -> None:
+        super()._sum_up(**amounts, **{"acknowledged calls": sum(len(calls) for calls in self._acknowledged.values())})
 
 
 if __name__ == "__main__":
-    in_fixed_order(MODULE)
-    sys.exit(main())
+    sys.exit(main(ActorWorld))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from fray_agents.ledger import Held
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.names import Inbox
+from fray_layouts.records import Settings
 from tests.simulation.invariants import Broken, told
 
 if TYPE_CHECKING:
@@ -20,6 +23,15 @@ LATE = 250.0
 
 A_WHILE = 30.0
 """Virtual seconds in which a claim is resolved when nothing goes wrong."""
+
+QUIET, IDLE = 90.0, 300.0
+"""Virtual seconds until an agent without work looks as rarely as ever, and in which its requests are counted."""
+
+LONGEST_LOOK = 5
+"""Poll intervals between two looks of an idle agent at the doorbell."""
+
+JITTER = 0.8 * 0.99
+"""How much sooner than after its interval something may happen: the jitter, on a clock that is too fast."""
 
 REST = 4500.0
 """Virtual seconds after which retention has removed what ended."""
@@ -73,6 +85,46 @@ def check_held(world: World) -> None:
 def _held(world: World) -> list[tuple[str, Held]]:
     agents = [host.agent for host in world.hosts if host.agent is not None]
     return [(agent.id, held) for agent in agents for held in agent._ledger.held.values()]
+
+
+def check_idle(world: World) -> None:
+    """A cluster that has nothing to do asks for what docs/operating.md prices, and for nothing else.
+
+    It has something to do while there is an entry whose submitter was lost before it wrote the record.
+    """
+    if list(world.storage.contents.keys("pending/", None)):
+        return
+    world.loop.advance(world.loop.now + QUIET)
+    before = _sent(world)
+    world.loop.advance(world.loop.now + IDLE)
+    budget = _budget(sum(host.agent is not None for host in world.hosts))
+    for request, sent in (_sent(world) - before).items():
+        if sent > budget[request]:
+            message = f"{sent} times {' '.join(request)} in {IDLE:g} s, and {budget[request]} are stated"
+            raise Broken("an idle cluster asks for what is stated", message, *(host.name for host in world.hosts))
+
+
+def _sent(world: World) -> Counter[tuple[str, str]]:
+    return sum((way.sent for way in world.ways.values()), Counter())
+
+
+def _budget(agents: int) -> Counter[tuple[str, str]]:
+    """Requests in `IDLE` seconds, by verb and area: of every agent, and of the one that runs the pass."""
+    s = Settings()
+    of_each = {
+        ("put", "agents"): s.idle_beat_interval,
+        ("get", "agents"): s.idle_beat_interval,  # the pass reads what has changed
+        ("get", "pools"): LONGEST_LOOK * s.poll_interval,
+        ("get", "coordinator"): s.pass_interval,
+        ("list", "pending"): s.repair_interval,
+    }
+    of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
+    of_the_pass |= {("list", area): s.repair_interval for area in ("jobs", "pending", "children", "actors")}
+    budget: Counter[tuple[str, str]] = Counter()
+    for interval_of, how_many in ((of_each, agents), (of_the_pass, 1)):
+        for request, interval in interval_of.items():
+            budget[request] += how_many * math.ceil(IDLE / (interval * JITTER))
+    return budget
 
 
 def check_rest(world: World) -> None:

@@ -1,22 +1,27 @@
-"""Running many seeds in a few processes, and saying what came of it."""
+"""Running many seeds in a few processes, and saying what came of it: the command line of every kind of simulation."""
 
 from __future__ import annotations
 
+import argparse
 import gc
+import itertools
+import os
+import random
 import resource
+import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.simulation.invariants import Broken
-from tests.simulation.variants import VARIANTS, Variant, applied
-from tests.simulation.world import Figures, World
+from tests.simulation.stage import Figures, Stage
 
+FAILED_ONCE = Path(__file__).parent / "failed_once.txt"
 HISTORY_LINES = 100
-Variants = dict[str, Variant]
 
 
 @dataclass(slots=True)
@@ -36,7 +41,6 @@ class Total:
     """What came of many."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    wall: float = 0.0
 
     @property
     def failures(self) -> list[Outcome]:
@@ -44,38 +48,37 @@ class Total:
 
     def __str__(self) -> str:
         figures = [outcome.figures for outcome in self.outcomes]
-        cpu = sum(outcome.cpu for outcome in self.outcomes) / 60 or 1e-9
+        cpu = sum(outcome.cpu for outcome in self.outcomes)
         faults: Counter[str] = Counter()
+        amounts: Counter[str] = Counter()
         for one in figures:
             faults.update(one.faults)
-        rows = {
-            "seeds": len(figures),
-            "jobs": sum(f.jobs for f in figures),
-            "simulated agent-hours": sum(f.agent_seconds for f in figures) / 3600,
-            "store operations": sum(f.operations for f in figures),
-            "injected faults": sum(faults.values()),
-        }
-        lines = [f"{name}: {value:,.0f} ({value / cpu:,.0f} per CPU-minute)" for name, value in rows.items()]
+            amounts.update(one.amounts)
+        rows = {"seeds": len(figures), **amounts, "store operations": sum(f.operations for f in figures)}
+        rows["injected faults"] = sum(faults.values())
+        lines = [
+            f"{name}: {value:,.0f} ({60 * value / max(cpu, 1):,.0f} per CPU-minute)" for name, value in rows.items()
+        ]
         lines.append("faults by kind: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(faults.items())))
         slowest = max((f.calm_seconds for f in figures), default=0.0)
-        lines.append(f"longest until all jobs had ended once faults were off: {slowest:.0f} virtual seconds")
-        lines.append(f"{cpu:.1f} CPU-minutes in {self.wall / 60:.1f} minutes; {len(self.failures)} seeds failed")
+        lines.append(f"longest until everything had ended once faults were off: {slowest:.0f} virtual seconds")
+        lines.append(f"peak memory of a process: {_peak_memory():.0f} MiB")
+        summary = ", ".join(f"{value:,.0f} {name}" for name, value in rows.items())
+        lines.append(f"{summary} in {cpu:.0f} CPU-seconds; {len(self.failures)} seeds failed")
         return "\n".join(lines)
 
 
-def run_seed(
-    seed: int, variant: str = "", keep_history: bool = False, made: type[World] = World, known: Variants = VARIANTS
-) -> Outcome:
-    """One world of the class `made`, perhaps with a part of the code deliberately broken, as `known` says."""
+def run_seed(made: type[Stage], seed: int, variant: str = "", keep_history: bool = False) -> Outcome:
+    """One world of the class `made`, perhaps with a part of the code deliberately broken."""
     began = time.process_time()
     gc.disable()
     world = made(seed)
     try:
-        with applied(variant, known):
+        with made.variants.applied(variant):
             world.run()
         broken, story = "", ""
     except Broken as error:
-        broken, story = error.invariant, _story(world, error)
+        broken, story = error.invariant, _story(world, variant, error)
     except Exception as error:
         broken, story = type(error).__name__, "".join(traceback.format_exception(error))
     figures, cpu = world.figures, time.process_time() - began
@@ -87,40 +90,91 @@ def run_seed(
 
 
 def run_many(
-    seeds: Iterable[int], processes: int, seconds: float | None = None, made: type[World] = World
+    made: type[Stage], seeds: Iterable[int], processes: int, cpu_seconds: float | None = None
 ) -> Iterator[Outcome]:
     """Outcomes as they come, until the seeds or the seconds are used up."""
-    deadline = None if seconds is None else time.monotonic() + seconds
-    left = iter(seeds)
+    left, spent = iter(seeds), 0.0
     running: set[Future[Outcome]] = set()
     with ProcessPoolExecutor(processes) as pool:
         while True:
-            while len(running) < processes and (deadline is None or time.monotonic() < deadline):
+            while len(running) < processes and (cpu_seconds is None or spent < cpu_seconds):
                 seed = next(left, None)
                 if seed is None:
                     break
-                running.add(pool.submit(run_seed, seed, made=made))
+                running.add(pool.submit(run_seed, made, seed))
             if not running:
                 return
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
+                spent += future.result().cpu
                 yield future.result()
 
 
-def peak_memory() -> float:
+def failed_once(kind: str) -> list[int]:
+    """Seeds that found a fault in the past."""
+    lines = (line.split() for line in FAILED_ONCE.read_text().splitlines() if not line.startswith("#"))
+    return [int(words[1]) for words in lines if words[:1] == [kind]]
+
+
+def command(made: type[Stage], seed: int, variant: str = "") -> str:
+    """What replays a seed."""
+    broken = f" --variant {variant}" if variant else ""
+    return f"python -m {made.module} --seed {seed}{broken} --replay"
+
+
+def in_fixed_order(module: str) -> None:
+    """Start `module` anew unless sets of strings have the same order as in every other run."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
+
+
+def main(made: type[Stage]) -> int:
+    """Run seeds, or replay one; the exit code: 1 if a seed failed."""
+    in_fixed_order(made.module)
+    parser = argparse.ArgumentParser(prog=f"python -m {made.module}", description=main.__doc__)
+    parser.add_argument("--seeds", type=int, help="how many seeds; default: as many as fit into --cpu-seconds")
+    parser.add_argument("--cpu-seconds", type=float, default=60.0, help="CPU time of all processes (default 60)")
+    parser.add_argument("--first", type=int, help="the first seed (default: drawn, and printed)")
+    parser.add_argument("--seed", type=int, help="just this one")
+    parser.add_argument("--replay", action="store_true", help="with --seed: print everything that happened")
+    parser.add_argument("--variant", choices=made.variants, default="", help="with --seed: the broken variant to run")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    return _many(made, given) if given.seed is None else _one(made, given)
+
+
+def _one(made: type[Stage], given: argparse.Namespace) -> int:
+    outcome = run_seed(made, given.seed, given.variant, given.replay)
+    print(f"scenario: {made(given.seed).plan}\n{outcome.history}", end="")
+    print(outcome.story or f"seed {given.seed}: no invariant broke; digest {outcome.figures.digest}")
+    return 1 if outcome.broken else 0
+
+
+def _many(made: type[Stage], given: argparse.Namespace) -> int:
+    first = random.SystemRandom().randrange(10**9) if given.first is None else given.first
+    seeds = itertools.count(first) if given.seeds is None else range(first, first + given.seeds)
+    again = failed_once(made.kind)
+    print(f"{made.kind}: seeds from {first}, and {len(again)} that once failed", flush=True)
+    total = Total()
+    once_failed = run_many(made, again, given.processes)
+    fresh = run_many(made, seeds, given.processes, None if given.seeds else given.cpu_seconds)
+    for outcome in itertools.chain(once_failed, fresh):
+        total.outcomes.append(outcome)
+        if outcome.broken:
+            print(f"seed {outcome.seed}: {outcome.story}\n", flush=True)
+    print(total)
+    return 1 if total.failures else 0
+
+
+def _story(world: Stage, variant: str, error: Broken) -> str:
+    cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
+    return (
+        f"{error}\nreplay with: {command(type(world), world.seed_number, variant)}\nscenario: {world.plan}\n{cause}"
+        f"what happened to {', '.join(error.about)}:\n{world.history.about(error.about, HISTORY_LINES)}"
+    )
+
+
+def _peak_memory() -> float:
     """MiB that this process or one of its children needed at most."""
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return max(resource.getrusage(one).ru_maxrss for one in who) / 1024
-
-
-def command(seed: int, module: str = "tests.simulation") -> str:
-    """What replays a seed."""
-    return f"python -m {module} --seed {seed} --replay"
-
-
-def _story(world: World, error: Broken) -> str:
-    cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
-    return (
-        f"{error}\nreplay with: {command(world.seed_number, world.module)}\nscenario: {world.scenario}\n{cause}"
-        f"what happened to {', '.join(error.about)}:\n{world.history.about(error.about, HISTORY_LINES)}"
-    )

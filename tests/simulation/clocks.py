@@ -21,9 +21,9 @@ class HostClock:
     rate: float = 1.0
 
     @staticmethod
-    def drawn(loop: SimLoop, draw: random.Random) -> HostClock:
-        """Minutes off, and up to 1 % too fast or too slow."""
-        return HostClock(loop, draw.uniform(-300, 300), draw.uniform(0.99, 1.01))
+    def drawn(loop: SimLoop, draw: random.Random, offset: float, drift: float) -> HostClock:
+        """Up to `offset` seconds off, and up to `drift` too fast or too slow."""
+        return HostClock(loop, draw.uniform(-offset, offset), draw.uniform(1 - drift, 1 + drift))
 
     def boottime(self) -> float:
         return self.loop.now * self.rate + 1000.0

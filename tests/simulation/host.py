@@ -17,7 +17,6 @@ from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
 from fray_coordinator.submit import submit
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
-from tests.simulation.clocks import HostClock
 from tests.simulation.disk import DiskPath
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask
@@ -37,14 +36,14 @@ class Host:
         self.world = world
         self.name = name
         self.draw = draw
-        self.clock = HostClock.drawn(world.loop, draw)
+        self.clock = world.drawn_clock(draw)
         self.owner = Participant(f"host {name}")
         self.running: list[HostTask] = []
         self.process: Participant | None = None
         self.agent: Agent | None = None
         self.joined = False
-        self.newer = draw.random() < 0.5
-        self.fails_starts = name != "h1" and draw.random() < 0.15
+        self.newer = draw.random() < world.hardships.newer
+        self.fails_starts = name != "h1" and draw.random() < world.hardships.broken_hosts
         self.cores = 4 if name == "h1" else draw.choice([1, 2, 2, 4])
         self._disk: dict[str, bytes] = {}
         self._starts = 0

@@ -101,7 +101,7 @@ class Way:
         cut_until: a partition between this participant and the storage lasts until then.
         fate: called with "crash" or "freeze" when that is to befall the sender now.
         newer: it writes a field that other versions do not know.
-        sent: requests of each verb class, by this participant.
+        sent: its requests, by verb class and area (the first part of their names).
     """
 
     scheme = "sim"
@@ -114,7 +114,7 @@ class Way:
         self.cut_until = 0.0
         self.newer = newer
         self.fate: Callable[[str], None] = lambda kind: None
-        self.sent: Counter[str] = Counter()
+        self.sent: Counter[tuple[str, str]] = Counter()
         self._storage = storage
         self._owner = owner
         self._told = ServerClock(clock)
@@ -159,7 +159,7 @@ class Way:
     async def _ask(self, verb: str, key: str, act: Callable[[], Coroutine[Any, Any, T]], writes: bool = False) -> T:
         storage, draw = self._storage, self._draw.random
         answer: asyncio.Future[tuple[T, float]] = storage.loop.create_future()
-        self.sent[verb] += 1
+        self.sent[verb, key.partition("/")[0]] += 1
         sent = self._told.wall()
         out, back = 0.002 + 0.05 * draw() * draw(), 0.002 + 0.05 * draw() * draw()
         if storage.loop.now < max(storage.down_until, self.cut_until):

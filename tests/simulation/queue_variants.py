@@ -1,14 +1,8 @@
-"""The queue's code with one rule switched off: each must be caught.
-
-`python -m tests.simulation.queue_variants` prints which invariant caught which, and after how many seeds.
-"""
+"""The queue's code with one rule switched off: each must be caught."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -26,25 +20,10 @@ from fray_coordinator.store.api import ANY
 from fray_layouts import codec
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
+from tests.simulation.broken_code import Swap, Variants
 
-Swap = tuple[Any, str, Any]
-VARIANTS: dict[str, Callable[[], list[Swap]]] = {}
-LIMIT = 300
-"""Every variant is caught within so many seeds."""
-
-
-@contextmanager
-def applied(name: str) -> Iterator[None]:
-    """While this lasts the rule is off; "" leaves the code as it is."""
-    with ExitStack() as stack:
-        for owner, attribute, new in VARIANTS[name]() if name else []:
-            stack.enter_context(mock.patch.object(owner, attribute, new))
-        yield
-
-
-def variant(make: Callable[[], list[Swap]]) -> Callable[[], list[Swap]]:
-    VARIANTS[make.__name__] = make
-    return make
+VARIANTS = Variants()
+variant = VARIANTS.variant
 
 
 # --- trust and takeover
@@ -257,29 +236,3 @@ def a_letter_is_named_after_its_item() -> list[Swap]:
     """The letter's name carries the time of the item, so that the letter of an old item is void."""
     real = letters.letter_name
     return [(letters, "letter_name", lambda time, segment, item: real(Segment.time_of(segment), segment, item))]
-
-
-def caught(name: str, limit: int = LIMIT) -> tuple[str, int]:
-    """The invariant that caught the variant, and after how many seeds; ("", limit) if none did."""
-    from tests.simulation.queues import run_seed
-
-    for seed in range(limit):
-        if broken := run_seed(seed, name).broken:
-            return broken, seed + 1
-    return "", limit
-
-
-def main() -> int:
-    """The exit code: 1 if a variant was not caught."""
-    missed = 0
-    for name in sys.argv[1:] or VARIANTS:
-        invariant, seeds = caught(name)
-        print(f"| {name.replace('_', ' ')} | {invariant or 'not caught'} | {seeds} |", flush=True)
-        missed += not invariant
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    from tests.simulation import queue_variants
-
-    sys.exit(queue_variants.main())

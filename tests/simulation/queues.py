@@ -1,17 +1,16 @@
 """One simulated queue, from a seed: producers and consumers in a storm, then a calm in which everything must be done.
 
-The code is the services' own; the network, the clocks and the crashes are those of the simulation of clusters.
-`python -m tests.simulation.queues` runs seeds, or replays one.
+`python -m tests.simulation.queues` runs seeds, or replays one. The code is the services' own; the network, the clocks
+and the crashes are those of the simulation of clusters.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,13 +31,15 @@ from fray_coordinator.store.api import Object
 from fray_layouts import codec
 from fray_layouts.queue_names import Queues, Segment
 from fray_layouts.queues import QueueLease, QueueRecord, unpack
-from tests.simulation import queue_variants
+from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
-from tests.simulation.history import History
 from tests.simulation.honest import HonestStore
 from tests.simulation.invariants import Broken
-from tests.simulation.loop import OWNER, Participant, SimLoop
-from tests.simulation.network import Storage, Way
+from tests.simulation.loop import OWNER, Participant
+from tests.simulation.network import Way
+from tests.simulation.queue_variants import VARIANTS
+from tests.simulation.scenario import Plan, between
+from tests.simulation.stage import Stage
 from tests.simulation.weather import Rates
 
 STORM = 240.0
@@ -75,25 +76,52 @@ class Known:
     excused: set[str] = field(default_factory=set)
 
 
-class QueueWorld:
-    """A queue and those who use it. `run` raises `Broken`."""
+@dataclass(frozen=True, slots=True)
+class Trouble(Plan):
+    """What befalls a queue and those who use it.
+
+    Attributes:
+        outages: how many.
+        poison: items that kill whoever gets them.
+        slow, releasing: shares of deliveries that take longer than their lease, and that are given back.
+    """
+
+    rates: Rates
+    poison: frozenset[str]
+    outages: int
+    slow: float
+    releasing: float
+
+    @staticmethod
+    def drawn(draw: random.Random) -> Trouble:
+        return Trouble(
+            rates=Rates.drawn(draw),
+            poison=frozenset({f"p1-{draw.randrange(12)}"} if draw.random() < 0.3 else ()),
+            outages=draw.randrange(3),
+            slow=between(draw, 0.05, 0.5),
+            releasing=between(draw, 0.03, 0.3),
+        )
+
+
+class QueueWorld(Stage):
+    """A queue and those who use it."""
+
+    kind = "queues"
+    module = "tests.simulation.queues"
+    variants = VARIANTS
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        super().__init__(seed, "queue ")
         self.draw = random.Random(f"queue {seed}")
-        self.rates = Rates.drawn(self.draw)
-        self.poison = {f"p1-{self.draw.randrange(12)}"} if self.draw.random() < 0.3 else set()
-        self.loop = SimLoop(f"queue {seed}")
-        self.loop.on_error = self._loop_error
-        self.history = History()
-        self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)
-        self.ways: dict[Participant, Way] = {}
+        self.trouble = Trouble.drawn(self.draw)
         self.consumers: dict[Participant, Consumer] = {}
-        self.owner = Participant("world")
         self.known = Known()
-        self.stormy = True
         self.producing: set[Participant] = set()
-        self._serial = 0
+
+    @property
+    def plan(self) -> str:
+        h = self.hardships
+        return f"{self.trouble} clock_offset={h.clock_offset:.3g} clock_drift={h.clock_drift:.3g}"
 
     # --- the run
 
@@ -103,6 +131,7 @@ class QueueWorld:
                 self._storm()
                 self._calm()
             finally:
+                self._sum_up(**{"items done": len(self.known.acked)})
                 self.loop.bury()
 
     def _storm(self) -> None:
@@ -110,7 +139,7 @@ class QueueWorld:
             self._in(self.draw.uniform(0, 20), lambda n=number: self._produce(f"p{n + 1}"))
         for number in range(3):
             self._in(self.draw.uniform(0, 10), lambda n=number: self._consume(f"c{n + 1}"))
-        for _ in range(self.draw.randrange(3)):
+        for _ in range(self.trouble.outages):
             self._in(self.draw.uniform(20, 200), self._outage)
         self.loop.advance(STORM)
 
@@ -127,6 +156,7 @@ class QueueWorld:
             if self.loop.now - begin > BOUND:
                 left = sorted(self.known.pushed - self.known.ended)
                 raise Broken("every pushed item is done in the end", f"{left} are not", *left)
+        self.figures.calm_seconds = self.loop.now - begin
         self.loop.advance(self.loop.now + REST)
         if left := list(self.storage.contents.keys(NAMES.segments, None)):
             raise Broken("what is finished is collected", f"{left[:5]} and {len(left) - 5} more are left", left[0])
@@ -134,17 +164,19 @@ class QueueWorld:
         self._check_idle()
 
     def _check_idle(self) -> None:
-        before = {owner: dict(way.sent) for owner, way in self.ways.items()}
+        before = {owner: way.sent.copy() for owner, way in self.ways.items()}
         self.loop.advance(self.loop.now + IDLE)
         for owner, way in self.ways.items():
-            sent = Counter(way.sent) - Counter(before[owner])
+            sent: Counter[str] = Counter()
+            for (verb, _), times in (way.sent - before[owner]).items():
+                sent[verb] += times
             if sent["list"] > IDLE / 60 + 2 or sent["put"] or sent["get"] > IDLE / 3:
                 raise Broken("an empty queue is polled by conditional reads", f"{owner} sent {dict(sent)}", owner.name)
 
     def _check_letters(self) -> None:
-        for payload in self.known.dead - self.poison - self.known.excused:
+        for payload in self.known.dead - self.trouble.poison - self.known.excused:
             raise Broken("no harmless item is condemned", f"{payload} is a dead letter", payload)
-        for payload in self.poison & self.known.pushed:
+        for payload in self.trouble.poison & self.known.pushed:
             if payload not in self.known.dead:
                 raise Broken("what kills its consumers is a dead letter", f"{payload} is none", payload)
 
@@ -153,10 +185,10 @@ class QueueWorld:
     def _produce(self, name: str) -> None:
         owner = Participant(name)
         self.producing.add(owner)
-        draw = random.Random(f"producer {self.seed} {name}")
+        draw = random.Random(f"producer {self.seed_number} {name}")
 
         async def live() -> None:
-            home = await self._home(owner, HostClock.drawn(self.loop, draw))
+            home = await self._home(owner, self.drawn_clock(draw))
             producer = Producer(home, Bell(home))
             number = 0
             while number < 12:
@@ -175,10 +207,10 @@ class QueueWorld:
 
     def _consume(self, name: str) -> None:
         owner = Participant(f"{name}.{self._next()}")
-        draw = random.Random(f"consumer {self.seed} {owner.name}")
+        draw = random.Random(f"consumer {self.seed_number} {owner.name}")
 
         async def live() -> None:
-            home = await self._home(owner, HostClock.drawn(self.loop, draw))
+            home = await self._home(owner, self.drawn_clock(draw))
             consumer = self.consumers[owner] = Consumer(home, Bell(home))
             gate = Gate()
             while True:
@@ -198,16 +230,16 @@ class QueueWorld:
         self, owner: Participant, home: Home, consumer: Consumer, delivery: Delivery, draw: random.Random
     ) -> None:
         payload = delivery.body.decode()
-        if payload in self.poison:
+        if payload in self.trouble.poison:
             self.note(owner.name, "is killed by", payload)
             self.loop.crash(owner)
             await asyncio.sleep(0)
-        slow = self.stormy and draw.random() < 0.2
+        slow = self.stormy and draw.random() < self.trouble.slow
         if slow:
             self.known.excused.add(payload)
         await home.core.clock.sleep(TIMEOUT * 1.5 if slow else draw.choice([0.0, 0.5, 3.0]))
         with suppress(UnknownLease):
-            if self.stormy and draw.random() < 0.1:
+            if self.stormy and draw.random() < self.trouble.releasing:
                 self.note(owner.name, "releases", f"{payload} {delivery.id}")
                 await consumer.release([delivery.id], failed=False)
                 return
@@ -223,10 +255,10 @@ class QueueWorld:
             self.known.acked.add((delivery.held.segment, delivery.item))
 
     async def _home(self, owner: Participant, clock: HostClock) -> Home:
-        way = Way(self.storage, owner, clock, self.rates if self.stormy else None)
+        way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
         way.fate = lambda kind: self._meet(owner, kind)
         self.ways[owner] = way
-        chance = Chance(f"chance {self.seed} {self._next()}")
+        chance = Chance(f"chance {self.seed_number} {self._next()}")
         store = HonestStore(way, clock, chance, patience=45.0)
         store.broken = self.is_broken
         while True:
@@ -297,12 +329,6 @@ class QueueWorld:
             if rules.is_done(now, item):
                 self.known.ended.add(self.known.content[segment][item])
 
-    def is_broken(self, broken: Broken) -> None:
-        self.loop.broken = self.loop.broken or broken
-
-    def note(self, who: str, what: str, more: str = "") -> None:
-        self.history.note(self.loop.now, who, what, more)
-
     @contextmanager
     def _watched(self) -> Iterator[None]:
         real = consume.Delivery
@@ -325,56 +351,6 @@ class QueueWorld:
         if not isinstance(error, UnknownLease | StoreUnavailable | None):
             self.is_broken(Broken("nobody fails", f"{context.get('message')}: {error!r}"))
 
-    def _in(self, delay: float, act: Callable[[], object]) -> None:
-        self.loop.call_later(delay, act, context=self.owner.context())
-
-    def _next(self) -> int:
-        self._serial += 1
-        return self._serial
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What came of a seed. broken: the invariant, "" for none; story: what happened to what it is about."""
-
-    broken: str
-    story: str
-    operations: int
-    faults: int
-    digest: str
-
-
-def run_seed(seed: int, variant: str = "") -> Told:
-    """One world, perhaps with a rule switched off."""
-    world = QueueWorld(seed)
-    broken, story = "", ""
-    with queue_variants.applied(variant):
-        try:
-            world.run()
-        except Broken as error:
-            broken, story = error.invariant, f"{error}\n{world.history.about(error.about)}"
-    storage = world.storage
-    return Told(broken, story, storage.operations, sum(storage.faults.values()), world.history.digest)
-
-
-def main() -> int:
-    """The exit code: 1 if a seed failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.queues", description=__doc__)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--variant", default="")
-    given = parser.parse_args()
-    failed = operations = faults = 0
-    for seed in range(given.first, given.first + given.seeds):
-        told = run_seed(seed, given.variant)
-        failed += bool(told.broken)
-        operations += told.operations
-        faults += told.faults
-        if told.broken:
-            print(f"seed {seed}: {told.story}", flush=True)
-    print(f"{given.seeds} seeds, {operations} operations, {faults} faults, {failed} failed")
-    return 1 if failed else 0
-
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(QueueWorld))

@@ -8,8 +8,56 @@ from dataclasses import dataclass, fields
 from tests.simulation.weather import Rates
 
 
+def between(draw: random.Random, lowest: float, highest: float) -> float:
+    """Evenly on a logarithmic scale: often little, now and then a lot."""
+    return lowest * (highest / lowest) ** draw.random()
+
+
+class Plan:
+    """A dataclass that is printed field by field."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        shown = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        return " ".join(
+            f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Hardships(Plan):
+    """What is wrong with machines and jobs from the beginning. Shares are of all machines, jobs or calls.
+
+    Attributes:
+        newer: machines and users with the newer version, which writes a field that the others do not know.
+        broken_hosts: machines that fail every start of a task.
+        killers: jobs that kill their host.
+        stubborn: jobs that ignore SIGTERM.
+        clock_offset: seconds that a clock is off at most; clock_drift: how much it is too fast or too slow at most.
+    """
+
+    newer: float
+    broken_hosts: float
+    killers: float
+    stubborn: float
+    clock_offset: float
+    clock_drift: float
+
+    @staticmethod
+    def drawn(draw: random.Random) -> Hardships:
+        return Hardships(
+            newer=draw.uniform(0.1, 0.9),
+            broken_hosts=between(draw, 0.05, 0.4),
+            killers=between(draw, 0.005, 0.05),
+            stubborn=between(draw, 0.02, 0.2),
+            clock_offset=between(draw, 10, 600),
+            clock_drift=between(draw, 0.0001, 0.01),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario(Plan):
     """One seed's plan. Times in virtual seconds; `..._every`: mean time between two such events.
 
     Attributes:
@@ -56,8 +104,3 @@ class Scenario:
             once_every=every(15),
             rates=Rates.drawn(draw),
         )
-
-    def __str__(self) -> str:
-        shown = (getattr(self, field.name) for field in fields(self))
-        texts = (f"{value:.1f}" if isinstance(value, float) else str(value) for value in shown)
-        return " ".join(f"{field.name}={text}" for field, text in zip(fields(self), texts, strict=True))

@@ -1,4 +1,7 @@
-"""`python -m tests.simulation.strength`: which invariant catches which broken variant, and after how many seeds."""
+"""`python -m tests.simulation.strength`: which invariant catches which broken variant, and after how many seeds.
+
+It prints the tables of docs/simulation.md.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from tests.simulation.__main__ import in_fixed_order
-from tests.simulation.campaign import run_seed
-from tests.simulation.variants import VARIANTS
+from tests.simulation.actors import ActorWorld
+from tests.simulation.campaign import in_fixed_order, run_seed
+from tests.simulation.queues import QueueWorld
+from tests.simulation.stage import Stage
+from tests.simulation.world import World
 
+WORLDS: tuple[type[Stage], ...] = (World, ActorWorld, QueueWorld)
 LIMIT = 300
 """Every variant is caught within so many seeds."""
 
@@ -22,37 +28,37 @@ class Catch:
     variant: str
     invariant: str
     seeds: int | None
-    seconds: float
 
     def row(self) -> str:
-        seeds = "not caught" if self.seeds is None else str(self.seeds)
-        return f"| {self.variant.replace('_', ' ')} | {self.invariant} | {seeds} | {self.seconds:.1f} |"
+        return f"| {self.variant.replace('_', ' ')} | {self.invariant} | {self.seeds or 'not caught'} |"
 
 
-def catch(variant: str) -> Catch:
+def catch(made: type[Stage], variant: str) -> Catch:
     """Run seeds 0, 1, 2 ... until one breaks an invariant."""
-    seconds = 0.0
     for seed in range(LIMIT):
-        outcome = run_seed(seed, variant)
-        seconds += outcome.cpu
+        outcome = run_seed(made, seed, variant)
         assert "TypeError" not in outcome.story, outcome.story  # the code has moved on, and the variant has not
         if outcome.broken:
-            return Catch(variant, outcome.broken, seed + 1, seconds)
-    return Catch(variant, "", None, seconds)
+            return Catch(variant, outcome.broken, seed + 1)
+    return Catch(variant, "", None)
 
 
 def main() -> int:
     """The exit code: 1 if a variant was not caught."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.strength", description=__doc__)
-    parser.add_argument("variants", nargs="*", help="default: all")
+    known = [name for made in WORLDS for name in made.variants]
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.strength", description=main.__doc__)
+    parser.add_argument("variants", nargs="*", choices=[*known, []], metavar="variant", help="default: all")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
-    print("| broken variant | caught by | seeds | CPU seconds |\n| --- | --- | --- | --- |", flush=True)
     missed = 0
     with ProcessPoolExecutor(given.processes) as pool:
-        for caught in pool.map(catch, given.variants or list(VARIANTS)):
-            print(caught.row(), flush=True)
-            missed += caught.seeds is None
+        for made in WORLDS:
+            chosen = [name for name in made.variants if name in (given.variants or known)]
+            print(f"| broken variant, {made.kind} | caught by | seeds |\n| --- | --- | --- |", flush=True)
+            for caught in pool.map(catch, [made] * len(chosen), chosen):
+                print(caught.row(), flush=True)
+                missed += caught.seeds is None
+            print()
     return 1 if missed else 0
 
 

@@ -17,7 +17,7 @@ from fray_coordinator.submit import submit
 from fray_layouts.names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
-from tests.simulation.work import drawn_spec
+from tests.simulation.work import drawn_kind, drawn_spec
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -60,10 +60,10 @@ class User:
                 continue
 
     async def submit_one(self) -> None:
-        await self._submit(drawn_spec(self.draw))
+        await self._submit(self._spec(self.draw))
 
     async def submit_many(self) -> None:
-        specs = [parse_spec(drawn_spec(self.draw)) for _ in range(self.draw.randint(3, 12))]
+        specs = [parse_spec(self._spec(self.draw)) for _ in range(self.draw.randint(3, 12))]
         for done in await submit(self.core, specs):
             self.world.submitted(done.job, done.found)
 
@@ -93,7 +93,7 @@ class User:
         self._serial += 1
         key = Inbox.key(f"{self.name}-{self._serial}")
         self._dropped.append(key)
-        spec = drawn_spec(self.draw)
+        spec = self._spec(self.draw)
         if self.draw.random() < 0.1:
             spec["id"] = f"{self.world.seed_number}.{self.draw.randrange(30)}"
         await self._copy(key, spec)
@@ -105,7 +105,7 @@ class User:
     async def overwrite(self) -> None:
         """The same name again: other content, or the very same."""
         if self._dropped:
-            spec = drawn_spec(random.Random(self._serial)) if self.draw.random() < 0.5 else drawn_spec(self.draw)
+            spec = self._spec(random.Random(self._serial)) if self.draw.random() < 0.5 else self._spec(self.draw)
             await self._copy(self.draw.choice(self._dropped[-3:]), spec)
 
     async def take_back(self) -> None:
@@ -123,6 +123,9 @@ class User:
             except JobGone:
                 return
             self.world.outcome_seen(ended[job])
+
+    def _spec(self, draw: random.Random) -> dict[str, Any]:
+        return drawn_spec(draw, drawn_kind(draw, self.world.hardships))
 
     async def _submit(self, raw: dict[str, Any]) -> JobRecord:
         (done,) = await submit(self.core, [parse_spec(raw)])

@@ -1,22 +1,16 @@
-"""The real code with one rule switched off, each way a cluster could have been built: all must be caught.
-
-`python -m tests.simulation.strength` prints which invariant caught which, and after how many seeds.
-"""
+"""The real code with one rule switched off, each way a cluster could have been built: all must be caught."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
 import types
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator
 from typing import Any
-from unittest import mock
 
 from msgspec.structs import replace
 
-from fray_agents import shipping
+from fray_agents import claimer, shipping
 from fray_agents.agent import Agent
 from fray_agents.heart import Heart
 from fray_agents.ledger import Ledger
@@ -35,31 +29,10 @@ from fray_coordinator.store.api import ANY, Applied, Rejected, Superseded
 from fray_layouts import codec, names
 from fray_layouts.names import JobId
 from fray_layouts.records import AgentRecord, JobRecord
+from tests.simulation.broken_code import Swap, Variants, everywhere
 
-Swap = tuple[Any, str, Any]
-Variant = Callable[[], list[Swap]]
-VARIANTS: dict[str, Variant] = {}
-
-
-def variant(make: Variant) -> Variant:
-    """Register a variant under its function's name, with its docstring."""
-    VARIANTS[make.__name__] = make
-    return make
-
-
-@contextmanager
-def applied(name: str, known: dict[str, Variant] = VARIANTS) -> Iterator[None]:
-    """While this lasts the code is broken in that way; "" leaves it as it is."""
-    with ExitStack() as stack:
-        for owner, attribute, new in known[name]() if name else []:
-            stack.enter_context(mock.patch.object(owner, attribute, new))
-        yield
-
-
-def everywhere(old: Any, new: Any) -> list[Swap]:
-    """Replace a function wherever a module of Fray refers to it."""
-    modules = [module for name, module in sorted(sys.modules.items()) if name.startswith("fray_")]
-    return [(m, attribute, new) for m in modules for attribute, value in vars(m).copy().items() if value is old]
+VARIANTS = Variants()
+variant = VARIANTS.variant
 
 
 # --- the store
@@ -492,3 +465,29 @@ def parents_go_before_their_children() -> list[Swap]:
         return real(due, now, False)
 
     return everywhere(real, may_go)
+
+
+# --- requests
+
+
+@variant
+def polling_without_back_off() -> list[Swap]:
+    """An idle agent looks for work as often as one that has just found some."""
+    return [(claimer, "PAID_PACE", (1.0, 1.0, 1.0))]
+
+
+@variant
+def idle_agents_beat_like_busy_ones() -> list[Swap]:
+    """The interval does not depend on what is held."""
+    real = heartbeat.interval_for
+    return everywhere(real, lambda busy, *more: real(True, *more))
+
+
+@variant
+def the_index_is_listed_at_each_look() -> list[Swap]:
+    """The doorbell is not asked."""
+
+    async def rang(self: claimer.Claimer) -> bool:
+        return True
+
+    return [(claimer.Claimer, "_bell_rang", rang)]

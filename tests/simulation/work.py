@@ -10,6 +10,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from tests.simulation.scenario import Hardships
+
 KINDS = {
     "quick": 8,
     "long": 3,
@@ -17,11 +19,9 @@ KINDS = {
     "failing": 1,
     "chatty": 3,
     "big": 1,
-    "stubborn": 2,
     "parent": 3,
-    "killer": 0.5,
 }
-"""How often users submit each kind."""
+"""How often users submit each harmless kind."""
 
 OF_CHILDREN = ["quick", "quick", "long", "flaky", "endless"]
 
@@ -69,9 +69,15 @@ def script(seed: str, name: str, job: str, attempt: int) -> Script:
     )
 
 
-def drawn_spec(draw: random.Random, kind: str = "") -> dict[str, Any]:
+def drawn_kind(draw: random.Random, hardships: Hardships) -> str:
+    """What a user has to be done."""
+    harmless = sum(KINDS.values()) / (1 - hardships.killers - hardships.stubborn)
+    kinds = KINDS | {"stubborn": hardships.stubborn * harmless, "killer": hardships.killers * harmless}
+    return draw.choices(list(kinds), list(kinds.values()))[0]
+
+
+def drawn_spec(draw: random.Random, kind: str) -> dict[str, Any]:
     """A spec as a user writes it."""
-    kind = kind or draw.choices(list(KINDS), list(KINDS.values()))[0]
     spec: dict[str, Any] = {
         "name": kind,
         "entrypoint": {"command": ["simulated"]},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 from fray_agents.agent import Agent
@@ -19,79 +18,63 @@ from fray_layouts.records import JobRecord, Settings
 from tests.simulation import calm, invariants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects, Run
-from tests.simulation.history import History
 from tests.simulation.honest import HonestStore
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
-from tests.simulation.loop import OWNER, Participant, SimLoop
-from tests.simulation.network import Storage, Way
+from tests.simulation.loop import OWNER, Participant
+from tests.simulation.network import Way
 from tests.simulation.patches import replaced
 from tests.simulation.scenario import Scenario
+from tests.simulation.stage import Stage
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
+from tests.simulation.variants import VARIANTS
 from tests.simulation.watching import Watching
 
 RETENTION = 0.0
 """Finished jobs go as soon as the quarantine and the patience of submitters allow."""
 
 
-@dataclass(slots=True)
-class Figures:
-    """What a run amounted to."""
+class World(Stage):
+    """A cluster and its people."""
 
-    seconds: float = 0.0
-    agent_seconds: float = 0.0
-    operations: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    jobs: int = 0
-    steps: int = 0
-    calm_seconds: float = 0.0
-    digest: str = ""
-
-
-class World:
-    """A cluster and its people. `run` raises `Broken`. `module` replays a seed."""
-
+    kind = "jobs"
     module = "tests.simulation"
+    variants = VARIANTS
 
     def __init__(self, seed: int) -> None:
-        self.seed_number = seed
+        super().__init__(seed)
         self.seed = str(seed)
         self.root = "memory://sim"
         self.epoch = EPOCH
         self.draw = random.Random(f"world {seed}")
         self.scenario = Scenario.drawn(random.Random(f"scenario {seed}"))
-        self.loop = SimLoop(self.seed)
-        self.loop.on_error = self._loop_error
-        self.history = History()
         self.effects = Effects()
         self.watching = Watching(self)
-        self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)
-        self.owner = Participant("world")
         self.hosts = [Host(self, f"h{n + 1}", random.Random(f"host {seed} {n}")) for n in range(self.scenario.hosts)]
-        self.stormy = True
         self.agents: dict[str, Agent] = {}
         self.known_jobs: list[str] = []
-        self.ways: dict[Participant, Way] = {}
-        self.figures = Figures()
         self._process_of: dict[str, tuple[Participant, Host]] = {}
         self._gone_at: dict[Participant, float] = {}
         self._outages: list[tuple[float, float]] = []
         self._started: dict[Participant, float] = {}
-        self._serial = 0
+        self._agent_seconds = 0.0
+
+    @property
+    def plan(self) -> str:
+        return f"{self.scenario} {self.hardships}"
 
     # --- the run
 
-    def run(self) -> Figures:
-        """The whole life of this world."""
+    def run(self) -> None:
         with replaced(self):
             try:
                 self._storm()
                 self._calm()
             finally:
-                self._sum_up()
+                self._agent_seconds += sum(self.loop.now - since for since in self._started.values())
+                self._sum_up(**{"jobs": len(self.known_jobs), "simulated agent-hours": self._agent_seconds / 3600})
                 self.loop.bury()
-        return self.figures
 
     def _storm(self) -> None:
         plan = self.scenario
@@ -131,6 +114,7 @@ class World:
             self._settle(begin)
         calm.check(self)
         calm.check_held(self)
+        calm.check_idle(self)
         if self.scenario.rests:
             self.loop.advance(self.loop.now + calm.REST)
             calm.check_rest(self)
@@ -141,15 +125,6 @@ class World:
             self.loop.advance(self.loop.now + 20)
             if self.loop.now - begin > calm.BOUND:
                 calm.explain(self)
-
-    def _sum_up(self) -> None:
-        f = self.figures
-        f.seconds, f.steps = self.loop.now, self.loop.steps
-        f.agent_seconds += sum(self.loop.now - self._started.pop(p) for p in list(self._started))
-        f.operations, f.faults = self.storage.operations, dict(self.storage.faults)
-        f.jobs = len(self.known_jobs)
-        self.note("world", "ends", f"{f.operations} operations {sum(f.faults.values())} faults {f.steps} steps")
-        f.digest = self.history.digest
 
     # --- participants
 
@@ -170,20 +145,19 @@ class World:
         way = Way(self.storage, owner, clock, self.scenario.rates if self.stormy else None, newer)
         way.fate = lambda kind: self._meet(owner, kind)
         self.ways[owner] = way
-        self._serial += 1
-        chance = Chance(f"chance {self.seed} {self._serial}")
+        chance = Chance(f"chance {self.seed} {self._next()}")
         store = HonestStore(way, clock, chance, self.scenario.patience)
         store.broken = self.is_broken
         return await core_on(store, Settings(retention=RETENTION), clock, chance)
 
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")
-        clock = HostClock.drawn(self.loop, draw)
+        clock = self.drawn_clock(draw)
 
         async def live() -> None:
             while True:
                 try:
-                    core = await self.core(owner, clock, draw.random() < 0.3)
+                    core = await self.core(owner, clock, draw.random() < self.hardships.newer)
                     break
                 except StoreUnavailable:
                     continue
@@ -198,9 +172,8 @@ class World:
 
     def _run_once(self) -> None:
         """`fray coordinate --once`, by whoever's timer it is."""
-        self._serial += 1
-        owner = Participant(f"once{self._serial}")
-        clock = HostClock.drawn(self.loop, self.draw)
+        owner = Participant(f"once{self._next()}")
+        clock = self.drawn_clock(self.draw)
 
         async def once() -> None:
             try:
@@ -265,13 +238,6 @@ class World:
             self._in(how_long, self.loop.wake, owner)
 
     # --- what participants and observers ask
-
-    def is_broken(self, broken: Broken) -> None:
-        """Ends the run at once; what broke first counts."""
-        self.loop.broken = self.loop.broken or broken
-
-    def note(self, who: str, what: str, more: str = "") -> None:
-        self.history.note(self.loop.now, who, what, more)
 
     def here(self) -> Host:
         """The host of the process that runs now."""
@@ -389,7 +355,7 @@ class World:
         self.ways.pop(owner, None)
         since = self._started.pop(owner, self.loop.now)
         if any(host.process is owner or owner.name.startswith(f"{host.name}.") for host in self.hosts):
-            self.figures.agent_seconds += self.loop.now - since
+            self._agent_seconds += self.loop.now - since
 
     def _over(self, owner: Participant, task: asyncio.Task[Any]) -> None:
         if (error := task.exception()) is not None:
@@ -410,6 +376,3 @@ class World:
         broken = Broken("nobody ends by an unexpected error", f"{owner}: {error!r}", owner.name)
         broken.__cause__ = error
         self.is_broken(broken)
-
-    def _in(self, delay: float, act: Callable[..., object], *args: Any) -> None:
-        self.loop.call_later(delay, act, *args, context=self.owner.context())

@@ -17,15 +17,10 @@ from fray_coordinator.records import Records, Stored, Update
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec
 from fray_layouts.records import EndpointRecord, NameRecord, Record
-from tests.simulation.variants import Swap, Variant, everywhere
+from tests.simulation.broken_code import Swap, Variants, everywhere
 
-VARIANTS: dict[str, Variant] = {}
-
-
-def variant(make: Variant) -> Variant:
-    """Register a variant under its function's name, with its docstring."""
-    VARIANTS[make.__name__] = make
-    return make
+VARIANTS = Variants()
+variant = VARIANTS.variant
 
 
 def _unconditional(kind: type[Record]) -> list[Swap]:

@@ -1,0 +1,97 @@
+"""What every simulated world has: one loop, one storage, a history, the faults of its seed, and what broke first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fray_coordinator.store.api import Object
+from tests.simulation.broken_code import Variants
+from tests.simulation.clocks import HostClock
+from tests.simulation.history import History
+from tests.simulation.invariants import Broken
+from tests.simulation.loop import Participant, SimLoop
+from tests.simulation.network import Storage, Way
+from tests.simulation.scenario import Hardships
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a run amounted to. `amounts`: of what this kind of world is about, such as jobs."""
+
+    operations: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    amounts: dict[str, float] = field(default_factory=dict)
+    calm_seconds: float = 0.0
+    digest: str = ""
+
+
+class Stage:
+    """A world in which something is played; `run` raises `Broken`.
+
+    Attributes:
+        kind: what it is about, and `module`: what replays a seed of it.
+        variants: the broken variants of the code that it must catch.
+        stormy: faults are active.
+        ways: each participant's way to the storage.
+    """
+
+    kind: ClassVar[str]
+    module: ClassVar[str]
+    variants: ClassVar[Variants]
+
+    def __init__(self, seed: int, scheduler: str = "") -> None:
+        self.seed_number = seed
+        self.hardships = Hardships.drawn(random.Random(f"hardships {seed}"))
+        self.loop = SimLoop(f"{scheduler}{seed}")
+        self.loop.on_error = self._loop_error
+        self.history = History()
+        self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)
+        self.owner = Participant("world")
+        self.stormy = True
+        self.ways: dict[Participant, Way] = {}
+        self.figures = Figures()
+        self._serial = 0
+
+    @property
+    def plan(self) -> str:
+        """What befalls this seed's world, with every rate."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """The whole life of this world."""
+        raise NotImplementedError
+
+    def is_broken(self, broken: Broken) -> None:
+        """Ends the run at once; what broke first counts."""
+        self.loop.broken = self.loop.broken or broken
+
+    def note(self, who: str, what: str, more: str = "") -> None:
+        self.history.note(self.loop.now, who, what, more)
+
+    def drawn_clock(self, draw: random.Random) -> HostClock:
+        """A machine's clock: minutes off, too fast or too slow."""
+        return HostClock.drawn(self.loop, draw, self.hardships.clock_offset, self.hardships.clock_drift)
+
+    def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
+        """The storage changed."""
+        raise NotImplementedError
+
+    def _loop_error(self, context: dict[str, Any]) -> None:
+        """A task ended with an error that nobody awaited."""
+        raise NotImplementedError
+
+    def _in(self, delay: float, act: Callable[..., object], *args: Any) -> None:
+        self.loop.call_later(delay, act, *args, context=self.owner.context())
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _sum_up(self, **amounts: float) -> None:
+        f = self.figures
+        f.operations, f.faults, f.amounts = self.storage.operations, dict(self.storage.faults), amounts
+        self.note("world", "ends", f"{f.operations} operations {sum(f.faults.values())} faults {self.loop.steps} steps")
+        f.digest = self.history.digest
