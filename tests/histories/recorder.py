@@ -21,20 +21,23 @@ FROZEN = 0.3
 KEYS = ["lasting/0", "lasting/1", "mortal/0", "mortal/1"]
 
 
-def record(root: str, folder: Path, calls: int, processes: int = 4, rate: float = 0.0) -> list[Call]:
+def record(
+    root: str, folder: Path, calls: int, processes: int = 4, rate: float = 0.0, keys: Sequence[str] = KEYS
+) -> list[Call]:
     """What `processes` clients, of `calls` calls each, and an heir of the one that is killed, wrote down.
 
     Args:
         folder: for their diaries.
         rate: how many requests suffer within the clients themselves; where there is a server, a proxy does it.
+        keys: the names that they use.
     """
     chance = random.Random(calls)
-    running = [_start(root, folder, f"client{number}", calls, rate) for number in range(processes)]
+    running = [_start(root, folder, f"client{number}", calls, rate, keys) for number in range(processes)]
     try:
         _go(running)
         _wait_for_calls(folder / "client0", chance.randrange(calls // 4, calls // 2))
         running[0].kill()
-        running.append(_start(root, folder, "heir", calls // 2, rate))
+        running.append(_start(root, folder, "heir", calls // 2, rate, keys))
         _go(running[-1:])
         running[1].send_signal(signal.SIGSTOP)
         time.sleep(FROZEN)
@@ -71,8 +74,8 @@ def assert_linearizable(calls: Sequence[Call], haunted: bool) -> None:
         assert verdict.linearizable, f"{key}: {verdict}"
 
 
-def _start(root: str, folder: Path, name: str, calls: int, rate: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.histories.client", root, name, str(folder / name), "--keys", *KEYS]
+def _start(root: str, folder: Path, name: str, calls: int, rate: float, keys: Sequence[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.histories.client", root, name, str(folder / name), "--keys", *keys]
     command += ["--calls", str(calls), "--rate", str(rate)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

@@ -29,7 +29,7 @@ from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import Exit, Holding, Lease, Resources, Settings
 from tests.model.essence import NOW, Beat, Job, agent_essence, agent_record, essence, record
-from tests.model.explorer import Step
+from tests.model.explorer import Found, Step, explore
 
 SETTINGS = Settings(requeue_backoff=0.0)
 A, C = "A", "C"
@@ -368,3 +368,9 @@ class JobWorld:
 
     def _tended(self, w: World, entry: int) -> World:
         return w._replace(flying=w.flying | {("tended", entry)}) if entry in w.entries else w
+
+
+def explored(rules: Rules, *faults: str) -> Found:
+    """What every interleaving with these faults leads to."""
+    world = JobWorld(rules, frozenset(faults))
+    return explore(world.start, world.steps, world.good)

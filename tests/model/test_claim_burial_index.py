@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.explorer import Found, explore
-from tests.model.jobworld import JobWorld, Rules
-
-
-def explored(rules: Rules, *faults: str) -> Found:
-    world = JobWorld(rules, frozenset(faults))
-    return explore(world.start, world.steps, world.good)
+from tests.model.jobworld import Rules, explored
 
 
 @pytest.mark.parametrize(

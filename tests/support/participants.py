@@ -14,8 +14,8 @@ from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.submit import submit
-from fray_layouts.names import Agents, Jobs, Pending
-from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Resources
+from fray_layouts.names import Agents, Coordinator, Jobs, Pending
+from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, PassRecord, Resources
 from fray_layouts.spec import parse_spec
 from tests.support.virtual import Cluster
 
@@ -94,6 +94,13 @@ async def agent_now(core: Core, agent_id: str) -> AgentRecord:
     """The agent's record, which must exist."""
     found = await core.records.read(Agents.key(agent_id), AgentRecord)
     assert found is not None, f"{agent_id} is gone"
+    return found.record
+
+
+async def pass_now(core: Core) -> PassRecord:
+    """The lease of the pass, which must exist."""
+    found = await core.records.read(Coordinator.lease, PassRecord)
+    assert found is not None
     return found.record
 
 

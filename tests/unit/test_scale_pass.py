@@ -10,23 +10,15 @@ import pytest
 
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.coordinate import Pass
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import each
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
 from fray_layouts.names import Coordinator, Jobs
 from fray_layouts.records import PassRecord, PoolView, Resources
-from tests.support.participants import agent_now, job_now, join, launch, passes
+from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
-
-
-async def pass_now(core: Core) -> PassRecord:
-    """The lease's record, which must exist."""
-    found = await core.records.read(Coordinator.lease, PassRecord)
-    assert found is not None
-    return found.record
-
 
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 

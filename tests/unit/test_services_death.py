@@ -14,9 +14,9 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
-from fray_layouts.names import Agents, Coordinator, Jobs
-from fray_layouts.records import AgentRecord, Holding, PassRecord, Settings, Suspect
-from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
+from fray_layouts.names import Agents, Jobs
+from fray_layouts.records import AgentRecord, Holding, Settings, Suspect
+from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
 DEATH = 25.0
@@ -31,12 +31,6 @@ async def watched(watch: Watch, seconds: float, suspects: dict[str, Suspect] | N
         suspects = await watch.look(suspects)
         await watch.core.clock.sleep(LOOK)
     return suspects
-
-
-async def pass_now(core: Core) -> PassRecord:
-    found = await core.records.read(Coordinator.lease, PassRecord)
-    assert found is not None
-    return found.record
 
 
 def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before() -> None:
