@@ -28,6 +28,10 @@ PAGES = 4
 STALE_LIMIT = 12
 """So many stale entries in a row have cost as much as a listing, which shows what is left; so many again end a look."""
 
+STALE_A_SECOND = 1000.0
+"""What a fleet tries at most after looks that met little but stale entries, all agents together: the queue runs dry
+then, and what was claimed stays listed until its holder's next beat. A bell is answered all the same."""
+
 BELLS_A_SECOND = 500.0
 LISTS_A_SECOND = 50.0
 """What a fleet that finds no work asks of the store at most, all agents together."""
@@ -76,6 +80,7 @@ class Claimer:
     _pages: int = 0
     _stale: int = 0
     _listed_at: float | None = None
+    _rests_until: float = 0.0
     _quiet: float = 1.0
 
     def __post_init__(self) -> None:
@@ -118,9 +123,13 @@ class Claimer:
             self._candidates.try_everything_again()
         if rang or due:
             await self._list()
+        elif self.core.clock.boottime() < self._rests_until:
+            return False
         claimed = self._stale = 0
         while self.may_claim() and self._stale < 2 * STALE_LIMIT and (entry := await self._next()) is not None:
             claimed += await self._claim(entry)
+        if self._stale >= STALE_LIMIT:
+            self._rests_until = self.core.clock.boottime() + paced(0.0, self._stale * self.fleet(), STALE_A_SECOND)
         return claimed > 0
 
     async def _bell_rang(self) -> bool:

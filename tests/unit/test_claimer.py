@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from fray_agents.claimer import Claimer
+from fray_agents.claimer import STALE_LIMIT, Claimer
 from fray_agents.ledger import Held, Ledger
 from fray_coordinator import index
 from fray_coordinator.core import Core, open_core
@@ -15,6 +15,7 @@ from fray_coordinator.submit import submit
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import parse_spec
 from tests.support.agents import eventually
+from tests.support.virtual import Cluster, run
 
 CAPACITY = Resources(cpu=1000, memory=2**33, disk=2**33)
 
@@ -24,7 +25,7 @@ async def submitted(core: Core) -> JobRecord:
     return (await submit(core, [spec]))[0].job
 
 
-async def first_claim(core: Core) -> Held:
+async def first_claim(core: Core, fleet: int = 1) -> Held:
     """What a claimer that sees the root for the first time takes over first."""
     found: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
 
@@ -33,11 +34,11 @@ async def first_claim(core: Core) -> Held:
 
     ledger, kind = Ledger(CAPACITY), HostKind()
     claimer = Claimer(
-        core, ledger, "agent", "host", "default", kind, lambda: not found.done(), take, lambda: 8, lambda: 1
+        core, ledger, "agent", "host", "default", kind, lambda: not found.done(), take, lambda: 8, lambda: fleet
     )
     search = asyncio.create_task(claimer.run())
     try:
-        return await asyncio.wait_for(found, 20)
+        return await asyncio.wait_for(found, 60)
     finally:
         search.cancel()
 
@@ -63,6 +64,25 @@ def test_entries_of_jobs_that_have_ended_are_looked_at_once_and_hide_nothing() -
     claimed, wanted, lists = asyncio.run(scenario())
     assert claimed == wanted
     assert lists <= 2
+
+
+def test_in_a_large_fleet_who_met_only_stale_entries_rests_until_the_bell_rings() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core(local=False)
+        for _ in range(40):
+            job = await submitted(core)
+            await stop(core, job.id, "not wanted")
+            await index.enter(core, job)
+        cluster.ways[0].asked.clear()
+        search = asyncio.create_task(first_claim(core, fleet=10_000))
+        await asyncio.sleep(30)
+        tried = {key for verb, key in cluster.ways[0].asked if verb == "get" and key.startswith("jobs/")}
+        assert len(tried) == 2 * STALE_LIMIT, "the others are asked for when all have rested"
+        wanted = await submitted(core)
+        assert (await search).entry.job == wanted.id
+        assert asyncio.get_running_loop().time() < 60, "it would have rested for four minutes"
+
+    run(main)
 
 
 def test_an_entry_whose_record_is_still_on_its_way_is_tried_again() -> None:
