@@ -117,10 +117,11 @@ $(BENCH)-queues/.ready: | $(VENV)/bin/python
 bench-queues: $(VENV)/.dev $(BENCH)-queues/.ready
 	@$(BIN)/python -m benchmarks.queues --peers $(BENCH)-queues/bin/python
 
-# Simulated clusters under every fault, 20 minutes on two cores; docs/simulation.md says what it shows.
+# Simulated clusters under every fault, 20 minutes on two idle cores; docs/simulation.md says what it shows.
 simulate: $(VENV)/.dev
-	$(BIN)/python -m tests.simulation --seconds 1200 --processes 2
-	$(BIN)/python -m tests.simulation.queues --seeds 5000
+	$(BIN)/python -m tests.simulation --cpu-seconds 1800
+	$(BIN)/python -m tests.simulation.actors --cpu-seconds 300
+	$(BIN)/python -m tests.simulation.queues --cpu-seconds 300
 
 # Which invariant catches which deliberately broken variant of the code, and after how many seeds.
 simulate-variants: $(VENV)/.dev

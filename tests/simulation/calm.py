@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fray_agents.ledger import Held
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_layouts.names import Inbox
+from fray_layouts.names import Child, Inbox
 from fray_layouts.records import Settings
 from tests.simulation.invariants import Broken, told
 
@@ -90,9 +90,11 @@ def _held(world: World) -> list[tuple[str, Held]]:
 def check_idle(world: World) -> None:
     """A cluster that has nothing to do asks for what docs/operating.md prices, and for nothing else.
 
-    It has something to do while there is an entry whose submitter was lost before it wrote the record.
+    It has something to do while there are entries whose submitter was lost before it wrote the record.
     """
-    if list(world.storage.contents.keys("pending/", None)):
+    keys = world.storage.contents.keys
+    children = (Child.parse(key) for key in keys("children/", None))
+    if list(keys("pending/", None)) or any(child and child.child not in world.watching.jobs for child in children):
         return
     world.loop.advance(world.loop.now + QUIET)
     before = _sent(world)

@@ -6,6 +6,7 @@ It prints the tables of docs/simulation.md.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ def catch(made: type[Stage], variant: str) -> Catch:
     """Run seeds 0, 1, 2 ... until one breaks an invariant."""
     for seed in range(LIMIT):
         outcome = run_seed(made, seed, variant)
-        assert "TypeError" not in outcome.story, outcome.story  # the code has moved on, and the variant has not
+        # The code has moved on, and the variant has not.
+        assert not re.search("TypeError|AttributeError|NameError", outcome.broken + outcome.story), outcome.story
         if outcome.broken:
             return Catch(variant, outcome.broken, seed + 1)
     return Catch(variant, "", None)
