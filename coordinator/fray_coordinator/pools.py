@@ -55,6 +55,11 @@ async def find(core: Core, namespace: str, name: str) -> tuple[int, PoolRecord] 
     return (holder.incarnation, record) if record is not None else None
 
 
+async def exists(core: Core, tasks: Tasks) -> bool:
+    """Whether the pool was not shut down."""
+    return await core.store.get(tasks.pool) is not None
+
+
 async def note_jobs(core: Core, tasks: Tasks, started: Iterable[str], ended: Collection[str]) -> None:
     """Remember worker jobs, and forget those that have ended."""
     added = list(started)
@@ -74,7 +79,12 @@ async def read_jobs(core: Core, jobs: Iterable[str]) -> list[JobRecord | None]:
 
 
 async def remove(core: Core, namespace: str, name: str, incarnation: int) -> None:
-    """Give the name up, and delete the queue and what its tasks have left: the incarnation is never used again."""
+    """Give the name up, and delete the queue and what its tasks have left: the incarnation is never used again.
+
+    The record goes first: who writes after that finds it missing, and removes what it wrote.
+    """
+    tasks, queue = Tasks.of(namespace, name, incarnation), Queues.of(namespace, name, incarnation)
     await naming.free(core, namespace, KIND, name, incarnation)
-    for prefix in (Tasks.of(namespace, name, incarnation).prefix, Queues.of(namespace, name, incarnation).prefix):
+    await core.store.delete(tasks.pool)
+    for prefix in (tasks.prefix, queue.prefix):
         await each([row.key for row in await core.store.list(prefix)], core.store.delete)

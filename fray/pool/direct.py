@@ -27,7 +27,7 @@ class Direct:
         self._name = name
         self._changed = threading.Condition()
         self._dispatcher = Dispatcher(MAX_DEATHS, self._lost, self._joined)
-        self._crew = Crew(cluster, name, resources, environment, self._dispatcher, self._close)
+        self._crew = Crew(cluster, name, resources, environment, self._dispatcher, self.close)
 
     @property
     def workers(self) -> int:
@@ -41,7 +41,7 @@ class Direct:
     def unfinished(self) -> int:
         return self._dispatcher.unfinished
 
-    def submit(self, calls: Sequence[Call]) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[Call], workers: int) -> list[Future[Any]]:
         tasks = [task(self._name, call.function, call.args, call.kwargs) for call in calls]
         self._dispatcher.submit(tasks)
         return [each.future for each in tasks]
@@ -66,12 +66,12 @@ class Direct:
 
     def end(self) -> None:
         self._crew.end()
-        self._close("the pool was shut down before the task was done")
+        self.close("the pool was shut down before the task was done")
 
     def _lost(self, name: str) -> None:
         self._crew.lost(name)
 
-    def _close(self, why: str) -> None:
+    def close(self, why: str) -> None:
         self._dispatcher.close(why)
         self._joined()
 

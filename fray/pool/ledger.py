@@ -6,12 +6,13 @@ import pickle
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
 from fray.futures import Yielding
-from fray.pool.dispatch import TaskKillsWorkers
+from fray.pool.dispatch import PoolClosed, TaskKillsWorkers
 from fray_agents.rpc.serial import Packed, unpack_error
 from fray_layouts.tasks import Outcome
 
@@ -25,6 +26,8 @@ class Ledger:
         self._futures: dict[str, Future[Any]] = {}
         self._items: dict[str, int] = {}
         self._open: set[str] = set()
+        self._anonymous: set[str] = set()
+        self._closed = ""
         self._ended_at = time.monotonic()
 
     @property
@@ -38,23 +41,48 @@ class Ledger:
         return len(self._open)
 
     @property
+    def closed(self) -> str:
+        """Why it takes no tasks any more; "" while it does."""
+        return self._closed
+
+    @property
     def calm(self) -> float:
         """Seconds for which there has been nothing to do."""
         return 0.0 if self._open else time.monotonic() - self._ended_at
 
-    def enter(self, key: str, yields: bool = False) -> Future[Any]:
-        """The future of a task, a new one if it was not known. yields: it is a generator's."""
+    def enter(self, key: str, yields: bool = False, anonymous: bool = False) -> Future[Any]:
+        """The future of a task, a new one if it was not known. Raises PoolClosed.
+
+        Args:
+            yields: it is a generator's.
+            anonymous: nobody will ask for it by its key, so its result is not kept here.
+        """
         with self._lock:
+            if self._closed:
+                raise PoolClosed(self._closed)
             known = self._futures.get(key)
             if known is None:
                 known = self._futures[key] = Yielding() if yields else Future()
                 known.set_running_or_notify_cancel()
                 self._open.add(key)
+                if anonymous:
+                    self._anonymous.add(key)
             return known
+
+    def withdraw(self, keys: Iterable[str], error: BaseException) -> None:
+        """Forget tasks that could not be submitted; who has their futures already gets the error."""
+        for key in keys:
+            self._end(key, error)
+            self._futures.pop(key, None)
 
     def take(self, outcomes: Iterable[Outcome]) -> None:
         """Learn what has come of tasks; what is known already changes nothing."""
-        for outcome in outcomes:
+        if self._closed:
+            return
+        # what is known of a task's kind comes first: its outcome may have been written before that
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.kind != "task"):
+            if outcome.task in self._anonymous and outcome.task not in self._open:
+                continue
             if outcome.kind == "task":
                 self.enter(outcome.task, yields=bool(outcome.number))
             else:
@@ -70,45 +98,56 @@ class Ledger:
         for key in list(self._open):
             self._end(key, error)
 
+    def close(self, why: str) -> None:
+        """Give up what is not done, and take nothing more."""
+        with self._lock:
+            self._closed = self._closed or why
+        self.fail_all(PoolClosed(self._closed))
+
     def _settle(self, future: Future[Any], outcome: Outcome) -> None:
         if future.done():
             return
+        try:
+            self._apply(future, outcome)
+        except (Exception, SystemExit) as error:  # the classes may live in modules that only the worker has
+            self._end(outcome.task, error)
+
+    def _apply(self, future: Future[Any], outcome: Outcome) -> None:
         match outcome.kind:
             case "item" if isinstance(future, Yielding):
                 self._produce(future, outcome)
             case "end" if isinstance(future, Yielding):
                 self._end(outcome.task, None)
             case "value":
-                self._value(outcome)
+                self._end(outcome.task, None, pickle.loads(outcome.data))
             case "error":
                 self._end(outcome.task, unpack_error(Packed(outcome.data)))
             case "dead":
                 self._end(outcome.task, TaskKillsWorkers(f"the task was given up: {outcome.data.decode()}"))
 
-    def _value(self, outcome: Outcome) -> None:
-        try:
-            value = pickle.loads(outcome.data)
-        except Exception as error:  # its class may live in modules that only the worker has
-            self._end(outcome.task, error)
-        else:
-            self._end(outcome.task, None, value)
-
     def _produce(self, future: Yielding[Any], outcome: Outcome) -> None:
         """A generator that runs again yields again; what it yielded before is known."""
         expected = self._items.get(outcome.task, 0)
         if outcome.number == expected:
+            value = pickle.loads(outcome.data)
             self._items[outcome.task] = expected + 1
-            future.produce(pickle.loads(outcome.data))
+            future.produce(value)
 
     def _end(self, key: str, error: BaseException | None, value: object = None) -> None:
-        future = self._futures[key]
-        if isinstance(future, Yielding):
-            future.finish(error)
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
+        future = self._futures.get(key)
+        if future is None:
+            return
+        with suppress(InvalidStateError):  # it was ended from two threads at once, and the first has said how
+            if isinstance(future, Yielding):
+                future.finish(error)
+            elif error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
         with self._lock:
             self._open.discard(key)
+            self._items.pop(key, None)
+            if key in self._anonymous:
+                self._futures.pop(key, None)
             self._ended_at = time.monotonic()
             self._changed.notify_all()

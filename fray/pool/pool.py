@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 from fray.cluster import StorageCluster, current_cluster
 from fray.errors import InvalidInput
 from fray.pool.direct import Direct
+from fray.pool.dispatch import PoolClosed
 from fray.pool.elastic import CALM, Size
 from fray.pool.objects import ObjectRef
 from fray.pool.progress import shown
@@ -31,7 +32,10 @@ T = TypeVar("T")
 log = logging.getLogger("fray")
 
 _CHECK = 1.0
-"""Seconds between two looks at whether tasks have the workers that they need."""
+"""Seconds between two looks at whether tasks have the workers that they need, while none are submitted."""
+
+_PAUSE = 0.02
+"""Seconds after such a look in which many may be submitted before the next."""
 
 
 class WorkerPool:
@@ -127,6 +131,7 @@ class WorkerPool:
         self._limits = size
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._look_now = threading.Event()
         self._adjust()
         threading.Thread(target=self._keep_size, name="fray-pool-size", daemon=True).start()
 
@@ -236,8 +241,10 @@ class WorkerPool:
         self.shutdown(wait=kind is None)
 
     def _submit(self, calls: list[Call]) -> list[Future[Any]]:
-        futures = self._transport.submit(calls) if calls else []
-        self._adjust()
+        if self._ended.is_set():
+            raise PoolClosed("the pool was shut down")
+        futures = self._transport.submit(calls, self._limits.most) if calls else []
+        self._look_now.set()
         return futures
 
     def _adjust(self) -> None:
@@ -252,9 +259,11 @@ class WorkerPool:
                 self._transport.grow(missing)
 
     def _keep_size(self) -> None:
-        """Replace workers whose jobs have ended, and end those that had too little to do for a while."""
+        """Start workers, replace those whose jobs have ended, and end those that had too little to do for a while."""
         calm_at = time.monotonic() + CALM
-        while not self._ended.wait(_CHECK):
+        while not self._ended.wait(_PAUSE):
+            self._look_now.wait(_CHECK)
+            self._look_now.clear()
             try:
                 if self._transport.unfinished or time.monotonic() > calm_at:
                     self._adjust()
@@ -263,12 +272,17 @@ class WorkerPool:
                     calm_at = time.monotonic() + CALM
             except StoreUnavailable as error:
                 log.warning("workers cannot be looked at now: %s", error)
+            except Exception as error:
+                log.exception("the pool has no workers any more")
+                self._transport.close(f"its workers cannot be started: {error}")
+                return
 
     def _end(self) -> bool:
         """Start no more workers; whether that was not so already."""
         with self._lock:
             first = not self._ended.is_set()
             self._ended.set()
+            self._look_now.set()
             return first
 
     def _end_spare(self) -> None:

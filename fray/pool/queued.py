@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,6 +25,7 @@ from fray.pool.watch import Watch
 from fray.queue import FileQueue
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator import outcomes, pools
+from fray_coordinator.protocol.queue_segments import batch_size
 from fray_coordinator.store.api import ABSENT
 from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.queues import QueueRecord
@@ -32,6 +33,10 @@ from fray_layouts.tasks import Outcome, PoolRecord
 
 _QUEUE = QueueRecord(max_deliveries=3)
 """So many workers may one task take with it before it is given up."""
+
+
+_BATCHES = 4
+"""That each worker could have of what is left to push."""
 
 
 class PoolNotFound(Permanent, LookupError):
@@ -69,7 +74,7 @@ class Queued:
         )
         self._uploaded: set[str] = set()
         self._ledger = Ledger()
-        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, record.jobs)
+        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, record.jobs, self._gone)
 
     @classmethod
     def open(
@@ -129,18 +134,24 @@ class Queued:
     def unfinished(self) -> int:
         return self._ledger.unfinished
 
-    def submit(self, calls: Sequence[Call]) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[Call], workers: int) -> list[Future[Any]]:
+        self._check_open()
         keyed = [(call.key or secrets.token_hex(8), call) for call in calls]
         items = [self._item(key, call) for key, call in keyed]
-        self._queue.push_many(items, batch=1 if len(items) == 1 else None)
-        entries = [Outcome(key, "task", number=int(call.function.yields)) for key, call in keyed]
-        self._cluster.run(lambda core: outcomes.write(core, self._tasks, entries))
-        futures = [self._ledger.enter(key, call.function.yields) for key, call in keyed]
+        futures = [self._ledger.enter(key, call.function.yields, not call.key) for key, call in keyed]
+        try:
+            self._push(items, workers)
+            entries = [Outcome(key, "task", number=int(call.function.yields)) for key, call in keyed]
+            self._cluster.run(lambda core: outcomes.write(core, self._tasks, entries))
+        except BaseException as error:
+            self._ledger.withdraw([key for key, _ in keyed], error)
+            raise
         self._watch.wake()
         return futures
 
     def put(self, obj: object) -> ObjectRef:
-        """Store an object for tasks. Raises InvalidInput for what cannot be pickled."""
+        """Store an object for tasks. Raises InvalidInput for what cannot be pickled, and PoolClosed."""
+        self._check_open()
         try:
             data = pickled(obj)
         except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
@@ -150,7 +161,8 @@ class Queued:
         return ObjectRef(self._cluster.root, key)
 
     def grow(self, count: int) -> None:
-        self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
+        if not self._ledger.closed:
+            self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
 
     def shrink(self, count: int) -> None:
         if self._ledger.calm > CALM:  # while there is work, workers themselves know that they have none
@@ -167,14 +179,36 @@ class Queued:
         self._stop("this driver has left the pool; attach to it")
         self._watch.forget_jobs()
 
+    def close(self, why: str) -> None:
+        self._ledger.close(why)
+
     def end(self) -> None:
-        self._stop("the pool was shut down before the task was done")
+        self._remove("the pool was shut down before the task was done")
+
+    def _gone(self) -> None:
+        self._remove("the pool was shut down by another driver")
+
+    def _remove(self, why: str) -> None:
+        self._stop(why)
         self._cluster.run(lambda core: pools.remove(core, self._namespace, self._name, self._incarnation))
 
     def _stop(self, why: str) -> None:
         self._watch.end()
-        self._ledger.fail_all(PoolClosed(why))
+        self._ledger.close(why)
         self._queue.close()
+
+    def _check_open(self) -> None:
+        """Raises PoolClosed."""
+        if not self._ledger.closed and not self._cluster.run(lambda core: pools.exists(core, self._tasks)):
+            self._gone()
+        if self._ledger.closed:
+            raise PoolClosed(self._ledger.closed)
+
+    def _push(self, items: Sequence[shift.Item], workers: int) -> None:
+        begin = 0
+        for count, batch in shares(len(items), workers):
+            self._queue.push_many(items[begin : begin + count], batch)
+            begin += count
 
     def _item(self, key: str, call: Call) -> shift.Item:
         self._upload(call.function)
@@ -190,6 +224,19 @@ class Queued:
         if isinstance(form, str) and form not in self._uploaded:
             self._cluster.run(lambda core: core.store.put(self._tasks.object(form), function.pickled, ABSENT))
             self._uploaded.add(form)
+
+
+def shares(tasks: int, workers: int) -> Iterator[tuple[int, int]]:
+    """(how many, in batches of how many): a batch is one worker's, so they are small where others may want work.
+
+    The last of them are single tasks: nobody is to idle while another has several before it.
+    """
+    batch = batch_size(tasks, None)
+    while tasks:
+        batch = max(1, min(batch, tasks // (_BATCHES * workers)))
+        count = tasks if batch == 1 else tasks - min(tasks - batch, batch * workers)
+        yield count, batch
+        tasks -= count
 
 
 @functools.lru_cache(maxsize=8)

@@ -24,7 +24,7 @@ from fray.queue import FileQueue, Lease, UnknownLease
 from fray.queue.api import KEPT_SHARE
 from fray_agents.rpc.serial import pack_error
 from fray_agents.threads import on_stop, task_environ
-from fray_coordinator import outcomes
+from fray_coordinator import outcomes, pools
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.queue.errors import QueueNotFound
@@ -68,7 +68,8 @@ class Shift:
         self._queue: FileQueue[Item] = FileQueue(
             cluster.root, name=name, namespace=cluster.namespace, incarnation=incarnation
         )
-        self._tasks = Tasks.of(cluster.namespace, name, incarnation)
+        self._pool = (cluster.namespace, name, incarnation)
+        self._tasks = Tasks.of(*self._pool)
         self._lease = cluster.run(_lease)
         self._is_process = task_environ() is os.environ
         self._lock = threading.Lock()
@@ -96,12 +97,13 @@ class Shift:
             self._flush()
             self._stopping.set()
             self._queue.close()
+            self._clear_up()
             self._free.set()
 
     def _prepare(self) -> None:
         """Import the next task's function before the task is taken: others may be ready for it."""
         if (item := self._queue.peek()) is not None:
-            with suppress(Exception):  # whoever runs the task tells what is wrong with it
+            with suppress(BaseException):  # whoever runs the task tells what is wrong with it
                 self._function(item[1])
 
     def _next(self) -> Lease[Item] | None:
@@ -121,12 +123,12 @@ class Shift:
         try:
             call = self._function(function)
             args, kwargs = pickle.loads(payload)
-            args = tuple(map(fetched, args))
+            args, kwargs = tuple(map(fetched, args)), {name: fetched(value) for name, value in kwargs.items()}
             if inspect.isgeneratorfunction(call):
                 self._iterate(key, call(*args, **kwargs))
             else:
                 self._note(Outcome(key, "value", data=pickled(call(*args, **kwargs))))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # whatever it is, the task would raise it on every other worker too
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
             self._note(Outcome(key, "error", data=pack_error(error).data))
         with self._lock:
@@ -211,8 +213,17 @@ class Shift:
             return
         if self._current is not None and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
             self._give_back(lease)
-        self._queue.close()
+            self._queue.close()
+            self._clear_up()
         os._exit(0 if self._free.is_set() else 128 + 15)
+
+    def _clear_up(self) -> None:
+        """Nobody else removes what is written to a pool after it was shut down."""
+        try:
+            if not self._cluster.run(lambda core: pools.exists(core, self._tasks)):
+                self._cluster.run(lambda core: pools.remove(core, *self._pool))
+        except StoreUnavailable as error:
+            log.warning("what was written to a pool that may be gone stays: %s", error)
 
     def _give_back(self, lease: Lease[Item]) -> None:
         try:

@@ -36,8 +36,13 @@ class Transport(Protocol):
         """How many tasks are not done."""
         ...
 
-    def submit(self, calls: Sequence[Call]) -> list[Future[Any]]:
-        """Hand calls over, in this order. Raises InvalidInput for what cannot be pickled; then nothing was."""
+    def submit(self, calls: Sequence[Call], workers: int) -> list[Future[Any]]:
+        """Hand calls over, in this order. workers: how many there may be.
+
+        Raises:
+            InvalidInput: something cannot be pickled; nothing was handed over.
+            PoolClosed: it takes no tasks any more.
+        """
         ...
 
     def grow(self, count: int) -> None:
@@ -49,11 +54,15 @@ class Transport(Protocol):
         ...
 
     def await_workers(self, count: int, timeout: float) -> None:
-        """Block until there are so many workers; raises builtin TimeoutError."""
+        """Block until there are so many workers; raises builtin TimeoutError, PoolClosed, JobFailed."""
         ...
 
     def drain(self) -> None:
         """Block until all tasks are done."""
+        ...
+
+    def close(self, why: str) -> None:
+        """Give up what is not done, and take nothing more."""
         ...
 
     def end(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fray.cluster.info import info_of
 from fray.cluster.storage import StorageCluster
@@ -17,7 +18,7 @@ from fray.queue import FileQueue
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator import outcomes, pools
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.follow import Pace
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
@@ -25,6 +26,7 @@ from fray_layouts.tasks import Outcome
 log = logging.getLogger("fray")
 
 _LETTERS_EVERY = 5.0
+"""Seconds between two looks at what outcomes do not tell: tasks that were given up, and the pool itself."""
 _JOBS_EVERY = 2.0
 """Seconds for which what is known of few jobs is good enough."""
 
@@ -44,6 +46,7 @@ class Watch:
 
     Args:
         jobs: ids of workers' jobs that may run already.
+        on_gone: told when another driver has shut the pool down.
     """
 
     def __init__(
@@ -53,11 +56,13 @@ class Watch:
         queue: FileQueue[tuple[str, bytes, bytes]],
         ledger: Ledger,
         jobs: Sequence[str],
+        on_gone: Callable[[], None],
     ) -> None:
         self._cluster = cluster
         self._tasks = tasks
         self._queue = queue
         self._ledger = ledger
+        self._on_gone = on_gone
         self._core = cluster.run(_itself)
         self._reader = outcomes.Reader(self._core, tasks)
         self._pace = Pace(self._core)
@@ -70,6 +75,7 @@ class Watch:
         self._ended = False
         self._work = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="fray-pool", daemon=True)
+        self._thread.start()
 
     # --- tasks
 
@@ -77,9 +83,6 @@ class Watch:
         """There is something to look for."""
         self._pace.begun()
         self._work.set()
-        with self._lock:
-            if self._thread.ident is None:
-                self._thread.start()
 
     def catch_up(self) -> None:
         """Learn what became of the tasks of earlier drivers."""
@@ -99,8 +102,9 @@ class Watch:
             self._work.clear()
             try:
                 self._look_until_done()
-            except BadRecord as error:
-                self._ledger.fail_all(PoolClosed(str(error)))
+            except BaseException as error:  # callbacks of the users run here too, and nobody else would end the futures
+                log.exception("outcomes cannot be read")
+                self._ledger.fail_all(PoolClosed(f"its outcome cannot be read: {error}"))
 
     def _look_until_done(self) -> None:
         letters_at = time.monotonic() + _LETTERS_EVERY
@@ -110,7 +114,7 @@ class Watch:
                 if self._look():
                     self._pace.changed()
                 if begin > letters_at:
-                    self._read_letters()
+                    self._look_around()
                     letters_at = begin + _LETTERS_EVERY
             except StoreUnavailable as error:
                 log.warning("outcomes cannot be read now: %s", error)
@@ -125,9 +129,15 @@ class Watch:
             self._work.clear()
             time.sleep(self._pace.pause(look_took))
 
+    def _look_around(self) -> None:
+        if self._cluster.run(lambda core: pools.exists(core, self._tasks)):
+            self._read_letters()
+        elif not self._ended:
+            self._on_gone()
+
     def _read_letters(self) -> None:
         """Tasks that killed their workers are dead letters of the queue."""
-        dead = [letter for letter in self._queue.letters() if letter.item is not None]
+        dead = [letter for letter in self._queue.letters(sys.maxsize) if letter.item is not None]
         self._take([Outcome(letter.item[0], "dead", data=letter.reason.encode()) for letter in dead])
 
     def _take(self, found: Sequence[Outcome]) -> None:

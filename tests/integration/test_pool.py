@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from fray.job import ClusterContext
 from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, elastic, shift, watch
 from fray.queue import FileQueue
 from fray.rpc import ActorEndpoint, ClusterResolver
-from fray.types import EnvironmentConfig, ResourceConfig
+from fray.types import EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
@@ -78,6 +79,16 @@ def test_what_a_task_raises_keeps_its_type_and_its_traceback(pool: WorkerPool) -
     error = pool.submit(int, "seven").exception(30)
     assert isinstance(error, ValueError)
     assert isinstance(error.__cause__, RemoteTraceback)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_whatever_a_task_raises_ends_it_and_not_its_worker(pool: WorkerPool, error: type[BaseException]) -> None:
+    def raises() -> None:
+        raise error("enough")
+
+    with pytest.raises(RuntimeError, match=f"{error.__name__}: enough"):
+        pool.submit(raises).result(30)
+    assert pool.submit(double, 1).result(30) == 2
 
 
 def test_arguments_that_cannot_be_pickled_are_named_at_once(pool: WorkerPool) -> None:
@@ -249,6 +260,87 @@ def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster
         told = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))
         assert pool.submit(told, 1).result(30) == 2
     assert (tmp_path / "notes").read_text() == "0"
+
+
+def test_an_object_is_fetched_whatever_argument_it_is(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
+        kept = pool.put([3, 1, 2])
+        assert pool.submit(sorted, kept, reverse=True).result(30) == [3, 2, 1]
+        assert pool.submit(dict, kept=kept).result(30) == {"kept": [3, 1, 2]}
+
+
+def stored(cluster: StorageCluster, name: str) -> list[str]:
+    """The keys of what a pool has in storage."""
+    root = Path(cluster.root.removeprefix("file://"))
+    return [str(path) for path in root.rglob("*") if path.is_file() and f"/{name}~" in str(path)]
+
+
+def test_a_pool_that_was_shut_down_takes_no_tasks_and_leaves_nothing(cluster: StorageCluster) -> None:
+    pool = WorkerPool(cluster, 1, SMALL, transport="queue", name="over")
+    assert stored(cluster, "over")
+    pool.shutdown()
+    with pytest.raises(PoolClosed):
+        pool.submit(double, 1)
+    with pytest.raises(PoolClosed):
+        pool.put("late")
+    actors.wait_until(lambda: not stored(cluster, "over"))
+
+
+def test_what_another_driver_shut_down_is_over_for_all(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LETTERS_EVERY", 0.1)
+    first = WorkerPool(cluster, 1, SMALL, transport="queue", name="shared")
+    second = WorkerPool.attach("shared", cluster, 1, SMALL)
+    idle = WorkerPool.attach("shared", cluster, 1, SMALL)
+    waiting = second.submit_as("slow", time.sleep, 60.0)
+    first.shutdown(wait=False)
+    assert isinstance(waiting.exception(30), PoolClosed)
+    for other in (second, idle):
+        with pytest.raises(PoolClosed, match="another driver"):
+            other.submit(double, 1)
+        other.shutdown()
+    actors.wait_until(lambda: not stored(cluster, "shared"), 40)
+    WorkerPool(cluster, 1, SMALL, transport="queue", name="shared").shutdown()
+
+
+def test_idle_workers_get_the_next_tasks_of_a_map(cluster: StorageCluster) -> None:
+    def where(number: int) -> int:
+        time.sleep(0.5 if number >= 316 else 0.0)
+        return os.getpid()
+
+    with WorkerPool(cluster, 2, SMALL, transport="queue") as pool:
+        pool.wait_for_workers()
+        pids = [future.result(60) for future in pool.map(where, range(320))]
+        assert len(set(pids[-4:])) == 2
+
+
+def test_tasks_that_were_handed_over_are_known_though_workers_cannot_be_started(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, away = StorageCluster.launch_many, threading.Event()
+
+    def unavailable(*args: object) -> list[JobId]:
+        away.set()
+        raise StoreUnavailable("the storage is away")
+
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        monkeypatch.setattr(StorageCluster, "launch_many", unavailable)
+        future = pool.submit(double, 1)
+        assert away.wait(30)
+        monkeypatch.setattr(StorageCluster, "launch_many", launch)
+        assert future.result(30) == 2
+
+
+def test_tasks_whose_workers_can_never_be_started_say_why(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object) -> list[JobId]:
+        raise InvalidInput("environment", "x", "leave it out")
+
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        monkeypatch.setattr(StorageCluster, "launch_many", refused)
+        assert "leave it out" in str(pool.submit(double, 1).exception(30))
 
 
 def test_workers_that_never_come_up_are_the_tasks_error(

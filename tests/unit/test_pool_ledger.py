@@ -1,0 +1,101 @@
+"""What outcomes make of the futures of a pool with a queue, in whatever order and shape they come."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from fray.futures import Yielding
+from fray.pool import PoolClosed
+from fray.pool.ledger import Ledger
+from fray_agents.rpc.serial import pack_error
+from fray_layouts.tasks import Outcome
+
+
+class Unreadable:
+    """Its pickle can be written, and not read."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[type[BaseException]]]:
+        return fail, (self.error,)
+
+
+def fail(error: type[BaseException]) -> None:
+    raise error("only there")
+
+
+def value(key: str, of: object, kind: str = "value", number: int = 0) -> Outcome:
+    return Outcome(key, kind, number, pickle.dumps(of))
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError, SystemExit])
+@pytest.mark.parametrize("kind", ["value", "item"])
+def test_what_cannot_be_read_here_is_its_own_tasks_error(kind: str, error: type[BaseException]) -> None:
+    ledger = Ledger()
+    bad, good = ledger.enter("bad", yields=kind == "item"), ledger.enter("good")
+    ledger.take([value("bad", Unreadable(error), kind), Outcome("bad", "end", 1), value("good", 7)])
+    assert isinstance(bad.exception(0), error)
+    assert good.result(0) == 7
+    assert ledger.unfinished == 0
+
+
+def test_an_error_that_cannot_be_read_here_is_its_own_tasks_error() -> None:
+    ledger = Ledger()
+    future = ledger.enter("bad")
+    ledger.take([Outcome("bad", "error", data=b"no pickle")])
+    assert future.exception(0) is not None
+
+
+def test_a_generator_that_raised_before_it_was_known_is_one() -> None:
+    ledger = Ledger()
+    ledger.take([Outcome("key", "error", data=pack_error(ValueError("no")).data), Outcome("key", "task", 1)])
+    future = ledger.enter("key", yields=True)
+    assert isinstance(future, Yielding)
+    with pytest.raises(ValueError, match="no"):
+        next(future)
+
+
+def test_a_closed_ledger_takes_nothing_more() -> None:
+    ledger = Ledger()
+    open_then = ledger.enter("key")
+    ledger.close("the pool was shut down")
+    ledger.take([value("late", 1)])
+    assert isinstance(open_then.exception(0), PoolClosed)
+    with pytest.raises(PoolClosed, match="shut down"):
+        ledger.enter("late")
+
+
+def test_a_task_that_could_not_be_submitted_may_be_submitted_again() -> None:
+    ledger = Ledger()
+    first = ledger.enter("key")
+    ledger.withdraw(["key"], OSError("away"))
+    assert isinstance(first.exception(0), OSError)
+    assert not ledger.enter("key").done()
+
+
+class Result:
+    """Can be referred to weakly."""
+
+
+def test_results_that_nobody_can_ask_for_by_key_are_not_kept() -> None:
+    ledger = Ledger()
+
+    def taken(key: str, anonymous: bool) -> weakref.ref[Any]:
+        future: Future[Any] = ledger.enter(key, anonymous=anonymous)
+        ledger.take([value(key, Result())])
+        return weakref.ref(future.result(0))
+
+    kept, gone = taken("mine", False), taken("0123", True)
+    gc.collect()
+    assert (kept() is not None, gone() is None) == (True, True)
+    assert list(ledger.futures) == ["mine"]
+    ledger.take([Outcome("0123", "item", 3), value("0123", 1)])  # it ran a second time
+    assert (ledger.unfinished, list(ledger.futures)) == (0, ["mine"])
