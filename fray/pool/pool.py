@@ -24,6 +24,7 @@ from fray.pool.tasks import function_of
 from fray.pool.transport import Call, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray_coordinator.errors import StoreUnavailable
+from fray_layouts.queue_names import QUEUE_NAME
 from fray_layouts.spec import check_name
 
 P = ParamSpec("P")
@@ -77,6 +78,9 @@ class WorkerPool:
         name: str | None = None,
     ) -> None:
         check_name("name_prefix", name_prefix)
+        if transport == "queue" and not QUEUE_NAME.fullmatch(f"{name_prefix}-{'0' * 8}"):
+            remedy = "it becomes a queue's name: use at most 55 letters, digits, '-' and '_', no dots"
+            raise InvalidInput("name_prefix", name_prefix, remedy)
         size = Size.of(num_workers)
         cluster = cluster or current_cluster()
         resources = resources or ResourceConfig()
@@ -147,14 +151,20 @@ class WorkerPool:
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
-        """Of a pool with a queue: every task by its key, in the order of submission."""
-        return self._queued().futures
+        """Of a pool with a queue: its tasks by their keys, in the order of submission.
+
+        All that had a key or were there when this driver attached; of those that it submits without one, what is not
+        done: their results are kept only by who holds their futures.
+        """
+        return self._queued("futures").futures
 
     def wait_for_workers(self, min_workers: int | None = None, timeout: float = 60.0) -> None:
         """Block until there are `min_workers`, by default all that are wanted.
 
         Raises:
-            TimeoutError: there are fewer after `timeout` seconds.
+            TimeoutError: there are fewer after `timeout` seconds; it says what they wait for.
+            PoolClosed: the pool was shut down; or every worker has ended before it could be called.
+            JobFailed: the workers of a pool with a queue failed again and again.
         """
         self._transport.await_workers(self._transport.wanted if min_workers is None else min_workers, timeout)
 
@@ -163,6 +173,7 @@ class WorkerPool:
 
         Raises:
             InvalidInput: something cannot be pickled.
+            PoolClosed: the pool was shut down, by whichever driver.
         """
         return self._submit([Call(function_of(fn), args, kwargs)])[0]
 
@@ -171,12 +182,12 @@ class WorkerPool:
 
         Only of a pool with a queue, where a driver that died and attaches again submits the same keys.
         """
-        known = self._queued().futures.get(key)
+        known = self._queued("submit_as").futures.get(key)
         return known if known is not None else self._submit([Call(function_of(fn), args, kwargs, key)])[0]
 
     def map_as(self, fn: Callable[..., T], items: Mapping[str, Any]) -> list[Future[T]]:
         """`submit_as` of `fn(item)` for each key and item, in one push; the futures in their order."""
-        known, function = self._queued().futures, function_of(fn)
+        known, function = self._queued("map_as").futures, function_of(fn)
         self._submit([Call(function, (item,), {}, key) for key, item in items.items() if key not in known])
         return [known[key] for key in items]
 
@@ -190,12 +201,12 @@ class WorkerPool:
 
         Only of a pool with a queue. Raises InvalidInput for what cannot be pickled.
         """
-        return self._queued().put(obj)
+        return self._queued("put").put(obj)
 
     @property
     def folder(self) -> str:
         """Of a pool with a queue: URL under which its tasks may keep files, which are removed with the pool."""
-        return self._queued().folder
+        return self._queued("folder").folder
 
     def as_completed(
         self, futures: Iterable[Future[T]], timeout: float | None = None, progress: str = ""
@@ -230,7 +241,7 @@ class WorkerPool:
 
     def detach(self) -> None:
         """End the workers of a pool with a queue; its tasks and what came of them stay, and `attach` goes on."""
-        queued = self._queued()
+        queued = self._queued("detach")
         if self._end():
             queued.detach()
 
@@ -291,7 +302,7 @@ class WorkerPool:
             if spare > 0:
                 self._transport.shrink(spare)
 
-    def _queued(self) -> Queued:
+    def _queued(self, wanted: str) -> Queued:
         if not isinstance(self._transport, Queued):
-            raise InvalidInput("transport", "direct", 'only the tasks of a pool with transport="queue" have keys')
+            raise InvalidInput("transport", "direct", f'only a pool with transport="queue" has `{wanted}`')
         return self._transport

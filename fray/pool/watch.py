@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from fray.cluster.info import info_of
 from fray.cluster.storage import StorageCluster
 from fray.errors import JobFailed
+from fray.pool import absence
 from fray.pool.dispatch import PoolClosed
 from fray.pool.ledger import Ledger
 from fray.queue import FileQueue
@@ -68,8 +70,9 @@ class Watch:
         self._pace = Pace(self._core)
         self._lock = threading.Lock()
         self._jobs = [JobId(job) for job in jobs]
-        self._running = 0
+        self._running: set[JobId] = set()
         self._failures = 0
+        self._failed: JobInfo | None = None
         self._hopeless: JobInfo | None = None
         self._counted_at = float("-inf")
         self._ended = False
@@ -172,7 +175,7 @@ class Watch:
             if time.monotonic() - self._counted_at > fresh_for:
                 self._look_at_jobs()
                 self._counted_at = time.monotonic()
-            return self._running, len(self._jobs)
+            return len(self._running), len(self._jobs)
 
     def _look_at_jobs(self) -> None:
         found = self._cluster.run(lambda core: pools.read_jobs(core, self._jobs))
@@ -182,7 +185,8 @@ class Watch:
         limit = FAILURES * (len(self._jobs) + 1)
         ended = set(self._jobs).difference(job.job_id for job in known if not job.status.finished())
         self._jobs = [job for job in self._jobs if job not in ended]
-        self._running = len(running)
+        self._running = {job.job_id for job in running}
+        self._failed = failed[-1] if failed else self._failed
         if ended:
             self._cluster.run(lambda core: pools.note_jobs(core, self._tasks, (), ended))
         works = any(self._core.now() - (job.start_time or math.inf) > _WORKS for job in running)
@@ -192,12 +196,24 @@ class Watch:
             self._work.set()
 
     def await_jobs(self, count: int, timeout: float) -> None:
-        """Block until so many workers run; raises builtin TimeoutError."""
+        """Block until so many workers run; raises builtin TimeoutError, JobFailed, PoolClosed."""
         deadline, pace = time.monotonic() + timeout, Pace(self._core)
         while (running := self._now_running()) < count:
+            if self._ledger.closed:
+                raise PoolClosed(self._ledger.closed)
+            if self._hopeless is not None:
+                raise JobFailed(self._hopeless)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; see their jobs")
+                raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._absence()}")
             self._cluster.run(lambda core: pace.rest())
+
+    def _absence(self) -> str:
+        """Why workers do not run, and what to do."""
+        if missing := [job for job in self._jobs if job not in self._running]:
+            return self._cluster.run(partial(absence.told, jobs=missing))
+        if self._failed is not None:
+            return str(JobFailed(self._failed))
+        return f"the pool wants no more than {len(self._jobs)}: resize it"
 
     def end(self) -> None:
         """End all workers; returns at once."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import cloudpickle
 import pytest
@@ -465,19 +466,49 @@ def test_a_generator_on_a_cluster_yields_while_it_runs(cluster: StorageCluster, 
         assert list(future) == [2]  # type: ignore[call-overload]
 
 
-def test_who_waits_for_workers_in_vain_learns_why(cluster: StorageCluster) -> None:
-    with WorkerPool(cluster, 2, ResourceConfig(cpu=5000)) as pool:
+@pytest.mark.parametrize("transport", ["direct", "queue"])
+def test_who_waits_for_workers_in_vain_learns_why(
+    cluster: StorageCluster, transport: Literal["direct", "queue"]
+) -> None:
+    with WorkerPool(cluster, 2, ResourceConfig(cpu=5000), transport=transport) as pool:
         with pytest.raises(
             TimeoutError, match=r"0 of 2 .*2 pending \(no live agent .* could ever run it .*`fray status"
         ):
             pool.wait_for_workers(timeout=0.1)
 
 
-def test_more_workers_than_the_pool_wants_never_come(cluster: StorageCluster) -> None:
-    with WorkerPool(cluster, 1, SMALL) as pool:
+@pytest.mark.parametrize("transport", ["direct", "queue"])
+def test_more_workers_than_the_pool_wants_never_come(
+    cluster: StorageCluster, transport: Literal["direct", "queue"]
+) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport=transport) as pool:
         pool.wait_for_workers()
         with pytest.raises(TimeoutError, match=r"1 of 5 .* wants no more than 1: resize it"):
             pool.wait_for_workers(5, timeout=0.1)
+
+
+def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fray.pool.pool.CALM", 0.2)
+    with WorkerPool(cluster, 1, SMALL) as pool:
+        pool.resize(3)
+        pool.wait_for_workers(3)
+        pool.resize((1, 3))
+        actors.wait_until(lambda: pool.size == 1)
+        assert pool.submit(double, 1).result(30) == 2
+        with pytest.raises(InvalidInput, match="num_workers"):
+            pool.resize(0)
+
+
+def test_what_only_a_queue_has_is_refused_by_its_name(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, (0, 1), SMALL) as pool:
+        with pytest.raises(InvalidInput, match="`put`"):
+            pool.put(1)
+        with pytest.raises(InvalidInput, match="`futures`"):
+            pool.futures  # noqa: B018
+    with pytest.raises(InvalidInput, match="name_prefix"):
+        WorkerPool(cluster, 1, SMALL, name_prefix="a.b", transport="queue")
 
 
 def test_a_worker_whose_job_has_ended_is_replaced(cluster: StorageCluster) -> None:
