@@ -1,0 +1,345 @@
+"""Worker pools through a queue: what outlives drivers, what is left in storage, and who gets which task."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from fray.cluster import StorageCluster
+from fray.errors import JobFailed
+from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, elastic, shift, watch
+from fray.pool.queued import Queued
+from fray.pool.watch import Watch
+from fray.queue import FileQueue
+from fray.types import JobId, ResourceConfig
+from fray_coordinator.errors import StoreUnavailable
+from fray_layouts.errors import InvalidInput
+from tests.support import actors
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+SMALL = ResourceConfig(cpu=0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
+    with actors.cluster_of_kind("storage", tmp_path_factory.mktemp("cluster")) as opened:
+        yield opened
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+_DRIVER = """
+import sys, time
+from fray.cluster import StorageCluster
+from fray.pool import WorkerPool
+from fray.types import ResourceConfig
+
+cluster = StorageCluster(sys.argv[1], namespace="team")
+pool = WorkerPool(cluster, 2, ResourceConfig(cpu=0.1), transport="queue", name="survivor")
+def slow(number, folder):
+    time.sleep(0.2)
+    with open(f"{folder}/{number}", "a") as file:
+        file.write("x")
+    return number
+futures = [pool.submit_as(f"part-{number}", slow, number, sys.argv[2]) for number in range(20)]
+futures[2].result()
+print("go", flush=True)
+time.sleep(60)
+"""
+
+
+def test_another_driver_goes_on_where_one_has_died(cluster: StorageCluster, tmp_path: Path) -> None:
+    first = subprocess.Popen([sys.executable, "-c", _DRIVER, cluster.root, str(tmp_path)], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    first.stdout.readline()
+    first.kill()
+    first.wait()
+    mine = StorageCluster(cluster.root, namespace="team")
+    with WorkerPool.attach("survivor", mine, 2, SMALL) as pool:
+        futures = [pool.submit_as(f"part-{number}", double, number) for number in range(21)]
+        assert [future.result(60) for future in futures] == [*range(20), 40]
+        assert sorted(pool.futures) == sorted(f"part-{number}" for number in range(21))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["x"] * 20
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("survivor", mine)
+    mine.close()
+
+
+def test_what_a_driver_left_is_there_for_the_next(cluster: StorageCluster, tmp_path: Path) -> None:
+    def opened() -> WorkerPool:
+        return WorkerPool.attach("nightly", cluster, (0, 2), SMALL, namespace="shared", create=True)
+
+    def noted(number: int) -> int:
+        with open(tmp_path / str(number), "a") as file:
+            file.write("x")
+        return number
+
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster, namespace="shared")
+    first = opened()
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster)  # in the cluster's own namespace
+    assert [future.result(30) for future in first.map_as(noted, {"a": 1, "b": 2})] == [1, 2]
+    unfinished = first.submit_as("slow", time.sleep, 60.0)
+    first.detach()
+    with pytest.raises(PoolClosed, match="attach"):
+        unfinished.result(0)
+    second = opened()
+    assert [future.result(30) for future in second.map_as(noted, {"b": 2, "c": 3, "a": 1})] == [2, 3, 1]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"1": "x", "2": "x", "3": "x"}
+    second.shutdown(wait=False)
+    with pytest.raises(PoolNotFound):
+        WorkerPool.attach("nightly", cluster, namespace="shared")
+
+
+def test_files_that_tasks_keep_with_the_pool_go_with_it(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
+        folder = Path(pool.folder.removeprefix("file://"))
+
+        def keep() -> None:
+            (folder / "part").mkdir(parents=True)
+            (folder / "part" / "0.pickle").write_bytes(b"kept")
+
+        pool.submit(keep).result(30)
+        assert (folder / "part" / "0.pickle").exists()
+    assert not (folder / "part" / "0.pickle").exists()
+
+
+class Telling:
+    """A function that notes, when it is unpickled, how many items of the queue somebody has."""
+
+    def __init__(self, *queue: str) -> None:
+        self.queue = queue
+
+    def __call__(self, number: int) -> int:
+        return 2 * number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return tell_pending, self.queue
+
+
+def tell_pending(root: str, namespace: str, name: str, notes: str) -> Callable[[int], int]:
+    with FileQueue[object](root, name=name, namespace=namespace) as queue, open(notes, "a") as file:
+        file.write(str(queue.pending()))
+    return double
+
+
+def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster, tmp_path: Path) -> None:
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        told = Telling(cluster.root, cluster.namespace, pool.name, str(tmp_path / "notes"))
+        assert pool.submit(told, 1).result(30) == 2
+    assert (tmp_path / "notes").read_text() == "0"
+
+
+def test_an_object_is_fetched_whatever_argument_it_is(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
+        kept = pool.put([3, 1, 2])
+        assert pool.submit(sorted, kept, reverse=True).result(30) == [3, 2, 1]
+        assert pool.submit(dict, kept=kept).result(30) == {"kept": [3, 1, 2]}
+
+
+def stored(cluster: StorageCluster, name: str) -> list[str]:
+    """The keys of what a pool has in storage."""
+    root = Path(cluster.root.removeprefix("file://"))
+    return [str(path) for path in root.rglob("*") if path.is_file() and f"/{name}~" in str(path)]
+
+
+def test_a_pool_that_was_shut_down_takes_no_tasks_and_leaves_nothing(cluster: StorageCluster) -> None:
+    pool = WorkerPool(cluster, 1, SMALL, transport="queue", name="over")
+    assert stored(cluster, "over")
+    pool.shutdown()
+    with pytest.raises(PoolClosed):
+        pool.submit(double, 1)
+    with pytest.raises(PoolClosed):
+        pool.put("late")
+    actors.wait_until(lambda: not stored(cluster, "over"))
+
+
+def test_what_another_driver_shut_down_is_over_for_all(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LETTERS_EVERY", 0.1)
+    first = WorkerPool(cluster, 1, SMALL, transport="queue", name="shared")
+    second = WorkerPool.attach("shared", cluster, 1, SMALL)
+    idle = WorkerPool.attach("shared", cluster, 1, SMALL)
+    waiting = second.submit_as("slow", time.sleep, 60.0)
+    first.shutdown(wait=False)
+    assert isinstance(waiting.exception(30), PoolClosed)
+    for other in (second, idle):
+        with pytest.raises(PoolClosed, match="another driver"):
+            other.submit(double, 1)
+        other.shutdown()
+    actors.wait_until(lambda: not stored(cluster, "shared"), 40)
+    WorkerPool(cluster, 1, SMALL, transport="queue", name="shared").shutdown()
+
+
+def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
+    cluster: StorageCluster, tmp_path: Path
+) -> None:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+
+    def stubborn() -> str:
+        begun.touch()
+        while not gate.exists():
+            time.sleep(0.01)
+        return "late"
+
+    pool = WorkerPool(cluster, 1, SMALL, transport="queue", name="hasty")
+    pool.submit(stubborn)
+    actors.wait_until(begun.exists)
+    jobs = [job.job_id for job in cluster.list_jobs() if job.name == "hasty"]
+    pool.shutdown(wait=False)
+    gate.touch()
+    cluster.wait(jobs, raise_on_failure=False)
+    assert stored(cluster, "hasty") == []
+
+
+def test_who_submits_does_not_wait_for_looks_at_workers(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, lookers = Watch._look_at_jobs, []
+
+    def noted(watch: Watch) -> None:
+        lookers.append(threading.current_thread())
+        look(watch)
+
+    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
+        monkeypatch.setattr(watch, "_JOBS_EVERY", 0.0)
+        monkeypatch.setattr(watch, "JOBS_PER_SECOND", math.inf)
+        monkeypatch.setattr(Watch, "_look_at_jobs", noted)
+        assert [pool.submit(double, number).result(30) for number in range(5)] == [0, 2, 4, 6, 8]
+        actors.wait_until(lambda: lookers)
+        assert threading.current_thread() not in lookers
+
+
+def test_all_tasks_that_were_given_up_end_however_many(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LETTERS_EVERY", 0.1)
+    pool = WorkerPool(cluster, (0, 1), SMALL, transport="queue", name="plague")
+    queued = pool._transport
+    assert isinstance(queued, Queued)
+    futures = [queued._ledger.enter(str(number)) for number in range(130)]
+    queue = FileQueue[tuple[str, bytes, bytes]](cluster.root, name="plague", namespace=cluster.namespace)
+    queue.push_many([(str(number), b"", b"") for number in range(130)], batch=130)
+    while leases := queue.pop_many(130):
+        queue.release(leases)
+    queued._watch.wake()
+    assert all(isinstance(future.exception(30), TaskKillsWorkers) for future in futures)
+    queue.close()
+    pool.shutdown()
+
+
+def test_an_error_in_a_users_callback_leaves_no_future_waiting(cluster: StorageCluster, tmp_path: Path) -> None:
+    def interrupt(future: Future[int]) -> None:
+        raise KeyboardInterrupt
+
+    gate = tmp_path / "gate"
+
+    def wait() -> None:
+        while not gate.exists():
+            time.sleep(0.01)
+
+    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
+        first, behind = pool.submit(wait), pool.submit(double, 1)
+        first.add_done_callback(interrupt)
+        gate.touch()
+        assert isinstance(behind.exception(30), PoolClosed) or behind.result() == 2
+        assert pool.submit(double, 2).result(30) == 4
+
+
+def test_idle_workers_get_the_next_tasks_of_a_map(cluster: StorageCluster) -> None:
+    def where(number: int) -> int:
+        time.sleep(0.5 if number >= 316 else 0.0)
+        return os.getpid()
+
+    with WorkerPool(cluster, 2, SMALL, transport="queue") as pool:
+        pool.wait_for_workers()
+        pids = [future.result(60) for future in pool.map(where, range(320))]
+        assert len(set(pids[-4:])) == 2
+
+
+def test_tasks_that_were_handed_over_are_known_though_workers_cannot_be_started(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch, away = StorageCluster.launch_many, threading.Event()
+
+    def unavailable(*args: object) -> list[JobId]:
+        away.set()
+        raise StoreUnavailable("the storage is away")
+
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        monkeypatch.setattr(StorageCluster, "launch_many", unavailable)
+        future = pool.submit(double, 1)
+        assert away.wait(30)
+        monkeypatch.setattr(StorageCluster, "launch_many", launch)
+        assert future.result(30) == 2
+
+
+def test_tasks_whose_workers_can_never_be_started_say_why(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object) -> list[JobId]:
+        raise InvalidInput("environment", "x", "leave it out")
+
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        monkeypatch.setattr(StorageCluster, "launch_many", refused)
+        assert "leave it out" in str(pool.submit(double, 1).exception(30))
+
+
+def test_workers_that_never_come_up_are_the_tasks_error(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(name: str, incarnation: int, idle: float) -> None:
+        raise ModuleNotFoundError("No module named 'tokenizers'")
+
+    monkeypatch.setattr(shift, "serve", serve)
+    monkeypatch.setattr(watch, "FAILURES", 1)
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        with pytest.raises(JobFailed, match="No module named 'tokenizers'"):
+            pool.submit(double, 1).result(60)
+
+
+def test_workers_that_may_be_busy_are_not_spare(cluster: StorageCluster, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def wait() -> None:
+        while not gate.exists():
+            time.sleep(0.01)
+
+    with WorkerPool(cluster, 2, SMALL, transport="queue") as pool:
+        pool.wait_for_workers()
+        future = pool.submit(wait)
+        pool._transport.shrink(1)
+        assert pool._transport.wanted == 2
+        gate.touch()
+        future.result(30)
+
+
+def test_an_idle_worker_of_an_elastic_pool_ends_and_others_come_for_work(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elastic, "CALM", 0.5)
+    with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
+        before = pool.submit(os.getpid).result(30)
+        actors.wait_until(lambda: pool.size == 0)
+        assert pool.submit(os.getpid).result(30) != before
+
+
+def test_a_name_belongs_to_one_pool(cluster: StorageCluster) -> None:
+    with WorkerPool(cluster, 1, SMALL, transport="queue", name="only"):
+        with pytest.raises(ValueError, match="only"):
+            WorkerPool(cluster, 1, SMALL, transport="queue", name="only")
