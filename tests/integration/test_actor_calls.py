@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -154,13 +155,22 @@ def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
         ready[0].add()
 
 
-def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster) -> None:
-    group = create_actor_group(cluster, actors.Counter, name="many", count=1, resources=ResourceConfig(cpu=1000))
+class Late:
+    """Comes up once the file is there."""
+
+    def __init__(self, file: Path) -> None:
+        actors.wait_until(file.exists)
+
+
+def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster, tmp_path: Path) -> None:
+    group = create_actor_group(cluster, Late, (tmp_path / "come",), name="many", count=1, resources=SMALL)
     with pytest.raises(InvalidInput, match="the group has 1 actors"):
         group.wait_ready(count=2)
     with pytest.raises(TimeoutError, match="0 of the 1 actors"):
         group.wait_ready(timeout=0.05)
     assert (group.discover_new(), group.ready_count) == ([], 0)
+    (tmp_path / "come").touch()
+    assert len(group.wait_ready(timeout=60)) == 1
     group.shutdown()
 
 
@@ -208,7 +218,7 @@ def test_actors_create_actors_that_end_with_them(cluster: StorageCluster) -> Non
 
 
 def cluster_is_threads(cluster: StorageCluster) -> bool:
-    return isinstance(cluster, LocalCluster) and "ThreadTask" in repr(cluster._options.start_task)
+    return isinstance(cluster, LocalCluster) and not cluster.use_processes
 
 
 def test_replies_are_sent_before_an_actor_ends(cluster: StorageCluster) -> None:

@@ -180,7 +180,8 @@ def test_a_queue_without_a_name_keeps_its_root(tmp_path: Path) -> None:
         with pytest.raises(RootMismatch, match="holds a queue without a name"):
             FileQueue[str](tmp_path, name="work").push("x")
         assert sorted(os.listdir(tmp_path)) == before
-        assert popped(FileQueue[str](tmp_path)).item == "precious"
+    with FileQueue[str](tmp_path) as again:
+        assert popped(again).item == "precious"
 
 
 @pytest.mark.parametrize("name", ["a/b", "a.b", "..", "", "a~1", "x" * 65])
