@@ -65,8 +65,11 @@ def test_what_is_noted_after_the_pool_was_removed_leaves_nothing() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         incarnation = await made(core)
+        tasks = Tasks.of("team", "nightly", incarnation)
+        assert await pools.exists(core, tasks)
         await pools.remove(core, "team", "nightly", incarnation)
-        await pools.note_jobs(core, Tasks.of("team", "nightly", incarnation), ["worker-1"], ())
+        assert not await pools.exists(core, tasks)
+        await pools.note_jobs(core, tasks, ["worker-1"], ())
         assert cluster.keys("tasks/") == []
         assert cluster.keys("queues/") == []
 
