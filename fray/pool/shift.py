@@ -213,7 +213,8 @@ class Shift:
             return
         if self._current is not None and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
             self._give_back(lease)
-            self._queue.close()
+        self._queue.close()
+        if not self._free.is_set():
             self._clear_up()
         os._exit(0 if self._free.is_set() else 128 + 15)
 
