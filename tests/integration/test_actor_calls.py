@@ -110,7 +110,7 @@ def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageC
     group = create_actor_group(cluster, actors.Self, name="selves", count=2, resources=SMALL)
     for index, handle in enumerate(group.handles):
         assert handle.here() == (index, "selves", True)
-        assert handle.was_called()
+        actors.wait_until(handle.was_called)
         assert handle.handle() == handle
     here = (cluster.root, cluster.namespace)
     assert group.handles[0].cluster() == here
