@@ -183,7 +183,9 @@ class ActorWorld(World):
             self.is_broken(Broken("actors end with the trust in their lease", message, run.job))
 
     def restored(self, run: Run, state: list[CallId]) -> None:
-        """A new attempt goes on from `state`."""
+        """A new attempt goes on from `state`. One that has ended, and woke from a freeze since, is refused later."""
+        if run.end is not None:
+            return
         name = "an acknowledged call is never lost"
         if lost := self._acknowledged.get(run.job, set()) - set(state):
             self.is_broken(Broken(name, f"{run.job}~{run.attempt} restored without {sorted(lost)[:3]}", run.job))
