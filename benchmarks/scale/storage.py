@@ -50,18 +50,18 @@ class Rate:
         self._second = 0
         self._since = 0.0
 
-    def take(self, now: float, count: int = 1) -> bool:
-        """Whether `count` more requests are served now."""
+    def take(self, now: float) -> bool:
+        """Whether one more request is served now."""
         if self._second < int(now):
             if 2 * self._asked >= self.rate:
                 self.rate *= self._growth
             self._asked, self._second = 0, int(now)
         self._left = min(self.rate, self._left + (now - self._since) * self.rate)
         self._since = now
-        self._asked += count
+        self._asked += 1
         if self._left < 1:
             return False
-        self._left -= count
+        self._left -= 1
         return True
 
 
@@ -88,7 +88,7 @@ class Storage:
         self._grown = grown
         self.clock = clock
         self._chance = random.Random(seed)
-        self._rates: dict[tuple[str, bool], Rate] = {}
+        self._rates: dict[tuple[str, str], Rate] = {}
         limit = NameLimit(clock) if service.one_name else None
         self.memory = MemoryBackend("memory://scale", self.contents, clock, limit)
 
@@ -96,13 +96,13 @@ class Storage:
         """Seconds that a request takes."""
         return self.service.latencies[verb].draw(self._chance)
 
-    def admit(self, verb: str, key: str, count: int = 1) -> None:
-        """Count requests and refuse what comes too fast."""
+    def admit(self, verb: str, key: str) -> None:
+        """Count a request, and refuse it if it comes too fast."""
         now = self.clock.boottime()
         kind, prefix = CLASS_OF[verb], key.partition("/")[0]
-        self.asked[prefix, kind][int(now)] += count
-        if not self._rate(prefix, kind in ("writes", "deletes")).take(now, count):
-            self.throttled[prefix, kind] += count
+        self.asked[prefix, kind][int(now)] += 1
+        if not self._rate(prefix, kind).take(now):
+            self.throttled[prefix, kind] += 1
             raise NotApplied(f"429: too many requests for {prefix}")
 
     def notice(self, key: str, data: bytes) -> None:
@@ -116,15 +116,16 @@ class Storage:
         """A write that the limit of one name refused."""
         self.throttled[f"{key.partition('/')[0]} (one name)", "writes"] += 1
 
+    def limited_as(self, prefix: str, kind: str) -> tuple[str, str]:
+        """Under which of the service's limits requests of one class fall: whose, and "writes" or "reads"."""
+        return prefix if self.service.by_prefix else "bucket", "writes" if kind in ("writes", "deletes") else "reads"
+
     def rates(self) -> dict[str, float]:
         """What the bucket serves by now, requests a second."""
-        return {
-            f"{group or 'bucket'} {'writes' if writes else 'reads'}": rate.rate
-            for (group, writes), rate in self._rates.items()
-        }
+        return {f"{whose} {which}": rate.rate for (whose, which), rate in self._rates.items()}
 
     def first_rates(self) -> dict[str, float]:
-        """What one group of names was served at first."""
+        """What the names of one limit were served at first."""
         return {"writes": self.service.writes * self._grown, "reads": self.service.reads * self._grown}
 
     def forget(self) -> None:
@@ -132,13 +133,11 @@ class Storage:
         for counted in (self.asked, self.throttled, self.commits, self.deaths):
             counted.clear()
 
-    def _rate(self, prefix: str, writes: bool) -> Rate:
-        service = self.service
-        group = (prefix if service.by_prefix else "", writes)
-        if group not in self._rates:
-            rate = service.writes if writes else service.reads
-            self._rates[group] = Rate(rate * self._grown, service.doubling)
-        return self._rates[group]
+    def _rate(self, prefix: str, kind: str) -> Rate:
+        limit = self.limited_as(prefix, kind)
+        if limit not in self._rates:
+            self._rates[limit] = Rate(self.first_rates()[limit[1]], self.service.doubling)
+        return self._rates[limit]
 
 
 class Way:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from benchmarks.scale.services import SERVICES
@@ -22,10 +22,23 @@ def figures(storage: Storage, begin: float, end: float) -> dict[str, Any]:
             name: {"mean": round(sum(counts.values()) / seconds, 1), "peak": max(counts.values(), default=0)}
             for name, counts in sorted(groups.items())
         },
+        "peak_of_limit": _peaks_of_limits(storage),
         "served_at_first": storage.first_rates(),
         "served_at_last": {name: round(rate) for name, rate in storage.rates().items()},
         "throttled": {f"{prefix} {kind}": count for (prefix, kind), count in sorted(storage.throttled.items())},
         "declared_dead": len(storage.deaths),
+    }
+
+
+def _peaks_of_limits(storage: Storage) -> dict[str, float]:
+    """The busiest second under each of the service's limits, divided by what was served at first; bursts exceed 1."""
+    asked: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for (prefix, kind), counts in storage.asked.items():
+        asked[storage.limited_as(prefix, kind)].update(counts)
+    first = storage.first_rates()
+    return {
+        f"{whose} {which}": round(max(counts.values()) / first[which], 3)
+        for (whose, which), counts in sorted(asked.items())
     }
 
 

@@ -96,7 +96,9 @@ def test_a_small_fleet_drains_its_jobs_in_time_within_the_limits() -> None:
     assert figures["rejected_per_won"] < 0.5
     assert figures["throttled"] == {}
     assert figures["requests_per_job"]["deletes"] == 1.0
-    assert 0 < figures["requests_per_second"]["all writes"]["peak"] < GCS.writes
+    writes = figures["requests_per_second"]["all writes"]["peak"]
+    assert figures["peak_of_limit"]["bucket writes"] == round(writes / GCS.writes, 3)
+    assert 0 < writes < GCS.writes
 
 
 def test_deaths_are_told_after_five_promised_intervals() -> None:
