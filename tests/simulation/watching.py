@@ -10,7 +10,7 @@ import msgspec
 from fray_coordinator.store.api import Object
 from fray_layouts.names import Agents, Coordinator, Inbox, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord, PassRecord
-from tests.simulation import invariants
+from tests.simulation import agent_invariants, invariants, job_invariants
 from tests.simulation.loop import Participant
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Watching:
             self.jobs[job] = record
             if change.before is None:
                 self._born(record)
-        for check in invariants.OF_JOBS:
+        for check in job_invariants.OF_JOBS:
             check(self, change)
 
     def _born(self, job: JobRecord) -> None:
@@ -110,7 +110,7 @@ class Watching:
             del self.agents[agent]
         else:
             self.agents[agent] = record
-        for check in invariants.OF_AGENTS:
+        for check in agent_invariants.OF_AGENTS:
             check(self, change)
         if record is not None and (change.before is None or record.beat > change.before.beat):
             self.landed[agent] = (self.world.loop.now, record.interval)

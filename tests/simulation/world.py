@@ -15,7 +15,8 @@ from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.records import JobRecord, Settings
-from tests.simulation import calm, invariants
+from tests.simulation import agent_variants, calm, invariants, variants
+from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects, Run
 from tests.simulation.honest import HonestStore
@@ -28,7 +29,6 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.stage import Stage
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
-from tests.simulation.variants import VARIANTS
 from tests.simulation.watching import Watching
 
 RETENTION = 0.0
@@ -40,7 +40,7 @@ class World(Stage):
 
     kind = "jobs"
     module = "tests.simulation"
-    variants = VARIANTS
+    variants = Variants(variants.VARIANTS | agent_variants.VARIANTS)
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -1,0 +1,85 @@
+"""What must be true of agents: asked on every write of an agent's record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, TRUST_INTERVALS
+from tests.simulation.invariants import (
+    DRIFT,
+    Broken,
+    a_deleted_name_is_never_born_again,
+    every_body_succeeds_the_one_before,
+    reachable,
+    told_agent,
+    unknown_fields_survive,
+)
+
+if TYPE_CHECKING:
+    from tests.simulation.watching import Change, Watching
+
+
+def only_the_agent_raises_its_beat(w: Watching, c: Change) -> None:
+    if c.before is None or c.after is None:
+        return
+    raised = c.after.beat - c.before.beat
+    if raised != 0 and not (raised == 1 and w.world.is_process_of(c.sender, c.name)):
+        message = f"{c.name}: {c.sender} changed its beat from {c.before.beat} to {c.after.beat}"
+        raise Broken("only the agent raises its beat", message, c.name)
+
+
+def the_dead_stay_dead(w: Watching, c: Change) -> None:
+    if c.before is None or c.after is None or c.before.state == "live":
+        return
+    if c.after.state != c.before.state or c.after.holdings.keys() != c.before.holdings.keys():
+        raise Broken("the dead stay dead", f"{c.name}: {told_agent(c.before)} became {told_agent(c.after)}", c.name)
+
+
+def no_outage_kills_an_agent(w: Watching, c: Change) -> None:
+    """Silence counts only as far as the storage could be reached; only its own host knows sooner."""
+    if c.before is None or c.after is None or c.before.state != "live" or c.after.state != "dead":
+        return
+    world, (landed, interval) = w.world, w.landed[c.name]
+    silent = world.loop.now - landed
+    counted = silent - world.time_down_since(landed, 2 * interval)
+    if w.world.is_gone(c.name) and world.same_host(c.sender, c.name):
+        return
+    if counted < DEATH_INTERVALS * interval * DRIFT:
+        message = f"{c.name} was declared dead after {silent:.1f} s of silence, {counted:.1f} s of it without an outage"
+        raise Broken("no outage kills an agent", message, c.name)
+
+
+def trust_is_dated_from_before_the_send(w: Watching, c: Change) -> None:
+    """Trust ends three intervals after a beat landed, by what that beat promised and by what this one does."""
+    if c.before is None or c.after is None or c.after.beat == c.before.beat:
+        return
+    landed, interval = w.landed[c.name]
+    until = min(
+        landed + TRUST_INTERVALS * interval / DRIFT, w.world.loop.now + TRUST_INTERVALS * c.after.interval / DRIFT
+    )
+    trusted = w.world.trusted_until(c.name)
+    if trusted is not None and trusted > until:
+        message = f"{c.name} trusts itself until {trusted:.3f}, and its beats allow {until:.3f}"
+        raise Broken("trust is dated from before the send", message, c.name)
+
+
+def what_a_record_lists_no_more_is_reachable(w: Watching, c: Change) -> None:
+    if c.before is None:
+        return
+    buried = c.after is None or (c.after.buried and not c.before.buried)
+    still = {} if buried else c.after.holdings
+    for job in c.before.holdings:
+        if job not in still:
+            reachable(w, job, f"{c.name} lists it no more" if not buried else f"{c.name} is marked buried")
+
+
+OF_AGENTS = [
+    a_deleted_name_is_never_born_again,
+    only_the_agent_raises_its_beat,
+    the_dead_stay_dead,
+    no_outage_kills_an_agent,
+    trust_is_dated_from_before_the_send,
+    what_a_record_lists_no_more_is_reachable,
+    unknown_fields_survive,
+    every_body_succeeds_the_one_before,
+]

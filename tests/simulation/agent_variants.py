@@ -1,0 +1,186 @@
+"""The real code with one rule about agents switched off, their beats, deaths and requests: all must be caught."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Generator
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_agents import claimer
+from fray_agents.agent import Agent
+from fray_agents.heart import Heart
+from fray_coordinator import burial, mail, watch
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.protocol import death, heartbeat
+from fray_coordinator.protocol import index as index_rules
+from fray_coordinator.store.api import ANY
+from fray_layouts import codec, names
+from fray_layouts.records import AgentRecord
+from tests.simulation.broken_code import Swap, Variants, everywhere
+
+VARIANTS = Variants()
+variant = VARIANTS.variant
+
+
+# --- heartbeat, trust, mail
+
+
+@variant
+def trust_dated_from_after_the_send() -> list[Swap]:
+    """Trust begins when the beat's answer arrives."""
+    real = Heart._applied
+    return [(Heart, "_applied", lambda self, sent, interval: real(self, self.core.clock.boottime(), interval))]
+
+
+@variant
+def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> list[Swap]:
+    """A beat that promises a shorter interval changes nothing for its sender before its answer."""
+    real = Heart._beat
+
+    @types.coroutine
+    def beat(self: Heart) -> Generator[Any, Any, None]:
+        before, steps = self.trusted_until, real(self)
+        first = steps.send(None)
+        self.trusted_until = before
+        yield first
+        yield from steps
+
+    return [(Heart, "_beat", beat)]
+
+
+@variant
+def deadlines_never_pass() -> list[Swap]:
+    """A frozen agent's tasks run on."""
+    return [(Agent, "_deadline", lambda self, job: 1e9)]
+
+
+@variant
+def mail_that_overwrites() -> list[Swap]:
+    """Mail is written on top of what was read, without a condition."""
+
+    async def notify(core: Any, agent_id: str) -> None:
+        found = await core.records.read(names.Agents.key(agent_id), AgentRecord)
+        if found is not None and found.record.state == "live":
+            body = codec.successor(replace(found.record, mail=True), core.chance.token(16), found.record)
+            await core.store.put(found.key, codec.encode(body, found.raw), ANY, body.op)
+
+    return [(mail, "notify", notify)]
+
+
+@variant
+def mail_that_keeps_a_dead_agent_alive() -> list[Swap]:
+    """Mail says that its receiver lives."""
+
+    def post(record: Any) -> Any:
+        return None if record.mail else replace(record, mail=True, state="live")
+
+    return everywhere(heartbeat.post, post)
+
+
+@variant
+def mail_that_counts_as_a_beat() -> list[Swap]:
+    """Mail raises the beat, so that a silent agent with mail never ages."""
+    real = heartbeat.post
+
+    def post(record: Any) -> Any:
+        posted = real(record)
+        return None if posted is None else replace(posted, beat=posted.beat + 1)
+
+    return everywhere(real, post)
+
+
+# --- death and burial
+
+
+@variant
+def expiry_by_wall_clock() -> list[Swap]:
+    """An agent is dead when its record is older than the time-out by the observer's clock."""
+
+    async def judge(self: Any, seen: Any) -> Any:
+        wall = self.core.clock.wall()
+        for name, agent in self.live().items():
+            if wall - agent.updated > 5 * agent.record.interval and (killed := await burial.kill(self.core, agent)):
+                self.agents[name] = killed
+        return {}
+
+    return [(watch.Watch, "_judge", judge)]
+
+
+@variant
+def age_counted_over_gaps() -> list[Swap]:
+    """Time in which the observer could not read counts as silence."""
+    return [(death, "MAX_GAP_INTERVALS", 1e9)]
+
+
+@variant
+def death_declared_without_the_cas() -> list[Swap]:
+    """An agent is declared dead whatever its beat is by then, by an observer that was held up."""
+    declare, kill = death.declare_dead, burial.kill
+
+    async def slow(core: Any, agent: Any) -> Any:
+        await core.clock.sleep(10.0)
+        return await kill(core, agent)
+
+    return [*everywhere(declare, lambda agent, beat: declare(agent, agent.beat)), *everywhere(kill, slow)]
+
+
+@variant
+def requeue_before_death() -> list[Swap]:
+    """A job is put back when its holder does not list it, dead or not."""
+
+    def care(job: Any, holder: Any) -> Any:
+        listed = holder is not None and job.id in holder.holdings and holder.state == "live"
+        return index_rules.Care.DELETE if listed else index_rules.Care.PUT_BACK
+
+    return [(index_rules, "_care_while_running", care)]
+
+
+@variant
+def burial_done_once() -> list[Swap]:
+    """The dead record is marked buried first; who dies in between leaves the rest."""
+
+    async def bury(core: Any, agent: Any) -> None:
+        if death.needs_burial(agent.record):
+            await core.records.update(agent.key, AgentRecord, lambda now: replace(now, buried=True) if now else None)
+            for job in agent.record.holdings:
+                await burial._settle(core, job, agent.record.id)
+
+    return [(burial, "bury", bury)]
+
+
+@variant
+def a_lease_ages_while_it_is_held() -> list[Swap]:
+    """The pass's lease keeps the age that was counted for another version of it."""
+
+    def begin_anew(self: Pass, lease: Any) -> None:
+        self.lease = lease
+
+    return [(Pass, "_begin_anew", begin_anew)]
+
+
+# --- requests
+
+
+@variant
+def polling_without_back_off() -> list[Swap]:
+    """An idle agent looks for work as often as one that has just found some."""
+    return [(claimer, "PAID_PACE", (1.0, 1.0, 1.0))]
+
+
+@variant
+def idle_agents_beat_like_busy_ones() -> list[Swap]:
+    """The interval does not depend on what is held."""
+    real = heartbeat.interval_for
+    return everywhere(real, lambda busy, *more: real(True, *more))
+
+
+@variant
+def the_index_is_listed_at_each_look() -> list[Swap]:
+    """The doorbell is not asked."""
+
+    async def rang(self: claimer.Claimer) -> bool:
+        return True
+
+    return [(claimer.Claimer, "_bell_rang", rang)]
