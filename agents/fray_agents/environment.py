@@ -31,6 +31,11 @@ def noted_endpoints(task_dir: Path) -> list[str]:
     return path.read_bytes().decode(errors="replace").split("\n")[:-1] if path.exists() else []
 
 
+THREADS = "OMP_NUM_THREADS"
+"""Variable that sizes the thread pools of numerical libraries (OpenBLAS, MKL, PyTorch). Without it each task has a
+thread for every core of the host, and tasks that share one slow each other down."""
+
+
 def inherited() -> dict[str, str]:
     """What every task has of the agent's own environment."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
@@ -44,12 +49,13 @@ def wanted(job: JobRecord) -> dict[str, str]:
 
 
 def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: Reach) -> dict[str, str]:
-    """The agent's own environment, what the spec says, and the FRAY_* variables; later ones win.
+    """As many threads as the job has cores, the agent's own environment, what the spec says, FRAY_*; later ones win.
 
     FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
     """
     spec = job.spec
     return {
+        THREADS: str(max(1, int(spec.resources.cpu))),
         **inherited(),
         **spec.environment.env_vars,
         **spec.environment.secret_env_vars,

@@ -1,0 +1,34 @@
+"""What tasks find in their environment besides what `layouts/README.md` promises about FRAY_*."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fray_agents.environment import task_environment
+from fray_agents.reach import Reach
+from fray_layouts.records import JobRecord
+from fray_layouts.spec import Entrypoint, EnvironmentSpec, JobSpec, ResourceSpec
+
+
+def threads(cpu: float, **env_vars: str) -> str:
+    spec = JobSpec(
+        name="train",
+        entrypoint=Entrypoint(command=["python"]),
+        resources=ResourceSpec(cpu=cpu),
+        environment=EnvironmentSpec(env_vars=env_vars),
+    )
+    job = JobRecord(id="train-1", spec=spec, status="running", submitted_at=0.0)
+    return task_environment(job, "/root", "agent-1", Path("/tmp"), Reach())["OMP_NUM_THREADS"]
+
+
+def test_numerical_libraries_use_the_cores_that_the_job_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [threads(8), threads(2.5), threads(0.1), threads(0)] == ["8", "2", "1", "1"]
+
+
+def test_what_the_job_or_its_agent_says_about_threads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads(8) == "3"
+    assert threads(8, OMP_NUM_THREADS="4") == "4"
