@@ -241,15 +241,15 @@ class ActorWorld(World):
 
     # --- the calm
 
-    def _settle(self, begin: float) -> None:
+    def _settle(self) -> None:
         """First every caller has its reply and nothing dead is published; then all actors are deleted."""
         if not self._closed:
-            self._closed = True
+            self._closed, begin = True, self.loop.now
             self._let_everybody_be_answered(begin)
             self._check_endpoints(begin)
             self.closing = True
             self._delete_all()
-        super()._settle(begin)
+        super()._settle()
 
     def _let_everybody_be_answered(self, begin: float) -> None:
         self.loop.advance(begin + OUTLIVES)

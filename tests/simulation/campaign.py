@@ -26,12 +26,17 @@ HISTORY_LINES = 100
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one seed: its figures and, if an invariant broke, its name and the story."""
+    """What came of one seed: its figures and, if an invariant broke, its name and the story.
+
+    Attributes:
+        crashed: what broke is no invariant, but the run itself; `broken` is the kind of error.
+    """
 
     seed: int
     figures: Figures
     cpu: float
     broken: str = ""
+    crashed: bool = False
     story: str = ""
     history: str = ""
 
@@ -62,6 +67,8 @@ class Total:
         lines.append("faults by kind: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(faults.items())))
         slowest = max((f.calm_seconds for f in figures), default=0.0)
         lines.append(f"longest until everything had ended once faults were off: {slowest:.0f} virtual seconds")
+        if self.outcomes:
+            lines.append(f"the last: seed {self.outcomes[-1].seed}, digest {figures[-1].digest}")
         lines.append(f"peak memory of a process: {_peak_memory():.0f} MiB")
         summary = ", ".join(f"{value:,.0f} {name}" for name, value in rows.items())
         lines.append(f"{summary} in {cpu:.0f} CPU-seconds; {len(self.failures)} seeds failed")
@@ -73,20 +80,20 @@ def run_seed(made: type[Stage], seed: int, variant: str = "", keep_history: bool
     began = time.process_time()
     gc.disable()
     world = made(seed)
+    broken, crashed, story = "", False, ""
     try:
         with made.variants.applied(variant):
             world.run()
-        broken, story = "", ""
     except Broken as error:
         broken, story = error.invariant, _story(world, variant, error)
     except Exception as error:
-        broken, story = type(error).__name__, "".join(traceback.format_exception(error))
+        broken, crashed, story = type(error).__name__, True, "".join(traceback.format_exception(error))
     figures, cpu = world.figures, time.process_time() - began
     history = world.history.text() if keep_history else ""
     del world
     gc.enable()
     gc.collect()
-    return Outcome(seed, figures, cpu, broken, story, history)
+    return Outcome(seed, figures, cpu, broken, crashed, story, history)
 
 
 def run_many(

@@ -85,12 +85,13 @@ def a_complete_result_is_never_thrown_away(w: Watching, c: Change) -> None:
     before, after = c.before, c.after
     if before is None or before.status != Status.RUNNING or after is None or after.status == Status.SUCCEEDED:
         return
-    if (after.status, after.attempt) == (before.status, before.attempt) or not w.world.is_process_of(
-        c.sender, before.lease.agent
-    ):
+    if (after.status, after.attempt) == (before.status, before.attempt):
+        return
+    if not w.world.acts_for(c.sender, before.lease.agent):
         return
     run = w.world.effects.of(c.name, before.attempt)
-    if run is not None and run.complete_before_stop and run.told:
+    heeds_a_stop = before.stop is not None and run is not None and not run.complete_before_stop
+    if run is not None and run.how == "success" and run.told and not heeds_a_stop:
         message = f"{c.name}: attempt {before.attempt} was complete, and its own agent made it {told(after)}"
         raise Broken("a complete result is never thrown away", message, c.name)
 
@@ -103,10 +104,11 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
         return
     run = w.world.effects.of(c.name, before.attempt)
     own_failure = run is not None and run.how == "failure"
-    if after.failures > before.failures and not own_failure and before.agent_deaths < 2:
+    holders_word = w.world.acts_for(c.sender, before.lease.agent)
+    a_killer = not holders_word and before.agent_deaths + 1 >= Settings().host_killer_limit
+    if after.failures > before.failures and not own_failure and not a_killer:
         message = f"{c.name}: attempt {before.attempt} ended by {run}, and counts as the job's failure"
         raise Broken("preemption never spends the failure budget", message, c.name)
-    holders_word = w.world.is_process_of(c.sender, before.lease.agent)
     if own_failure and run.told and holders_word and before.stop is None and after.failures != before.failures + 1:  # type: ignore[union-attr]
         message = f"{c.name}: attempt {before.attempt} failed by itself, and its failures stay {after.failures}"
         raise Broken("failure spends the failure budget", message, c.name)

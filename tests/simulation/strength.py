@@ -38,8 +38,9 @@ def catch(made: type[Stage], variant: str) -> Catch:
     """Run seeds 0, 1, 2 ... until one breaks an invariant."""
     for seed in range(LIMIT):
         outcome = run_seed(made, seed, variant)
-        # The code has moved on, and the variant has not.
-        assert not re.search("TypeError|AttributeError|NameError", outcome.broken + outcome.story), outcome.story
+        # Else the code has moved on, and the variant has not.
+        assert not outcome.crashed, outcome.story
+        assert not re.search("TypeError|AttributeError|NameError", outcome.story), outcome.story
         if outcome.broken:
             return Catch(variant, outcome.broken, seed + 1)
     return Catch(variant, "", None)
