@@ -1,9 +1,11 @@
 """A small world for the lease of the coordinator's pass and for death by observation.
 
-The decisions are all of `protocol.passlease`, and `observe`, `doomed`, `declare_dead` of `protocol.death`. X is the
-agent that is watched; it holds the lease at first. The observer looks at the lease, takes it when it may, and runs
-passes; or it runs `fray coordinate --once`, again and again. One that dies is followed by another, which knows nothing
-of its own. Time goes by in intervals, which are those of beat and pass alike.
+The decisions are all of `protocol.passlease`, and `observe`, `doomed`, `spare_the_many`, `declare_dead` of
+`protocol.death`. X is the agent that is watched; it holds the lease at first. The observer looks at the lease, takes it
+when it may, and runs passes; or it runs `fray coordinate --once`, again and again. One that dies is followed by
+another, which knows nothing of its own. Time goes by in intervals, which are those of beat and pass alike.
+
+X may have a twin, Y, that beats and falls silent with it: what is known of one is known of both.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fray_coordinator.protocol import passlease
-from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, declare_dead, doomed, observe
+from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, declare_dead, doomed, observe, spare_the_many
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS
 from fray_layouts.records import AgentRecord, PassRecord, Settings, Suspect
@@ -24,11 +26,16 @@ TOO_LONG = MAX_GAP_INTERVALS + 1
 
 SETTINGS = Settings(beat_interval=1.0, pass_interval=1.0)
 OLD, CURRENT = 0, 1
-ME = "the observer"
+ME, PREDECESSOR = "the observer", "its predecessor"
 X = AgentRecord(id="X", host="x", pool="default", interval=1.0, beat=CURRENT)
 
-Age = tuple[int, int]
-"""What is known of X: a beat, and for how many intervals it has stood still."""
+
+class Age(NamedTuple):
+    """What is known of X: a beat, for how many intervals it has stood still, and whether X was spared at it."""
+
+    beat: int
+    age: int
+    spared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +48,19 @@ class Rules:
     age_of_one_version: bool = True
     death_on_the_observed_beat: bool = True
     silence_is_compared: bool = True
+    suspects_are_inherited: bool = True
+    visits_are_compared: bool = True
+    visits_are_merged: bool = True
+    the_many_are_spared: bool = True
+    sparing_is_told: bool = True
+    spared_for_one_is_spared_for_all: bool = True
 
 
 class Eye(NamedTuple):
     """One observer. `read`, `looked`: intervals since it read X and the lease, None if it never did.
 
     `seen`: the lease that it remembers is the present one; `age`: how long it has seen that unchanged. `second`: this
-    is the second look of its visit.
+    is the second look of its visit. `passes`: those that it has run, if it has a life of so many.
     """
 
     phase: str = "away"
@@ -58,10 +71,15 @@ class Eye(NamedTuple):
     looked: int | None = None
     age: int = 0
     second: bool = False
+    passes: int = 0
 
 
 class Watched(NamedTuple):
-    """A state. `silent`: intervals since X's last beat, outages left out; `noted`: its beat, as the lease has it."""
+    """A state.
+
+    `silent`: intervals since X's last beat, outages left out; `noted`: its beat, as the lease has it. `slow`: what
+    another visitor knows, that has still to leave it.
+    """
 
     silent: int = 0
     up: bool = True
@@ -70,16 +88,26 @@ class Watched(NamedTuple):
     eye: Eye = Eye()
     noted: int = CURRENT
     suspect: Age | None = None
+    slow: Age | None = None
     faults: frozenset[str] = frozenset()
 
 
 class PassWorld:
-    """The steps under `rules`. `once`: the observer visits without the lease."""
+    """The steps under `rules`.
 
-    def __init__(self, rules: Rules, once: bool, *faults: str) -> None:
+    Args:
+        once: the observer visits without the lease.
+        twin: Y is there too.
+        life: each holder of the lease dies after so many passes; in fewer than two none sees a beat stand still.
+    """
+
+    def __init__(self, rules: Rules, once: bool, *faults: str, twin: bool = False, life: int | None = None) -> None:
         self.rules = rules
         self.once = once
-        self.start = Watched(faults=frozenset(faults))
+        self.watched = ["X", "Y"] if twin else ["X"]
+        self.life = life
+        self.limit = DEATH_INTERVALS * len(self.watched)
+        self.start = Watched(holder=PREDECESSOR if twin else "X", faults=frozenset(faults))
 
     def good(self, w: Watched) -> bool:
         return w.up or w.dead
@@ -87,20 +115,27 @@ class PassWorld:
     def steps(self, w: Watched) -> Iterator[Step[Watched]]:
         if w.dead:
             return
-        yield Step("an interval goes by", _later(w, 1)._replace(silent=min(w.silent + 1, DEATH_INTERVALS)))
+        yield Step("an interval goes by", _later(w, 1)._replace(silent=min(w.silent + 1, self.limit)))
         if "outage" in w.faults:
             yield Step("an outage", _later(w, TOO_LONG)._replace(faults=w.faults - {"outage"}), fault=True)
         if w.up:
             yield from self._x(w)
+        if w.eye.passes == self.life:
+            yield Step("the observer's life is over, another follows", _followed(w))
+            return
         yield from self._eye(w)
         if "death" in w.faults:
-            holder = "its predecessor" if w.holder == ME else w.holder
-            other = w._replace(eye=Eye(), holder=holder, faults=w.faults - {"death"})
+            other = _followed(w)._replace(faults=w.faults - {"death"})
             yield Step("the observer dies, and another follows", other, fault=True)
+        if "slow visitor" in w.faults and w.eye.known is not None:
+            other = w._replace(slow=w.eye.known, faults=w.faults - {"slow visitor"})
+            yield Step("another visitor knows as much, and is slow", other, fault=True)
+        if w.slow is not None:
+            yield self._leave(w._replace(slow=None), w.slow, w.eye)
 
     def _x(self, w: Watched) -> Iterator[Step[Watched]]:
         eye = w.eye._replace(known=_old(w.eye.known), told=_old(w.eye.told))
-        yield Step("X beats", w._replace(silent=0, noted=OLD, suspect=_old(w.suspect), eye=eye))
+        yield Step("X beats", w._replace(silent=0, noted=OLD, suspect=_old(w.suspect), slow=_old(w.slow), eye=eye))
         if w.holder == "X":
             renewed = passlease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0)
             after = w._replace(noted=renewed.holder_beat, suspect=None, eye=w.eye._replace(seen=False))
@@ -111,7 +146,7 @@ class PassWorld:
     def _eye(self, w: Watched) -> Iterator[Step[Watched]]:
         match w.eye.phase:
             case "away" if self.once:
-                yield Step("it begins a visit", w._replace(eye=Eye("pass", told=w.suspect)))
+                yield Step("it begins a visit", w._replace(eye=Eye("pass", told=self._told(w))))
             case "away":
                 yield self._look(w)
             case "take":
@@ -126,8 +161,31 @@ class PassWorld:
                 again = w.eye._replace(phase="pass", second=True, told=w.eye.known)
                 yield Step("it begins its second look", w._replace(eye=again))
             case "renew":
-                left = _age(passlease.after_visit(_record(w), _suspects(w.eye.known), {"X"}).suspects)
-                yield Step(f"it leaves what it knows: {left}", w._replace(suspect=left, eye=Eye()))
+                assert w.eye.known is not None, "it has read X twice"
+                yield self._leave(w, w.eye.known, Eye())
+
+    def _told(self, w: Watched) -> Age | None:
+        return w.suspect if self.rules.suspects_are_inherited else None
+
+    def _as_told(self, age: Age) -> Age:
+        return age if self.rules.sparing_is_told else age._replace(spared=False)
+
+    def _leave(self, w: Watched, known: Age, eye: Eye) -> Step[Watched]:
+        """A visitor that knew this ends its visit."""
+        left = self._merged(w, self._as_told(known))
+        lost = "what a visit has left is lost" if _forgets(w.suspect, left) else ""
+        return Step(f"a visitor leaves what it knows: {left}", w._replace(suspect=left, eye=eye), breaks=lost)
+
+    def _merged(self, w: Watched, mine: Age) -> Age | None:
+        found = w.suspect
+        if not self.rules.visits_are_merged:
+            return mine
+        if found is not None and found.beat == mine.beat:
+            if not self.rules.visits_are_compared:
+                return mine._replace(age=min(mine.age + found.age, DEATH_INTERVALS))
+            if not self.rules.spared_for_one_is_spared_for_all:
+                return max(mine, found, key=lambda one: one.age)
+        return _age(passlease.after_visit(_record(w), _suspects(mine), {"X"}).suspects)
 
     def _look(self, w: Watched) -> Step[Watched]:
         eye = w.eye
@@ -135,14 +193,14 @@ class PassWorld:
         age = passlease.lease_age(float(eye.age), eye.seen, gap, SETTINGS)
         free = passlease.may_take(_record(w), age, SETTINGS)
         phase = "pass" if w.holder == ME else "take" if free else "away"
-        now = eye._replace(phase=phase, told=w.suspect, seen=True, looked=0, age=min(int(age), LEASE_INTERVALS))
+        now = eye._replace(phase=phase, told=self._told(w), seen=True, looked=0, age=min(int(age), LEASE_INTERVALS))
         return Step("it looks at the lease", w._replace(eye=now))
 
     def _take(self, w: Watched) -> Step[Watched]:
         if not w.eye.seen:
             return Step("it is too late to take the lease", w._replace(eye=self._anew(w.eye)))
         noted = w.noted if self.rules.credit_at_the_noted_beat else CURRENT
-        found = _record(w._replace(noted=noted))
+        found = _record(w._replace(noted=noted, suspect=self._told(w)))
         suspect = _age(passlease.inherit(found, float(w.eye.age), X if w.holder == "X" else None))
         eye = self._anew(w.eye)._replace(phase="pass", told=suspect)
         return Step(f"it takes the lease: {suspect}", w._replace(holder=ME, noted=OLD, suspect=suspect, eye=eye))
@@ -155,24 +213,28 @@ class PassWorld:
         if not self.rules.silence_is_compared and told is not None and told.beat == CURRENT:
             seen = observe(X, own, None, gap)
             seen.age += told.age
-        known = (seen.beat, min(int(seen.age), DEATH_INTERVALS))
-        after = eye._replace(phase="judge" if doomed(X, seen) else "renew", known=known, told=None, read=0)
+        guilty = dict.fromkeys(self.watched, seen) if doomed(X, seen) else {}
+        spared = spare_the_many(guilty, len(self.watched)) if self.rules.the_many_are_spared else {}
+        known = _age(guilty | spared or {"X": seen})
+        after = eye._replace(phase="judge" if guilty and not spared else "renew", known=known, told=None, read=0)
         return Step(f"it reads X: {known}", w._replace(eye=after))
 
     def _judge(self, w: Watched) -> Step[Watched]:
         assert w.eye.known is not None, "it was just read"
-        beat = w.eye.known[0] if self.rules.death_on_the_observed_beat else CURRENT
+        beat = w.eye.known.beat if self.rules.death_on_the_observed_beat else CURRENT
         if declare_dead(X, beat) is None:
             return Step("it finds that X lives", w._replace(eye=w.eye._replace(phase="renew")))
-        early = "a live agent is declared dead too early" if w.up and w.silent < DEATH_INTERVALS else ""
+        early = "a live agent is declared dead too early" if w.up and w.silent < self.limit else ""
         return Step("it declares X dead", w._replace(dead=True), breaks=early)
 
     def _renew(self, w: Watched) -> Step[Watched]:
         if w.holder != ME:
             return Step("it has lost the lease", w._replace(eye=self._anew(w.eye)))
-        told = w.eye.known if w.eye.known is not None and w.eye.known[1] else None
+        known = w.eye.known
+        told = self._as_told(known) if known is not None and (known.spared or known.age) else None
         kept = _age(passlease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0).suspects)
-        return Step(f"it renews the lease: {kept}", w._replace(suspect=kept, eye=self._anew(w.eye)))
+        eye = self._anew(w.eye)._replace(passes=w.eye.passes + (self.life is not None))
+        return Step(f"it renews the lease: {kept}", w._replace(suspect=kept, eye=eye))
 
     def _anew(self, eye: Eye) -> Eye:
         age = 0 if self.rules.age_of_one_version else eye.age
@@ -186,8 +248,19 @@ def _later(w: Watched, intervals: int) -> Watched:
     return w._replace(eye=w.eye._replace(read=later(w.eye.read), looked=later(w.eye.looked)))
 
 
+def _followed(w: Watched) -> Watched:
+    return w._replace(eye=Eye(), holder=PREDECESSOR if w.holder == ME else w.holder)
+
+
 def _old(age: Age | None) -> Age | None:
-    return None if age is None else (OLD, age[1])
+    return None if age is None else age._replace(beat=OLD)
+
+
+def _forgets(before: Age | None, after: Age | None) -> bool:
+    """Whether silence at the present beat that the record told of is no longer told."""
+    if before is None or before.beat == OLD:
+        return False
+    return after is None or after.beat == OLD or (after.age < before.age and not after.spared)
 
 
 def _record(w: Watched) -> PassRecord:
@@ -195,7 +268,7 @@ def _record(w: Watched) -> PassRecord:
 
 
 def _suspect(age: Age | None) -> Suspect | None:
-    return None if age is None else Suspect(beat=age[0], age=float(age[1]))
+    return None if age is None else Suspect(beat=age.beat, age=float(age.age), spared=age.spared)
 
 
 def _suspects(age: Age | None) -> dict[str, Suspect]:
@@ -205,4 +278,4 @@ def _suspects(age: Age | None) -> dict[str, Suspect]:
 
 def _age(suspects: dict[str, Suspect]) -> Age | None:
     found = suspects.get("X")
-    return None if found is None else (found.beat, min(int(found.age), DEATH_INTERVALS))
+    return None if found is None else Age(found.beat, min(int(found.age), DEATH_INTERVALS), found.spared)

@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.model.explorer import Found, explore
 from tests.model.passworld import PassWorld, Rules
 
+TOO_EARLY = "a live agent is declared dead too early"
+ONE_AFTER_ANOTHER = {"once": False, "life": 2}
+"""The observers hold the lease, and die one after another."""
 
-def explored(rules: Rules, once: bool) -> Found:
-    world = PassWorld(rules, once, "crash", "death", "outage")
+
+def explored(rules: Rules, *faults: str, **scope: Any) -> Found:
+    world = PassWorld(rules, scope.pop("once"), *faults, **scope)
     return explore(world.start, world.steps, world.good)
+
+
+def without(rule: str) -> Rules:
+    return Rules(**{rule: False})
 
 
 @pytest.mark.parametrize("once", [False, True])
 def test_only_who_is_silent_is_declared_dead_and_everybody_who_is_gone(once: bool) -> None:
-    found = explored(Rules(), once)
+    found = explored(Rules(), "crash", "death", "outage", once=once)
     assert found.holes == {}
     assert found.states > 20_000, "the model lost its interleavings"
+
+
+def test_every_death_is_declared_though_the_observers_die_one_after_another() -> None:
+    found = explored(Rules(), "crash", "outage", **ONE_AFTER_ANOTHER)
+    assert found.holes == {}
+    assert found.states > 20_000, "the model lost its interleavings"
+
+
+def test_who_falls_silent_with_others_has_twice_the_time_and_is_then_declared_dead() -> None:
+    found = explored(Rules(), "crash", "outage", once=True, twin=True)
+    assert found.holes == {}
+    assert found.states > 20_000, "the model lost its interleavings"
+
+
+def test_a_slow_visitor_takes_nothing_away() -> None:
+    found = explored(Rules(), "slow visitor", once=True)
+    assert found.holes == {}
+    assert found.states > 20_000, "the model lost its interleavings"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("faults", "scope"),
+    [
+        (["crash", "slow visitor"], {"once": True, "twin": True}),
+        (["crash", "death", "outage"], {"once": False, "twin": True}),
+        (["crash", "outage"], ONE_AFTER_ANOTHER | {"twin": True}),
+        (["crash", "outage"], {"once": False, "life": 3}),
+    ],
+)
+def test_the_larger_worlds_have_no_hole_either(faults: list[str], scope: dict[str, Any]) -> None:
+    assert explored(Rules(), *faults, **scope).holes == {}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +74,30 @@ def test_only_who_is_silent_is_declared_dead_and_everybody_who_is_gone(once: boo
         ("death_on_the_observed_beat", True),
         ("silence_is_compared", False),
         ("silence_is_compared", True),
+        ("visits_are_compared", True),
     ],
 )
 def test_without_the_rule_a_live_agent_is_declared_dead(rule: str, once: bool) -> None:
-    assert "a live agent is declared dead too early" in explored(Rules(**{rule: False}), once).holes
+    assert TOO_EARLY in explored(without(rule), "crash", "death", "outage", once=once).holes
+
+
+def test_unless_many_are_spared_those_who_are_cut_off_together_are_declared_dead() -> None:
+    assert TOO_EARLY in explored(without("the_many_are_spared"), "crash", once=True, twin=True).holes
+
+
+@pytest.mark.parametrize(
+    ("rule", "scope"),
+    [
+        ("suspects_are_inherited", {"once": True}),
+        ("suspects_are_inherited", ONE_AFTER_ANOTHER),
+        ("sparing_is_told", {"once": True, "twin": True}),
+        ("spared_for_one_is_spared_for_all", {"once": True, "twin": True}),
+    ],
+)
+def test_without_the_rule_nobodys_death_is_ever_declared(rule: str, scope: dict[str, Any]) -> None:
+    assert "stuck" in explored(without(rule), "crash", **scope).holes
+
+
+def test_unless_visits_are_merged_a_slow_visitor_takes_away_what_others_saw() -> None:
+    found = explored(without("visits_are_merged"), "slow visitor", once=True)
+    assert "what a visit has left is lost" in found.holes
