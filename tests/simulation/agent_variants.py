@@ -28,6 +28,21 @@ variant = VARIANTS.variant
 
 
 @variant
+def claims_before_its_own_record_exists() -> list[Swap]:
+    """An agent looks for work while its record is on its way."""
+    register, run = Heart.register, Heart.run
+
+    async def trust(self: Heart) -> None:
+        self.trusted_until = heartbeat.trusted_until(self.core.clock.boottime(), self.record.interval)
+
+    async def register_and_run(self: Heart) -> None:
+        await register(self)
+        await run(self)
+
+    return [(Heart, "register", trust), (Heart, "run", register_and_run)]
+
+
+@variant
 def trust_dated_from_after_the_send() -> list[Swap]:
     """Trust begins when the beat's answer arrives."""
     real = Heart._applied

@@ -10,18 +10,15 @@ from msgspec.structs import replace
 
 from fray_agents import shipping
 from fray_agents.ledger import Ledger
-from fray_coordinator import claims, endings, index, submit
-from fray_coordinator.admission import Admission
+from fray_coordinator import claims, endings, index
 from fray_coordinator.claims import Claimed, NotClaimed
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol import cascade, finish, inbox, retention, schedule, stop
+from fray_coordinator.protocol import finish, schedule, stop
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Records, Stored, Update
-from fray_coordinator.repair import Repair
 from fray_coordinator.store import store as store_module
 from fray_coordinator.store.api import ANY, Applied, Rejected, Superseded
-from fray_layouts import codec
-from fray_layouts.names import JobId
+from fray_layouts import codec, names
 from fray_layouts.records import JobRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 
@@ -141,6 +138,13 @@ def unresolved_claims_not_listed() -> list[Swap]:
     ]
 
 
+@variant
+def failed_claims_stay_reserved() -> list[Swap]:
+    """What was reserved for a claim stays so when somebody else has won."""
+    real = Ledger.remove
+    return [(Ledger, "remove", lambda self, held: None if held.phase == "claiming" else real(self, held))]
+
+
 # --- endings
 
 
@@ -242,84 +246,22 @@ def an_outage_is_an_error() -> list[Swap]:
     return everywhere(shipping.persist, persist)
 
 
-# --- submission, children, inbox, retention
+@variant
+def preemptions_count_as_failures() -> list[Swap]:
+    """Whatever ends an attempt spends the failure budget."""
+    return [(finish, "_preempted", finish._failed)]
 
 
 @variant
-def a_reused_name() -> list[Swap]:
-    """A job's id is its name and the minute."""
-    return [(JobId, "fresh", staticmethod(lambda name, now, token: f"{name}-{int(now // 60)}"))]
+def a_requeue_keeps_the_attempt() -> list[Swap]:
+    """The next attempt has the number of the one before."""
+    real = finish._requeue
+    return [(finish, "_requeue", lambda job, *given: replace(real(job, *given), attempt=job.attempt))]
 
 
 @variant
-def child_before_its_index_entry() -> list[Swap]:
-    """The `children/` entry is written a moment after the child."""
-    real = submit.enter_child
-
-    async def enter_child(core: Any, job: Any) -> None:
-        async def later() -> None:
-            await asyncio.sleep(0.5)
-            await real(core, job)
-
-        asyncio.get_running_loop().create_task(later())
-
-    return everywhere(real, enter_child)
-
-
-@variant
-def no_cascade() -> list[Swap]:
-    """Nobody asks whether a child's parent still runs."""
-    return everywhere(cascade.verdict, lambda *given: cascade.Verdict.KEEP)
-
-
-@variant
-def no_repair() -> list[Swap]:
-    """The pass repairs nothing."""
-
-    async def run(self: Repair, live: Any) -> None:
-        return None
-
-    return [(Repair, "run", run)]
-
-
-@variant
-def admitted_without_a_second_look() -> list[Swap]:
-    """A drop is admitted as it was read, whatever the inbox holds by then."""
-    real = inbox.settle
-    return everywhere(real, lambda job, version, now: real(job, job.inbox.version if job.inbox else None, now))
-
-
-@variant
-def every_reader_admits_a_drop() -> list[Swap]:
-    """A drop's job gets a fresh id from whoever reads it."""
-    real = inbox.record_of_drop
-    drawn = iter(range(10**9))
-
-    def record_of_drop(*given: Any) -> Any:
-        job = real(*given)
-        return replace(job, id=f"{job.id}x{next(drawn)}")
-
-    return everywhere(real, record_of_drop)
-
-
-@variant
-def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
-    """The file goes first, then its job is made."""
-    real = Admission._admit
-
-    async def admit(self: Admission, key: str, drop: Any, spec: Any) -> None:
-        await self._take_away(key, drop.version)
-        await real(self, key, drop, spec)
-
-    return [(Admission, "_admit", admit)]
-
-
-@variant
-def parents_go_before_their_children() -> list[Swap]:
-    """Retention does not ask for children."""
-    real = retention.may_go
-
-    def may_go(due: float, now: float, has_children: bool) -> bool:
-        return real(due, now, False)
-
-    return everywhere(real, may_go)
+def results_are_named_after_the_job() -> list[Swap]:
+    """All attempts put their result under one name, which keeps the first."""
+    real = names.Work.result
+    first = staticmethod(lambda job, attempt, replica: real(job, 1, replica))
+    return [(names.Work, "result", first), (shipping, "INLINE_LIMIT", 0)]

@@ -15,7 +15,7 @@ from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_layouts.records import JobRecord, Settings
-from tests.simulation import agent_variants, calm, invariants, variants
+from tests.simulation import agent_variants, calm, invariants, submission_variants, variants
 from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects, Run
@@ -43,7 +43,7 @@ class World(Stage):
 
     kind = "jobs"
     module = "tests.simulation"
-    variants = Variants(variants.VARIANTS | agent_variants.VARIANTS)
+    variants = Variants(variants.VARIANTS | submission_variants.VARIANTS | agent_variants.VARIANTS)
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -1,0 +1,172 @@
+"""The real code with one rule switched off about how jobs come, are stopped and go: all must be caught."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_coordinator import index, stopping, submit
+from fray_coordinator.admission import Admission
+from fray_coordinator.protocol import cascade, inbox, retention
+from fray_coordinator.records import Records, Stored, Update, record_of
+from fray_coordinator.repair import Repair
+from fray_coordinator.submit import Submitted
+from fray_layouts.names import JobId
+from fray_layouts.records import JobRecord
+from tests.simulation.broken_code import Swap, Variants, everywhere
+
+VARIANTS = Variants()
+variant = VARIANTS.variant
+
+
+# --- submission, children, inbox, retention
+
+
+@variant
+def a_reused_name() -> list[Swap]:
+    """A job's id is its name and the minute."""
+    return [(JobId, "fresh", staticmethod(lambda name, now, token: f"{name}-{int(now // 60)}"))]
+
+
+@variant
+def child_before_its_index_entry() -> list[Swap]:
+    """The `children/` entry is written a moment after the child."""
+    real = submit.enter_child
+
+    async def enter_child(core: Any, job: Any) -> None:
+        async def later() -> None:
+            await asyncio.sleep(0.5)
+            await real(core, job)
+
+        asyncio.get_running_loop().create_task(later())
+
+    return everywhere(real, enter_child)
+
+
+@variant
+def no_cascade() -> list[Swap]:
+    """Nobody asks whether a child's parent still runs."""
+    return everywhere(cascade.verdict, lambda *given: cascade.Verdict.KEEP)
+
+
+@variant
+def no_repair() -> list[Swap]:
+    """The pass repairs nothing."""
+
+    async def run(self: Repair, live: Any) -> None:
+        return None
+
+    return [(Repair, "run", run)]
+
+
+@variant
+def admitted_without_a_second_look() -> list[Swap]:
+    """A drop is admitted as it was read, whatever the inbox holds by then."""
+    real = inbox.settle
+    return everywhere(real, lambda job, version, now: real(job, job.inbox.version if job.inbox else None, now))
+
+
+@variant
+def every_reader_admits_a_drop() -> list[Swap]:
+    """A drop's job gets a fresh id from whoever reads it."""
+    real = inbox.record_of_drop
+    drawn = iter(range(10**9))
+
+    def record_of_drop(*given: Any) -> Any:
+        job = real(*given)
+        return replace(job, id=f"{job.id}x{next(drawn)}")
+
+    return everywhere(real, record_of_drop)
+
+
+@variant
+def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
+    """The file goes first, then its job is made."""
+    real = Admission._admit
+
+    async def admit(self: Admission, key: str, drop: Any, spec: Any) -> None:
+        await self._take_away(key, drop.version)
+        await real(self, key, drop, spec)
+
+    return [(Admission, "_admit", admit)]
+
+
+@variant
+def parents_go_before_their_children() -> list[Swap]:
+    """Retention does not ask for children."""
+    real = retention.may_go
+
+    def may_go(due: float, now: float, has_children: bool) -> bool:
+        return real(due, now, False)
+
+    return everywhere(real, may_go)
+
+
+@variant
+def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
+    """The index entry is there, and the record on its way."""
+    real = Records.write
+
+    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any) -> Any:
+        if kind is not JobRecord or current is not None:
+            return await real(self, key, kind, wanted, current)
+        asyncio.get_running_loop().create_task(real(self, key, kind, wanted, current))
+        return Update(Stored(key, wanted, {}, "", self._store.now()), True, 0)
+
+    return [(Records, "write", write)]
+
+
+@variant
+def a_new_job_that_was_claimed_at_once_is_told_as_found() -> list[Swap]:
+    """A record that is not as it was written must be somebody else's."""
+    real = submit._submit_one
+
+    async def submit_one(core: Any, job: Any) -> Any:
+        done = await real(core, job)
+        return Submitted(done.job, done.job is not job)
+
+    return everywhere(real, submit_one)
+
+
+@variant
+def a_stop_is_answered_before_it_is_written() -> list[Swap]:
+    """Who asks for a stop hears that it is on its way."""
+    real = stopping.stop_if
+
+    async def stop_if(core: Any, key: str, *given: Any) -> Any:
+        asyncio.get_running_loop().create_task(real(core, key, *given))
+        return record_of(await core.records.read(key, JobRecord))
+
+    return [(stopping, "stop_if", stop_if)]
+
+
+@variant
+def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
+    """A requeue removes the entry of the attempt that ended; the repair only removes what is wrong."""
+
+    async def requeued(core: Any, job: Any, before: Any) -> None:
+        if before is not None:
+            await index.leave(core, before)
+
+    async def enter_if_missing(self: Repair, known: Any) -> None:
+        return None
+
+    return [(index, "requeued", requeued), (Repair, "_enter_if_missing", enter_if_missing)]
+
+
+@variant
+def nobody_looks_into_the_inbox() -> list[Swap]:
+    """Drops stay where they are."""
+
+    async def look(self: Admission, key: str) -> None:
+        return None
+
+    return [(Admission, "look", look)]
+
+
+@variant
+def nothing_is_ever_removed() -> list[Swap]:
+    """What ended stays."""
+    return everywhere(retention.may_go, lambda *given: False)

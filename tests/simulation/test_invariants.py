@@ -1,0 +1,130 @@
+"""Every invariant is shown to fire: by a broken variant of the code, or here, on what no variant brings about."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+from fray_layouts.spec import parse_spec
+from tests.simulation import calm
+from tests.simulation.actors import ActorWorld
+from tests.simulation.effects import Run
+from tests.simulation.invariants import Broken, a_deleted_name_is_never_born_again
+from tests.simulation.job_invariants import only_transitions_of_the_table
+from tests.simulation.loop import Participant
+from tests.simulation.queues import QueueWorld
+from tests.simulation.stage import Stage
+from tests.simulation.watching import Change
+from tests.simulation.work import drawn_spec
+from tests.simulation.world import World
+
+JOB = JobRecord(
+    id="quick-1", spec=parse_spec(drawn_spec(random.Random(0), "quick")), status="pending", submitted_at=0.0
+)
+RUN = Run("quick-1", 1, "agent", "h1", 0.0)
+HERE = Participant("here")
+
+
+def a_pending_job_succeeds() -> None:
+    change = Change(JOB.id, JOB, replace(JOB, status=str(Status.SUCCEEDED)), {}, {}, HERE)
+    only_transitions_of_the_table(World(0).watching, change)
+
+
+def a_deleted_job_is_back() -> None:
+    world = World(0)
+    world.watching.gone["jobs/quick-1.json"] = 1.0
+    a_deleted_name_is_never_born_again(world.watching, Change(JOB.id, None, JOB, {}, {}, HERE))
+
+
+def an_attempt_is_started_again() -> None:
+    world = World(0)
+    world.task_began(dataclasses.replace(RUN))
+    world.task_began(dataclasses.replace(RUN))
+    raise_what_broke(world)
+
+
+def a_waiter_sees_what_is_not_so() -> None:
+    world = World(0)
+    world.watching.jobs[JOB.id] = JOB
+    world.outcome_seen(replace(JOB, status=str(Status.SUCCEEDED)))
+    raise_what_broke(world)
+
+
+def a_task_is_left() -> None:
+    world = World(0)
+    world.hosts[0].running.append(Mock(run=RUN))
+    calm.check(world)
+
+
+def a_call_is_in_the_state_twice() -> None:
+    world = ActorWorld(0)
+    world.restored(dataclasses.replace(RUN), ["call", "call"])
+    raise_what_broke(world)
+
+
+def an_incarnation_is_left_out() -> None:
+    world = ActorWorld(0)
+    world._name_written("names/ns/actor/a.json", NameRecord(incarnation=1))
+    world._name_written("names/ns/actor/a.json", NameRecord(incarnation=3))
+
+
+def an_endpoint_of_nobody_is_left() -> None:
+    world = ActorWorld(0)
+    endpoint = EndpointRecord(namespace="ns", name="a", actor_id="x", job="gone", address="h1:1", nonce="n", host="h1")
+    world._endpoints["actors/ns/a/x.json"] = (endpoint, 0.0)
+    world.loop.now = 1e6
+    world._check_endpoints(0.0)
+
+
+def a_consumer_fails() -> None:
+    world = QueueWorld(0)
+    world._loop_error({"message": "a task ended", "exception": ValueError("odd")})
+    raise_what_broke(world)
+
+
+def something_else_is_delivered() -> None:
+    world = QueueWorld(0)
+    world.consumers[HERE] = Mock(held={})
+    delivery = Mock(body=b"never pushed", item=0, held=Mock(segment="s", out={}))
+    HERE.context().run(world.handed_out, delivery)
+    raise_what_broke(world)
+
+
+def a_harmless_item_is_buried() -> None:
+    world = QueueWorld(0)
+    world.known.dead.add("harmless")
+    world._check_letters()
+
+
+SHOWN: dict[str, Callable[[], None]] = {
+    "only transitions of the table": a_pending_job_succeeds,
+    "a deleted name is never born again": a_deleted_job_is_back,
+    "an attempt runs once": an_attempt_is_started_again,
+    "an outcome that was seen stands": a_waiter_sees_what_is_not_so,
+    "no task outlives its job": a_task_is_left,
+    "no call is applied twice": a_call_is_in_the_state_twice,
+    "a name's incarnations grow one by one": an_incarnation_is_left_out,
+    "no endpoint outlives its job for long": an_endpoint_of_nobody_is_left,
+    "nobody fails": a_consumer_fails,
+    "only what was pushed is delivered": something_else_is_delivered,
+    "no harmless item is condemned": a_harmless_item_is_buried,
+}
+
+
+@pytest.mark.parametrize("invariant", SHOWN)
+def test_an_invariant_fires(invariant: str) -> None:
+    with pytest.raises(Broken) as caught:
+        SHOWN[invariant]()
+    assert caught.value.invariant == invariant
+
+
+def raise_what_broke(world: Stage) -> None:
+    assert world.loop.broken is not None
+    raise world.loop.broken
