@@ -13,6 +13,13 @@ _SEGMENT = re.compile(rf"([{ALPHABET}]{{9}})([{ALPHABET}]{{3}})([{ALPHABET}]{{6}
 _LEASE = "~lease"
 _OF_QUEUE = re.compile(r"queues/[^/]+/[^/]+~[0-9]+/(?:dead/)?")
 _OF_TASKS = re.compile(r"tasks/[^/]+/[^/]+~[0-9]+/")
+_OWNER = re.compile(r"(?:queues|tasks)/([^/]+)/([^/]+)~([0-9]+)/")
+
+
+def owner_of(key: str) -> tuple[str, str, int] | None:
+    """(namespace, name, incarnation) of the queue or pool that a key under `queues/` or `tasks/` belongs to."""
+    found = _OWNER.match(key)
+    return (found[1], found[2], int(found[3])) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fray_coordinator import naming
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.queue.home import open_home
 from fray_coordinator.submit import enter_child, submit
 from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_layouts.queue_names import Queues
 from fray_layouts.records import (
     AgentRecord,
     EndpointRecord,
@@ -99,6 +102,13 @@ async def an_endpoint_of(core: Core, job: str) -> str:
     record = EndpointRecord(namespace="n", name="x", actor_id="id", job=job, attempt=1, nonce="n", address="a:1")
     await core.records.write(Endpoint("n", "x", "id").key(), EndpointRecord, record, None)
     return Endpoint("n", "x", "id").key()
+
+
+async def a_queue(core: Core) -> Queues:
+    """An empty queue, the first of its name."""
+    queue = Queues.of("n", "q", (await naming.take(core, "n", "queue", "q", "", exist_ok=True)).incarnation)
+    await open_home(core, queue)
+    return queue
 
 
 async def everything(core: Core) -> dict[str, str | None]:

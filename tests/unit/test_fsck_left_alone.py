@@ -10,14 +10,18 @@ from msgspec.structs import replace
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec
 from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs, Names, Pending, Secrets, Shape, Work
 from fray_layouts.queue_names import Queues, Segment, Tasks
 from fray_layouts.records import (
     AgentRecord,
+    Attempt,
+    Exit,
     Holding,
     JobRecord,
+    PassRecord,
     Result,
     Stop,
 )
@@ -27,7 +31,9 @@ from tests.support.damage import (
     Make,
     a_job,
     a_large_job,
+    a_queue,
     an_agent,
+    an_endpoint_of,
     everything,
     held_by,
     on_memory,
@@ -86,6 +92,28 @@ async def a_result_is_gone(core: Core) -> str:
     return Jobs.key((await over(core, result=Result(encoding="pickle", key=key, size=10))).id)
 
 
+async def a_part_of_a_log_is_gone(core: Core) -> str:
+    job = await over(core, exit=Exit(kind="success", log_chunks=3))
+    for number in (1, 3):
+        await core.store.put(Work.log(job.id, 1, 0, number), b"", ANY)
+    return Jobs.key(job.id)
+
+
+async def the_log_of_an_earlier_attempt_is_gone(core: Core) -> str:
+    past = Attempt(attempt=1, agent="a", host="h", started_at=0, ended_at=1, exit=Exit(kind="exited", log_chunks=1))
+    return Jobs.key((await over(core, attempt=2, history=[past], exit=Exit(kind="success", log_chunks=0))).id)
+
+
+async def runs_and_does_not_say_where(core: Core) -> str:
+    return Jobs.key((await rewrite(core, await running_under(core, "live"), lease=None)).id)
+
+
+async def is_of_no_file_of_the_inbox(core: Core) -> str:
+    job = await a_job(core)
+    await core.store.delete(entry_of(job).key())
+    return Jobs.key((await rewrite(core, job, status="unadmitted")).id)
+
+
 async def a_callable_is_gone(core: Core) -> str:
     job, blob = await a_large_job(core)
     await core.store.delete(blob)
@@ -102,6 +130,28 @@ async def an_agent_under_another_name(core: Core) -> str:
     record = AgentRecord(id="one", host="h", pool="default")
     await core.store.put(Agents.key("other"), codec.encode(record), ANY)
     return Agents.key("other")
+
+
+async def an_endpoint_under_another_name(core: Core) -> str:
+    key, elsewhere = await an_endpoint_of(core, (await held_by(core, "live")).id), Endpoint("n", "other", "id").key()
+    found = await core.store.get(key)
+    assert found is not None
+    await core.store.put(elsewhere, found.data, ANY)
+    await core.store.delete(key)
+    return elsewhere
+
+
+async def an_agent_is_silent_and_nobody_notices(core: Core) -> str:
+    await held_by(core, "live")
+    await core.clock.sleep(core.settings.outage_grace)
+    return Agents.key("live")
+
+
+async def an_agent_is_silent_and_the_last_pass_was_long_ago(core: Core) -> str:
+    await core.records.write(Coordinator.lease, PassRecord, PassRecord(holder="live"), None)
+    await an_agent(core, "live")
+    await core.clock.sleep(core.settings.outage_grace)
+    return Agents.key("live")
 
 
 async def an_entry_of_an_attempt_to_come(core: Core) -> str:
@@ -127,9 +177,24 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
         (a_job_that_waits_is_listed, "waits to be started", "restart that agent"),
         (a_job_of_another_is_listed, "agent other runs it", "restart that agent"),
         (a_result_is_gone, "its result is gone", "run it again"),
+        (a_part_of_a_log_is_gone, "/1/0/log-00000002 is gone: the log ends before it", "run the job again"),
+        (
+            the_log_of_an_earlier_attempt_is_gone,
+            "/1/0/log-00000001 is gone: the log ends before it",
+            "run the job again",
+        ),
+        (runs_and_does_not_say_where, "the record names no agent", "`fray stop job-"),
+        (is_of_no_file_of_the_inbox, "does not say from which file", "`fray stop job-"),
         (a_callable_is_gone, "its callable is gone", "submit it again"),
         (a_record_under_another_name, "belongs under jobs/job-", "move it there"),
         (an_agent_under_another_name, "belongs under agents/one.json", "move it there"),
+        (an_endpoint_under_another_name, "belongs under actors/n/x/id.json", "move it there"),
+        (an_agent_is_silent_and_nobody_notices, "nobody notices: no agent runs", "start an agent"),
+        (
+            an_agent_is_silent_and_the_last_pass_was_long_ago,
+            "by its record it lives",
+            "`fray coordinate --once` several",
+        ),
         (an_entry_of_an_attempt_to_come, "entry of attempt 7", "remove it"),
         (data_of_an_attempt_that_never_was, "an attempt that never was", "remove it"),
     ],
@@ -180,6 +245,7 @@ SEGMENT = str(Segment(1.8e9, 0, "abcdef", 3))
 def test_garbage_is_found_wherever_it_lies_and_left_alone(key: str, words: str) -> None:
     async def test(core: Core) -> None:
         await a_job(core)
+        await a_queue(core)
         await core.store.put(key, b"garbage", ANY)
         for _ in range(2):
             [trouble] = await fsck.check(core)
@@ -208,6 +274,44 @@ def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone() -> None
         assert {t.key for t in await fsck.check(core)} == {Jobs.key(job.id), Jobs.key("moved")}
         await fsck.repair(core)
         assert (await everything(core)).keys() >= {*its_own, Work.log(other.id, 1, 0, 1)}
+
+    on_memory(test)
+
+
+@pytest.mark.parametrize("make", [runs_and_does_not_say_where, is_of_no_file_of_the_inbox])
+def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(make: Make) -> None:
+    """What the remedy promises; the task that may run somewhere learns of it as of any lost lease."""
+
+    async def test(core: Core) -> None:
+        key = await make(core)
+        job = await stop(core, Jobs.parse(key) or "", "as fsck said")
+        assert (job.status, job.ended_at) == ("stopped", core.now())
+        await core.clock.sleep(LONG)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes() -> None:
+    async def test(core: Core) -> None:
+        key = await an_agent_is_silent_and_the_last_pass_was_long_ago(core)
+        await core.clock.sleep(LONG)
+        assert [trouble.key for trouble in await fsck.check(core)] == [key]
+        await core.records.update(
+            Coordinator.lease, PassRecord, lambda now: replace(now, progress=now.progress + 1) if now else None
+        )
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_a_job_with_an_id_of_its_own_needs_another() -> None:
+    async def test(core: Core) -> None:
+        job = await a_job(core, id="mine")
+        await core.store.delete(entry_of(job).key())
+        await rewrite(core, job, status="running")
+        [trouble] = await fsck.check(core)
+        assert "`fray stop job-mine`, and submit it again under another id than 'mine'" in trouble.remedy
 
     on_memory(test)
 

@@ -7,45 +7,28 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator import fsck
-from fray_coordinator.clock import Chance
-from fray_coordinator.core import Core, core_on
-from fray_coordinator.fsck import checkup
+from fray_coordinator.core import Core
 from fray_coordinator.lookup import all_jobs
 from fray_coordinator.mail import drain
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
-from fray_coordinator.store.store import Store
 from fray_layouts.names import Inbox
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
+from tests.support.looks import looked_at, slow_core
 from tests.support.participants import launch
-from tests.support.virtual import Cluster, Way, run
+from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 SECONDS = {"quick": 1.0, "slow": 30.0, "parent": 60.0}
 WORKING = 300.0
 """Virtual seconds; agents repair every minute, a death is told within half of one, and fsck waits for two."""
-
-
-class Slow(Way):
-    """Each request takes a while, so that the cluster changes under whoever looks at it."""
-
-    async def _pass(self, verb: str, key: str) -> None:
-        await asyncio.sleep(0.02)
-        await super()._pass(verb, key)
-
-
-async def slow_core(cluster: Cluster) -> Core:
-    chance = Chance(99)
-    store = Store(Slow(cluster.contents, cluster.clock), cluster.clock, chance)
-    return await core_on(store, cluster.settings, cluster.clock, chance)
 
 
 class Site:
@@ -126,20 +109,3 @@ def test_nothing_is_wrong_with_a_cluster_at_work(tmp_path: Path, monkeypatch: py
 
     run(main)
     assert suspicions, "at least one first look met something half-way"
-
-
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collects what single pictures show."""
-    found: list[Any] = []
-    looks = checkup.LOOKS
-
-    def noting(look: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(seen: Any) -> Any:
-            shown = list(look(seen))
-            found.extend(shown)
-            return shown
-
-        return noted
-
-    monkeypatch.setattr(checkup, "LOOKS", tuple(noting(look) for look in looks))
-    return found

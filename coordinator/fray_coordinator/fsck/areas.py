@@ -10,7 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fray_coordinator.fsck.trouble import BY_HAND
-from fray_layouts.names import Agents, Blobs, Child, Coordinator, Endpoint, Jobs, Names, Pending, Pools, Secrets, Work
+from fray_layouts.names import (
+    CLUSTER,
+    Agents,
+    Blobs,
+    Child,
+    Coordinator,
+    Endpoint,
+    Inbox,
+    Jobs,
+    Names,
+    Pending,
+    Pools,
+    Secrets,
+    Work,
+)
 from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.queues import QueueLease, QueueRecord
 from fray_layouts.records import (
@@ -32,6 +46,10 @@ class NotRead(Record):
     """The kind of what is known by its name alone."""
 
 
+class Drop(Record):
+    """The kind of what people drop into the inbox: read as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Area:
     """Keys that begin alike. kind: of what a key promises; None: Fray gives no such name to what lies here."""
@@ -47,6 +65,14 @@ def _named(parse: Callable[[str], object | None], kind: Kind) -> Callable[[str],
 
 def _only(one: str, kind: Kind) -> Callable[[str], Kind | None]:
     return lambda key: kind if key == one else None
+
+
+def _of_inbox(key: str) -> Kind | None:
+    """Under a name that begins with a dot, files are on their way."""
+    if Inbox.is_drop(key):
+        return Drop
+    ours = Inbox.parse_aside(key) if key.startswith(Inbox.aside_prefix) else key.startswith(Inbox.rejected_prefix)
+    return NotRead if ours or key.startswith(f"{Inbox.prefix}.") else None
 
 
 def _of_queue(key: str) -> Kind | None:
@@ -66,6 +92,7 @@ def _of_tasks(key: str) -> Kind | None:
 
 
 AREAS = (
+    Area(Inbox.prefix, _of_inbox),
     Area("work/", _named(Work.parse, NotRead)),
     Area(Blobs.prefix, lambda key: NotRead),
     Area("pending/", _named(Pending.parse, NotRead)),
@@ -83,7 +110,11 @@ AREAS = (
 """In this order a picture is taken: data before the records that it belongs to, indexes before what they point at, and
 agents before jobs, so that a job which did not change meanwhile was in its holder's hands when that was read."""
 
+TOP_LEVEL = frozenset({CLUSTER, "doctor/", *(area.prefix for area in AREAS)})
+"""All that Fray puts right under a root."""
+
 MEANING: dict[Kind, tuple[str, str]] = {
+    Drop: ("nobody can admit this file, so it becomes no job", "give agents the right to read it, or drop it again"),
     PassRecord: (
         "no agent can run the coordinator's pass: no file is admitted, no dead agent is found, nothing is repaired",
         "remove it, agents make a new one at once",

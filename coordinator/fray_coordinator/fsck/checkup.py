@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core
-from fray_coordinator.fsck import data, index, jobs, objects
+from fray_coordinator.fsck import agents, data, inbox, index, jobs, objects, queues
 from fray_coordinator.fsck.picture import Picture, take_picture
 from fray_coordinator.fsck.trouble import Suspicion, Trouble
 from fray_coordinator.repair import Repair
@@ -22,15 +22,24 @@ LOOKS = (
     jobs.unentered,
     jobs.unadmitted,
     jobs.uncallable,
+    jobs.unheld,
     jobs.running,
     jobs.families,
     jobs.results,
-    jobs.agents,
+    agents.agents,
+    agents.silent,
+    inbox.drops,
     index.entries,
     index.children,
     data.work,
+    data.logs,
     data.blobs,
     data.endpoints,
+    queues.remains,
+    queues.unmade,
+    queues.leases,
+    queues.large_items,
+    queues.idle_pools,
 )
 
 

@@ -24,6 +24,20 @@ def work(seen: Picture) -> Iterator[Suspicion]:
             yield Suspicion(Trouble(key, what, BY_HAND), seen.versions(Jobs.key(job_id)))
 
 
+def logs(seen: Picture) -> Iterator[Suspicion]:
+    """Chunks of logs that are gone; they are stored before the record says how many, and deleted after it is marked."""
+    there = set(seen.keys["work/"])
+    for job in seen.jobs.values():
+        ends = {past.attempt: past.exit for past in job.history} | {job.attempt: job.exit}
+        for attempt, end in ends.items() if not job.expiring else ():
+            count = (end.log_chunks or 0) if end is not None else 0
+            chunks = (Work.log(job.id, attempt, 0, number + 1) for number in range(count))
+            if (gone := next((key for key in chunks if key not in there), None)) is not None:
+                what = f"of the {count} parts of the log of attempt {attempt}, {gone} is gone: the log ends before it"
+                remedy = "nothing brings it back; run the job again if its log is needed"
+                yield Suspicion(Trouble(Jobs.key(job.id), what, remedy), seen.versions(Jobs.key(job.id)))
+
+
 def blobs(seen: Picture) -> Iterator[Suspicion]:
     """Blobs that no job names; nothing is known while some record is in doubt, which may name any."""
     if any(seen.is_doubtful(key) for key in seen.keys[Jobs.prefix]):

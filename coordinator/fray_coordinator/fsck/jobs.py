@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_REPAIR, Suspicion, Trouble
 from fray_coordinator.protocol.cascade import Verdict, verdict
-from fray_coordinator.protocol.death import needs_burial
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.names import Agents, Blobs, Jobs, Pending
-from fray_layouts.records import AgentRecord, Holding, JobRecord
+from fray_layouts.records import AgentRecord, JobRecord
 
 
 def unentered(seen: Picture) -> Iterator[Suspicion]:
@@ -30,9 +29,14 @@ def unadmitted(seen: Picture) -> Iterator[Suspicion]:
     """Files of the inbox that were left half-way."""
     for job in seen.jobs.values():
         key = Jobs.key(job.id)
-        if job.status == Status.UNADMITTED and seen.is_settled(key):
+        if job.status != Status.UNADMITTED or not seen.is_settled(key):
+            continue
+        if job.inbox is not None:
             what = "it was read from the inbox, but neither admitted nor withdrawn"
             yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key))
+        else:
+            what = "it waits to be admitted, but does not say from which file of the inbox it was made: nobody can tell"
+            yield Suspicion(Trouble(key, what, _again(job)), seen.versions(key))
 
 
 def uncallable(seen: Picture) -> Iterator[Suspicion]:
@@ -42,7 +46,22 @@ def uncallable(seen: Picture) -> Iterator[Suspicion]:
         key, call = Jobs.key(job.id), job.spec.entrypoint.callable
         if not is_terminal(job) and call is not None and call.blob and call.blob not in blobs:
             what = f"its callable is gone: there is no object {call.blob}, so no attempt of it can run"
-            yield Suspicion(Trouble(key, what, "stop it, and submit it again"), seen.versions(key))
+            yield Suspicion(Trouble(key, what, _again(job)), seen.versions(key))
+
+
+def _again(job: JobRecord) -> str:
+    """The remedy for a job that will never run: its own id is used up."""
+    other = f" under another id than {job.spec.id!r}" if job.spec.id else ""
+    return f"end it with `fray stop {job.id}`, and submit it again{other}"
+
+
+def unheld(seen: Picture) -> Iterator[Suspicion]:
+    """Jobs that run by their records, which do not say where: no rule gives a lease back, and only a stop needs none."""
+    for job in seen.jobs.values():
+        if job.status == Status.RUNNING and job.lease is None:
+            key = Jobs.key(job.id)
+            what = "by its record it runs, but the record names no agent: nobody can end it or will start it again"
+            yield Suspicion(Trouble(key, what, _again(job)), seen.versions(key))
 
 
 def running(seen: Picture) -> Iterator[Suspicion]:
@@ -119,35 +138,3 @@ def results(seen: Picture) -> Iterator[Suspicion]:
             key = Jobs.key(job.id)
             what = f"it succeeded, but its result is gone: there is no object {job.result.key}"
             yield Suspicion(Trouble(key, what, "run it again if the result is needed"), seen.versions(key))
-
-
-def agents(seen: Picture) -> Iterator[Suspicion]:
-    """Dead agents whose jobs were not all put back, and live ones that list what they cannot hold."""
-    for agent in seen.agents.values():
-        key = Agents.key(agent.id)
-        if needs_burial(agent) and seen.is_settled(key):
-            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been put back"
-            yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key))
-        for job, holding in agent.holdings.items() if agent.state == "live" else ():
-            if not seen.is_doubtful(Jobs.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
-                what = f"it lists attempt {holding.attempt} of {job}, {why}"
-                remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
-                yield Suspicion(Trouble(key, what, remedy), seen.versions(Jobs.key(job)))
-
-
-def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
-    """Why no agent can have listed this before the job was read; "" if it can.
-
-    A claim that is not resolved may be about anything; what is over may be listed until the next beat.
-    """
-    if holding.phase == "claiming":
-        return ""
-    if job is None:
-        return "but there is no record of this job"
-    if holding.attempt > job.attempt:
-        return f"which never was: the job's record says {job.attempt}"
-    if holding.attempt == job.attempt and job.status == Status.PENDING:
-        return "but by its record the job waits to be started"
-    if holding.attempt == job.attempt and job.lease is not None and job.lease.agent != agent:
-        return f"but by its record agent {job.lease.agent} runs it"
-    return ""

@@ -10,7 +10,7 @@ from fray_coordinator.fsck.areas import AREAS, MEANING, Kind
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_HAND, BY_US, Suspicion, Trouble
 from fray_coordinator.records import LOOK_AT_IT
-from fray_layouts.names import Pools
+from fray_layouts.names import Inbox, Pools
 
 
 def odd_objects(seen: Picture) -> Iterator[Suspicion]:
@@ -21,7 +21,21 @@ def odd_objects(seen: Picture) -> Iterator[Suspicion]:
         remedy = f"move it there if nothing lies there; else {BY_HAND}"
         yield Suspicion(Trouble(key, f"it holds a record that belongs under {own}", remedy))
     for key in seen.strays:
-        yield Suspicion(Trouble(key, "its name is not one that Fray gives to what lies here", BY_HAND))
+        yield Suspicion(_stray(key))
+    if seen.unlisted:
+        what = f"what lies here beside Fray's own objects cannot be listed ({seen.unlisted})"
+        yield Suspicion(Trouble("/", what, "Fray does not need it; better give the cluster a folder of its own"))
+    for key in seen.foreign:
+        what = "it is none of Fray's: Fray never looks at it and never removes it"
+        remedy = "move it out of this root, unless a newer version of Fray put it here"
+        yield Suspicion(Trouble(key, what, remedy))
+
+
+def _stray(key: str) -> Trouble:
+    if key.startswith(Inbox.prefix):
+        what = "no agent looks at it, so it becomes no job: specs are inbox/<name>.json, right in the inbox"
+        return Trouble(key, what, "rename it, or remove it")
+    return Trouble(key, "its name is not one that Fray gives to what lies here", BY_HAND)
 
 
 def _unreadable(key: str, problem: str) -> Suspicion:

@@ -8,15 +8,20 @@ from typing import Any
 
 from fray_coordinator.coordinate import LISTED_A_SECOND
 from fray_coordinator.core import Core, each_sound
-from fray_coordinator.fsck.areas import AREAS, Area, NotRead
+from fray_coordinator.errors import StoreRefused
+from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, Drop, NotRead
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.records import Stored
-from fray_coordinator.store.api import Listed
-from fray_layouts.names import Agents, Endpoint, Jobs
-from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record, Settings
+from fray_coordinator.store.api import Listed, Object
+from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, PassRecord, Record, Settings
 
 REPAIRS = 2
 """Repair intervals that the repair of a lost step takes at most: the one that runs now may have looked there before."""
+
+
+GLANCE = 100
+"""Names asked for at a time to see what lies right under the root."""
 
 
 @dataclass(slots=True)
@@ -27,7 +32,10 @@ class Picture:
         now: the storage's time when it was begun.
         retried: seconds for which one request may be repeated.
         keys: by area, the names that Fray gives.
-        strays: all other names.
+        strays: all other names there.
+        foreign: names right under the root that are none of Fray's; a folder's ends in "/".
+        unlisted: why it is not known what else lies right under the root; "" if it is.
+        drops: by key, the files in the inbox.
         stored: by key, every record that was read.
         jobs, agents: by id.
         unreadable: by key, why.
@@ -39,6 +47,9 @@ class Picture:
     retried: float
     keys: dict[str, list[str]] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    unlisted: str = ""
+    drops: dict[str, Object] = field(default_factory=dict)
     stored: dict[str, Stored[Any]] = field(default_factory=dict)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     agents: dict[str, AgentRecord] = field(default_factory=dict)
@@ -48,6 +59,11 @@ class Picture:
     @property
     def endpoints(self) -> list[Stored[EndpointRecord]]:
         return [self.stored[key] for key in self.keys[Endpoint.prefix] if key in self.stored]
+
+    @property
+    def passes(self) -> Stored[PassRecord] | None:
+        """The record of the coordinator's pass, written at the end of each."""
+        return self.stored.get(Coordinator.lease)
 
     @property
     def patience(self) -> float:
@@ -97,6 +113,10 @@ async def take_picture(core: Core, before: Picture | None = None) -> Picture:
     """Read everything, in the order of `AREAS`; of jobs, agents and endpoints only what changed since `before`."""
     seen = Picture(core.settings, core.now(), core.store.patience)
     known = before.stored if before is not None else {}
+    try:
+        seen.foreign = await _foreign(core)
+    except StoreRefused as error:  # of what is none of Fray's, perhaps: the rest can be judged
+        seen.unlisted = str(error)
     for area in AREAS:
         rows = await core.store.list(area.prefix, versions=area.versions)
         seen.strays += [row.key for row in rows if area.kind(row.key) is None]
@@ -112,6 +132,10 @@ async def _read_all(
     async def read(row: Listed) -> None:
         kind, stored = area.kind(row.key), known.get(row.key)
         assert kind is not None, "strays were left out"
+        if kind is Drop:
+            if (found := await core.store.get(row.key)) is not None:
+                seen.drops[row.key] = found
+            return
         if stored is None or stored.version != row.version:
             stored = await core.records.read(row.key, kind)
         if stored is not None:
@@ -119,6 +143,25 @@ async def _read_all(
 
     wanted = [row for row in rows if area.kind(row.key) is not NotRead]
     await each_sound(wanted, read, seen.unreadable, lambda row: row.key)
+
+
+async def _foreign(core: Core) -> list[str]:
+    """What lies right under the root and is none of Fray's.
+
+    What lies in a folder is not listed, but for names that sort behind "~", which Fray gives to hardly anything.
+    """
+    found: dict[str, None] = {}
+    after = ""
+    while rows := await core.store.list("", after or None, GLANCE):
+        tops = [_top(row.key) for row in rows]
+        found |= dict.fromkeys(top for top in tops if top not in TOP_LEVEL)
+        after = max(rows[-1].key, f"{tops[-1]}~" if tops[-1].endswith("/") else "")
+    return list(found)
+
+
+def _top(key: str) -> str:
+    first, slash, _ = key.partition("/")
+    return first + slash
 
 
 def _own_key(record: Record) -> str:

@@ -15,8 +15,11 @@ from fray_layouts.records import Exit, JobRecord, Stop
 
 
 def request_stop(job: JobRecord, now: float, reason: str, by: str = "user") -> JobRecord | None:
-    """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before)."""
-    if job.status in (Status.PENDING, Status.UNADMITTED):
+    """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before).
+
+    A running job whose record names no holder was damaged: nobody else can end it, since every commit needs the lease.
+    """
+    if job.status in (Status.PENDING, Status.UNADMITTED) or (job.status == Status.RUNNING and job.lease is None):
         return stopped(job, now, reason, by)
     if job.status == Status.RUNNING and job.stop is None:
         return replace(job, stop=Stop(at=now, reason=reason, by=by))

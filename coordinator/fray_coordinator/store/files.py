@@ -112,7 +112,7 @@ class Files:
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
         entries = self._entries(folder)
-        if not entries and folder not in ("", Inbox.prefix):
+        if not entries and prefix and folder not in ("", Inbox.prefix):
             self._sweep(folder)
         for key in entries:
             if not key.startswith(prefix):

@@ -1,0 +1,72 @@
+"""Agents that are not what their records say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fray_coordinator.fsck.picture import Picture
+from fray_coordinator.fsck.trouble import BY_REPAIR, Suspicion, Trouble
+from fray_coordinator.protocol.death import needs_burial
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.names import Agents, Coordinator, Jobs
+from fray_layouts.records import Holding, JobRecord
+
+TIMEOUTS = 2 * DEATH_INTERVALS
+"""Intervals; where many would die at once, each is given one more time-out."""
+
+
+def agents(seen: Picture) -> Iterator[Suspicion]:
+    """Dead agents whose jobs were not all put back, and live ones that list what they cannot hold."""
+    for agent in seen.agents.values():
+        key = Agents.key(agent.id)
+        if needs_burial(agent) and seen.is_settled(key):
+            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been put back"
+            yield Suspicion(Trouble(key, what, BY_REPAIR), seen.versions(key))
+        for job, holding in agent.holdings.items() if agent.state == "live" else ():
+            if not seen.is_doubtful(Jobs.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
+                what = f"it lists attempt {holding.attempt} of {job}, {why}"
+                remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
+                yield Suspicion(Trouble(key, what, remedy), seen.versions(Jobs.key(job)))
+
+
+def silent(seen: Picture) -> Iterator[Suspicion]:
+    """Agents that live by their records alone, while nobody runs who would notice.
+
+    One that is cut off from the store runs its tasks for the outage grace, and then has none.
+    """
+    if seen.is_doubtful(Coordinator.lease) or not seen.is_settled(Coordinator.lease):
+        return
+    for agent in seen.agents.values():
+        key = Agents.key(agent.id)
+        cut_off = max(seen.settings.outage_grace, TIMEOUTS * agent.interval)
+        if agent.state != "live" or seen.now - seen.stored[key].updated <= seen.patience + cut_off:
+            continue
+        waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
+        what = (
+            f"by its record it lives, but it was not heard of for long, and nobody notices: no agent runs, nor "
+            f"`fray coordinate`{waiting}"
+        )
+        remedy = (
+            "start an agent: within minutes it finds this one dead and puts back what it held; or run `fray "
+            "coordinate`, or `fray coordinate --once` several times"
+        )
+        yield Suspicion(Trouble(key, what, remedy), seen.versions(key))
+
+
+def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
+    """Why no agent can have listed this before the job was read; "" if it can.
+
+    A claim that is not resolved may be about anything; what is over may be listed until the next beat.
+    """
+    if holding.phase == "claiming":
+        return ""
+    if job is None:
+        return "but there is no record of this job"
+    if holding.attempt > job.attempt:
+        return f"which never was: the job's record says {job.attempt}"
+    if holding.attempt == job.attempt and job.status == Status.PENDING:
+        return "but by its record the job waits to be started"
+    if holding.attempt == job.attempt and job.lease is not None and job.lease.agent != agent:
+        return f"but by its record agent {job.lease.agent} runs it"
+    return ""

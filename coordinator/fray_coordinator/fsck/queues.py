@@ -1,0 +1,163 @@
+"""Queues and worker pools: what belongs to none, and what nobody will clear away. Of items, only the names are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fray_coordinator import pools
+from fray_coordinator.core import Core
+from fray_coordinator.fsck.index import remove
+from fray_coordinator.fsck.picture import Picture
+from fray_coordinator.fsck.trouble import BY_SWEEP, Suspicion, Trouble
+from fray_coordinator.protocol import queue_look
+from fray_coordinator.protocol.queue_lease import undone
+from fray_coordinator.protocol.queue_segments import is_overdue
+from fray_coordinator.protocol.retention import kept_for
+from fray_coordinator.queue.collect import SWEEP_EVERY
+from fray_layouts.names import Names
+from fray_layouts.queue_names import Queues, Segment, Tasks, owner_of
+from fray_layouts.queues import QueueLease
+from fray_layouts.records import NameRecord
+
+Owner = tuple[str, str, int]
+"""Namespace, name and incarnation."""
+
+
+def remains(seen: Picture) -> Iterator[Suspicion]:
+    """What is left of queues and pools that were removed, and what no name leads to.
+
+    A name is taken before anything else is made, and freed before anything is removed.
+    """
+    for owner, keys in _by_owner(seen).items():
+        namespace, name, incarnation = owner
+        key, record = _name_key(owner), _name(seen, owner)
+        if seen.is_doubtful(key):
+            continue
+        if record is None or incarnation > record.incarnation:
+            what = (
+                f"{len(keys)} objects of a queue or pool of this name lie under {name}~{incarnation}, but the name's "
+                f"record {f'says {record.incarnation}' if record else 'is gone'}: nobody finds them, and who next "
+                "takes the name may meet them"
+            )
+            remedy = f"write the record back with incarnation {incarnation}, or remove them if nobody needs them"
+            yield Suspicion(Trouble(key, what, remedy), seen.versions(key))
+        elif not _lives(seen, owner) and seen.is_settled(key):
+            what = f"of the queue or pool that was removed as incarnation {incarnation}, {len(keys)} objects are left"
+            mend = partial(pools.remove, namespace=namespace, name=name, incarnation=incarnation)
+            yield Suspicion(Trouble(key, what, BY_SWEEP), seen.versions(key), mend)
+
+
+def unmade(seen: Picture) -> Iterator[Suspicion]:
+    """Names that were taken for queues and pools which nobody made, or whose records are gone."""
+    there = {*seen.keys["queues/"], *seen.keys["tasks/"]}
+    for key in seen.keys[Names.prefix]:
+        namespace, kind, name = Names.parse(key) or ("", "", "")
+        if kind != pools.KIND or key not in seen.stored or not seen.is_settled(key):
+            continue
+        owner = (namespace, name, seen.stored[key].record.incarnation)
+        settings = Queues.of(*owner).settings
+        if _lives(seen, owner) and settings not in there:
+            what = f"the name is taken, but there is no {settings}: whoever made this queue did not finish"
+            remedy = (
+                f"make it again under this name, which finishes it; or free the name: `fray queue rm {name} "
+                f"--namespace {namespace}`"
+            )
+            yield Suspicion(Trouble(key, what, remedy), seen.versions(key))
+
+
+def leases(seen: Picture) -> Iterator[Suspicion]:
+    """Leases whose segments are gone: consumers clear them away together."""
+    for queue, keys in _living(seen):
+        for segment in queue_look.seen(queue, keys).orphans:
+            key = queue.lease(segment)
+            if key in seen.stored and seen.is_settled(key) and _is_old(seen, queue, segment, seen.patience):
+                what = _of_a_lost_segment(seen.stored[key].record, Segment.items_of(segment))
+                mend = partial(_discard, queue=queue, segment=segment)
+                yield Suspicion(Trouble(key, what, BY_SWEEP), seen.versions(key), mend)
+
+
+def large_items(seen: Picture) -> Iterator[Suspicion]:
+    """Items without a segment; they are stored before it, and deleted before it."""
+    for queue, keys in _living(seen):
+        there = set(keys)
+        for key in keys:
+            segment, _ = queue.parse_large(key) or ("", 0)
+            if not segment or queue.segment(segment) in there:
+                continue
+            if _is_old(seen, queue, segment, seen.patience + SWEEP_EVERY):
+                what = "it is an item of a queue whose segment never came, or is gone: nobody gets it"
+                yield Suspicion(Trouble(key, what, BY_SWEEP), mend=remove(key))
+
+
+def idle_pools(seen: Picture) -> Iterator[Suspicion]:
+    """Worker pools that nobody has used, or ended, for longer than a job is kept that has ended."""
+    for owner, keys in _by_owner(seen).items():
+        pool = seen.stored.get(Tasks.of(*owner).pool)
+        if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
+            continue
+        if seen.now - pool.updated > kept_for(seen.settings):
+            namespace, name, _ = owner
+            what = (
+                f"no worker has worked for this pool for longer than jobs are kept, and nobody has shut it down: its "
+                f"{len(keys)} objects stay"
+            )
+            remedy = f"if nobody needs it: `WorkerPool.attach({name!r}, namespace={namespace!r}).shutdown()`"
+            yield Suspicion(Trouble(pool.key, what, remedy), seen.versions(pool.key))
+
+
+def _by_owner(seen: Picture) -> dict[Owner, list[str]]:
+    """All keys of queues and pools."""
+    found: dict[Owner, list[str]] = {}
+    for key in (*seen.keys["queues/"], *seen.keys["tasks/"]):
+        if (owner := owner_of(key)) is not None:
+            found.setdefault(owner, []).append(key)
+    return found
+
+
+def _living(seen: Picture) -> Iterator[tuple[Queues, list[str]]]:
+    """The queues that can be opened, dead letters apart, with their keys in order."""
+    found: dict[Queues, list[str]] = {}
+    for key in seen.keys["queues/"]:
+        if (queue := Queues.around(key)) is not None:
+            found.setdefault(queue, []).append(key)
+    for queue, keys in found.items():
+        owner = owner_of(queue.settings)
+        if owner is not None and _lives(seen, owner) and queue.settings in seen.stored:
+            yield queue, keys
+
+
+def _name_key(owner: Owner) -> str:
+    namespace, name, _ = owner
+    return Names.key(namespace, pools.KIND, name)
+
+
+def _name(seen: Picture, owner: Owner) -> NameRecord | None:
+    stored = seen.stored.get(_name_key(owner))
+    return stored.record if stored is not None else None
+
+
+def _lives(seen: Picture, owner: Owner) -> bool:
+    """Whether this incarnation has the name."""
+    record = _name(seen, owner)
+    return record is not None and record.state == "held" and record.incarnation == owner[2]
+
+
+def _is_old(seen: Picture, queue: Queues, segment: str, seconds: float) -> bool:
+    """Whether what is to be done about the segment, by whoever comes by, was to be done so many seconds ago."""
+    quarantine = seen.stored[queue.settings].record.quarantine
+    return is_overdue(Segment.time_of(segment), seen.now - seconds, quarantine)
+
+
+def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
+    left = len(undone(lease, items))
+    if left in (0, items):
+        return "it is the lease of a segment that was cleared away, and whoever did that ended before this was, too"
+    return f"its segment is gone, though {left} of its {items} items were not done: push them again, they are lost"
+
+
+async def _discard(core: Core, queue: Queues, segment: str) -> None:
+    """Delete a lease on condition of the version that was read before the segment was found absent."""
+    lease = await core.records.read(queue.lease(segment), QueueLease)
+    if lease is not None and await core.store.get(queue.segment(segment)) is None:
+        await core.store.delete(lease.key, lease.version)

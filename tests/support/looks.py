@@ -1,0 +1,46 @@
+"""Looking at a cluster while it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fray_coordinator.clock import Chance
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.fsck import checkup
+from fray_coordinator.store.store import Store
+from tests.support.virtual import Cluster, Way
+
+
+class Slow(Way):
+    """Each request takes a while, so that the cluster changes under whoever looks at it."""
+
+    async def _pass(self, verb: str, key: str) -> None:
+        await asyncio.sleep(0.02)
+        await super()._pass(verb, key)
+
+
+async def slow_core(cluster: Cluster) -> Core:
+    chance = Chance(99)
+    store = Store(Slow(cluster.contents, cluster.clock), cluster.clock, chance)
+    return await core_on(store, cluster.settings, cluster.clock, chance)
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collects what single pictures show."""
+    found: list[Any] = []
+    looks = checkup.LOOKS
+
+    def noting(look: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(seen: Any) -> Any:
+            shown = list(look(seen))
+            found.extend(shown)
+            return shown
+
+        return noted
+
+    monkeypatch.setattr(checkup, "LOOKS", tuple(noting(look) for look in looks))
+    return found

@@ -1,0 +1,228 @@
+"""fsck: what lies in the inbox and becomes no job, and what lies beside everything that is Fray's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator import fsck
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.store.api import ANY, Listed, Refused
+from fray_layouts.names import Coordinator, Inbox
+from fray_layouts.records import AgentRecord, PassRecord
+from tests.support.damage import LONG, a_job, an_agent, everything, on_memory
+from tests.support.virtual import Cluster, Way, run
+
+SPEC = b'{"name": "quick", "entrypoint": {"command": ["true"]}}'
+DROP = Inbox.key("x")
+
+
+async def a_pass_by(core: Core, agent: str, problems: dict[str, str] | None = None) -> None:
+    """That agent has just ended a pass."""
+
+    def renewed(now: PassRecord | None) -> PassRecord:
+        found = now or PassRecord()
+        return replace(found, holder=agent, progress=found.progress + 1, problems=problems or {})
+
+    await core.records.update(Coordinator.lease, PassRecord, renewed)
+
+
+async def drop(core: Core, data: bytes = SPEC) -> None:
+    await core.store.put(DROP, data, ANY)
+
+
+def test_a_good_drop_waits_for_an_agent() -> None:
+    async def test(core: Core) -> None:
+        await drop(core)
+        await core.clock.sleep(LONG)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"{", "JSON"), (b'{"name": "x"}', "entrypoint"), (SPEC.replace(b"qui", b"/"), "name")]
+)
+def test_a_drop_that_can_become_no_job_is_told_before_an_agent_rejects_it(data: bytes, words: str) -> None:
+    async def test(core: Core) -> None:
+        await drop(core, data)
+        assert await fsck.check(core) == [], "it may be half-written"
+        await core.clock.sleep(LONG)
+        [trouble] = await fsck.check(core)
+        assert trouble.key == DROP
+        assert "it can become no job" in trouble.what
+        assert words in trouble.what
+        assert "rejects it" in trouble.remedy
+        before = await everything(core)
+        await fsck.repair(core)
+        assert await everything(core) == before
+
+    on_memory(test)
+
+
+def test_a_drop_that_lies_for_long_while_an_agent_makes_passes_is_told_with_the_reason() -> None:
+    async def test(core: Core) -> None:
+        await an_agent(core, "live", started_at=core.now())
+        await drop(core)
+        await core.clock.sleep(LONG)
+        await a_pass_by(core, "live", {DROP: "the store refuses it"})
+        [trouble] = await fsck.check(core)
+        assert trouble.key == DROP
+        assert "neither admitted nor rejected it (the store refuses it)" in trouble.what
+        assert "drop it again" in trouble.remedy
+
+    on_memory(test)
+
+
+async def by_an_agent_that_has_just_come(core: Core) -> None:
+    await core.records.update(
+        "agents/live.json", AgentRecord, lambda agent: replace(agent, started_at=core.now()) if agent else None
+    )
+    await a_pass_by(core, "live")
+
+
+async def by_an_agent_whose_pass_takes_long(core: Core) -> None:
+    await a_pass_by(core, "live")
+    await core.clock.sleep(60.0)
+
+
+async def by_a_person(core: Core) -> None:
+    await a_pass_by(core, "once-x")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [by_an_agent_that_has_just_come, by_an_agent_whose_pass_takes_long, by_a_person],
+    ids=lambda made: made.__name__,
+)
+def test_a_drop_is_not_late_while_the_passes_may_be_on_their_way_to_it(made: object) -> None:
+    async def test(core: Core) -> None:
+        assert callable(made)
+        await an_agent(core, "live", started_at=core.now())
+        await drop(core)
+        await core.clock.sleep(LONG)
+        await made(core)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+@pytest.mark.parametrize("key", ["inbox/job.txt", "inbox/JOB.JSON", "inbox/deeper/x.json", "inbox/aside/x"])
+def test_a_file_that_agents_never_look_at_is_told(key: str) -> None:
+    async def test(core: Core) -> None:
+        await core.store.put(key, SPEC, ANY)
+        [trouble] = await fsck.check(core)
+        assert trouble.key == key
+        assert "becomes no job" in trouble.what
+        assert "rename it" in trouble.remedy
+
+    on_memory(test)
+
+
+def test_a_rejection_a_file_aside_and_one_on_its_way_are_in_order() -> None:
+    async def test(core: Core) -> None:
+        for key in (Inbox.rejected(DROP, "v"), Inbox.aside(DROP, "v", "token"), "inbox/.x.json.part"):
+            await core.store.put(key, b"{", ANY)
+        await core.clock.sleep(LONG)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_a_file_that_cannot_be_read_is_told() -> None:
+    class Refusing(Way):
+        async def _pass(self, verb: str, key: str) -> None:
+            await super()._pass(verb, key)
+            if (verb, key) == ("get", DROP):
+                raise Refused("permission denied")
+
+    async def main(cluster: Cluster) -> None:
+        core = await with_way(cluster, Refusing)
+        await drop(core)
+        [trouble] = await fsck.check(core)
+        assert trouble.key == DROP
+        assert "nobody can admit this file" in trouble.what
+        assert "permission denied" in trouble.what
+        assert "the right to read it" in trouble.remedy
+
+    run(main)
+
+
+async def with_way(cluster: Cluster, kind: type[Way]) -> Core:
+    core = await cluster.core()
+    cluster.ways[0].__class__ = kind
+    return core
+
+
+# --- beside everything that is Fray's ------------------------------------------------------------------------------
+
+
+def test_what_is_none_of_frays_is_told_once_each_and_left_alone() -> None:
+    theirs = ["Jobs/x", "a/1", "a/2", "jobs", "jobs0", "jobs~", "results/2026/x", "zz.txt", "\U0001f600/x"]
+
+    async def test(core: Core) -> None:
+        await a_job(core)
+        for number in range(250):
+            await core.store.put(f"blobs/2999-01/{number:064x}", b"", ANY)
+        for key in [*theirs, "doctor/token/x", "blobs/~/x", "blobs/\U0001f600/x"]:
+            await core.store.put(key, b"garbage", ANY)
+        await core.clock.sleep(LONG)
+        before = await everything(core)
+        for _ in range(2):
+            troubles = await fsck.check(core)
+            assert [t.key for t in troubles] == [
+                "Jobs/", "a/", "jobs", "jobs0", "jobs~", "results/", "zz.txt", "\U0001f600/"
+            ]  # fmt: skip
+            assert all("none of Fray's" in t.what and "move it out of this root" in t.remedy for t in troubles)
+            await fsck.repair(core)
+        assert await everything(core) == before
+
+    on_memory(test)
+
+
+def test_what_is_frays_is_not_listed_twice() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        for number in range(5000):
+            await core.store.put(f"blobs/2999-01/{number:064x}", b"", ANY)
+        cluster.ways[0].asked.clear()
+        assert await fsck.check(core) == []
+        assert len([key for verb, key in cluster.ways[0].asked if (verb, key) == ("list", "")]) <= 4
+
+    run(main)
+
+
+def test_where_a_right_is_missing_to_look_beside_the_rest_is_judged() -> None:
+    class Refusing(Way):
+        async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+            if not prefix:
+                raise Refused("lost+found: permission denied")
+            return await super().list(prefix, after, limit, versions)
+
+    async def main(cluster: Cluster) -> None:
+        core = await with_way(cluster, Refusing)
+        await core.store.put("jobs/readme.txt", b"", ANY)
+        told = {trouble.key: trouble.what for trouble in await fsck.check(core)}
+        assert told.keys() == {"/", "jobs/readme.txt"}
+        assert "lost+found: permission denied" in told["/"]
+
+    run(main)
+
+
+def test_folders_of_others_stay_on_local_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        core = await open_core(tmp_path.as_uri())
+        empty = tmp_path / "theirs" / "empty"
+        empty.mkdir(parents=True)
+        os.utime(empty, (time.time() - 86400,) * 2)
+        (tmp_path / "theirs" / "x").write_text("")
+        assert [trouble.key for trouble in await fsck.check(core)] == ["theirs/"]
+        assert empty.exists()
+        await core.store.close()
+
+    asyncio.run(main())

@@ -1,0 +1,268 @@
+"""fsck: what belongs to no queue or pool, and what nobody will clear away; nothing is said of what is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from fray_coordinator import fsck, naming, pools
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.queue_lease import completed
+from fray_coordinator.protocol.retention import kept_for
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.consume import Consumer
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.home import open_home
+from fray_coordinator.queue.push import Item, Producer
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Checkpoints, Names
+from fray_layouts.queue_names import Queues, Segment, Tasks
+from fray_layouts.queues import QueueLease, QueueRecord
+from tests.support.damage import LONG, Make, a_job, a_queue, everything, on_memory
+from tests.support.looks import slow_core
+from tests.support.virtual import Cluster, run
+
+AGES = 1000.0
+"""Seconds after which even a consumer's look for large items is over."""
+NAME = Names.key("n", "queue", "q")
+LARGE = b"x" * 70_000
+
+
+async def a_lease(core: Core, queue: Queues, lease: QueueLease) -> str:
+    """The lease of a segment of three items that is gone."""
+    key = queue.lease(str(Segment(core.now(), 0, "abcdef", 3)))
+    await core.records.write(key, QueueLease, lease, None)
+    return key
+
+
+async def a_lease_of_what_is_done(core: Core) -> str:
+    return await a_lease(core, await a_queue(core), completed(QueueLease(owner="x"), 0b111))
+
+
+async def a_lease_of_a_claim_that_came_late(core: Core) -> str:
+    return await a_lease(core, await a_queue(core), QueueLease(owner="x"))
+
+
+async def a_lease_of_what_is_lost(core: Core) -> str:
+    return await a_lease(core, await a_queue(core), completed(QueueLease(owner="x"), 0b010))
+
+
+async def a_lease_among_dead_letters(core: Core) -> str:
+    dead = (await a_queue(core)).dead
+    await open_home(core, dead)
+    return await a_lease(core, dead, QueueLease(owner="x"))
+
+
+async def a_large_item_alone(core: Core) -> str:
+    key = (await a_queue(core)).large(str(Segment(core.now(), 0, "abcdef", 3)), 1)
+    await core.store.put(key, LARGE, ANY)
+    return key
+
+
+async def a_queue_that_was_not_removed_to_the_end(core: Core) -> str:
+    queue = await a_queue(core)
+    await core.store.put(queue.segment(str(Segment(core.now(), 0, "abcdef", 3))), b"", ANY)
+    await naming.free(core, "n", "queue", "q", 1)
+    return NAME
+
+
+async def a_pool_that_was_not_removed_to_the_end(core: Core) -> str:
+    """Its name was taken again since."""
+    await pools.create(core, "n", "q", QueueRecord())
+    await core.store.put(Tasks.of("n", "q", 1).outcome(core.now(), "abcdef"), b"", ANY)
+    await naming.free(core, "n", "queue", "q", 1)
+    await pools.create(core, "n", "q", QueueRecord())
+    return NAME
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (a_lease_of_what_is_done, "a segment that was cleared away"),
+        (a_lease_of_a_claim_that_came_late, "a segment that was cleared away"),
+        (a_lease_of_what_is_lost, "2 of its 3 items were not done"),
+        (a_lease_among_dead_letters, "a segment that was cleared away"),
+        (a_large_item_alone, "whose segment never came"),
+        (a_queue_that_was_not_removed_to_the_end, "removed as incarnation 1, 2 objects are left"),
+        (a_pool_that_was_not_removed_to_the_end, "removed as incarnation 1, 3 objects are left"),
+    ],
+)
+def test_what_was_left_behind_is_found_and_cleared_away(make: Make, words: str) -> None:
+    async def test(core: Core) -> None:
+        await a_job(core)
+        key = await make(core)
+        assert await fsck.check(core) == [], "it may be on its way"
+        await core.clock.sleep(AGES)
+        [trouble] = await fsck.check(core)
+        assert trouble.key == key
+        assert words in trouble.what
+        assert "--repair" in trouble.remedy
+        await fsck.repair(core)
+        assert await fsck.check(core) == []
+        assert not [found for found in await everything(core) if "abcdef" in found]
+
+    on_memory(test)
+
+
+async def a_name_without_a_queue(core: Core) -> str:
+    await naming.take(core, "n", "queue", "q", "")
+    return NAME
+
+
+async def a_pool_without_a_queue(core: Core) -> str:
+    await pools.create(core, "n", "q", QueueRecord())
+    await core.store.delete(Queues.of("n", "q", 1).settings)
+    return NAME
+
+
+async def a_queue_without_a_name(core: Core) -> str:
+    await a_queue(core)
+    await core.store.delete(NAME)
+    return NAME
+
+
+async def a_queue_of_an_incarnation_to_come(core: Core) -> str:
+    await a_queue(core)
+    await core.store.put(Queues.of("n", "q", 7).settings, b"{}", ANY)
+    return NAME
+
+
+async def a_pool_that_nobody_ends(core: Core) -> str:
+    _, _ = await pools.create(core, "n", "q", QueueRecord())
+    await pools.note_jobs(core, Tasks.of("n", "q", 1), ["worker-gone"], [])
+    await core.clock.sleep(kept_for(core.settings))
+    return Tasks.of("n", "q", 1).pool
+
+
+@pytest.mark.parametrize(
+    ("make", "words", "remedy"),
+    [
+        (a_name_without_a_queue, "there is no queues/n/q~1/queue.json", "`fray queue rm q --namespace n`"),
+        (a_pool_without_a_queue, "there is no queues/n/q~1/queue.json", "make it again under this name"),
+        (a_queue_without_a_name, "the name's record is gone", "write the record back with incarnation 1"),
+        (a_queue_of_an_incarnation_to_come, "the name's record says 1", "write the record back with incarnation 7"),
+        (a_pool_that_nobody_ends, "nobody has shut it down: its 2 objects", "attach('q', namespace='n').shutdown()"),
+    ],
+)
+def test_what_only_a_person_can_judge_is_left_alone(make: Make, words: str, remedy: str) -> None:
+    async def test(core: Core) -> None:
+        key = await make(core)
+        await core.clock.sleep(LONG)
+        before = await everything(core)
+        for _ in range(2):
+            [trouble] = await fsck.check(core)
+            assert trouble.key == key
+            assert words in trouble.what
+            assert remedy in trouble.remedy
+            assert "--repair" not in trouble.remedy
+            await fsck.repair(core)
+        assert await everything(core) == before
+
+    on_memory(test)
+
+
+def test_a_removal_that_goes_on_is_no_trouble() -> None:
+    """However long it takes: between the two looks something goes."""
+
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        queue = await a_queue(core)
+        segments = [queue.segment(str(Segment(core.now(), order, "abcdef", 1))) for order in range(20)]
+        for key in segments:
+            await core.store.put(key, b"", ANY)
+        await naming.free(core, "n", "queue", "q", 1)
+        await core.clock.sleep(LONG)
+        looker, removed = await slow_core(cluster), asyncio.create_task(remove_slowly(core, segments))
+        assert await fsck.check(looker) == []
+        assert not removed.done(), "it went on meanwhile"
+        await removed
+        assert len(await fsck.check(looker)) == 1
+
+    run(main)
+
+
+async def remove_slowly(core: Core, keys: list[str]) -> None:
+    for key in keys:
+        await core.clock.sleep(0.1)
+        await core.store.delete(key)
+
+
+def test_a_pool_is_not_idle_while_a_worker_is_known() -> None:
+    async def test(core: Core) -> None:
+        await pools.create(core, "n", "q", QueueRecord())
+        worker = await a_job(core)
+        await pools.note_jobs(core, Tasks.of("n", "q", 1), [worker.id], [])
+        await core.clock.sleep(kept_for(core.settings) + LONG)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up() -> None:
+    async def test(core: Core) -> None:
+        job = await a_job(core)
+        for number in (1, 3, 4):
+            await core.store.put(Checkpoints.key(job.id, "actor", number), b"{}\n", ANY)
+        await core.clock.sleep(LONG)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_items_are_not_read() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        home = await open_home(core, await a_queue(core))
+        bell = Bell(home)
+        await Producer(home, bell).push([Item(LARGE), *([Item(b"1")] * 500)], batch=5)
+        await bell.close()
+        await a_lease_of_what_is_done(core)
+        await core.clock.sleep(AGES)
+        asked = cluster.ways[0].asked
+        asked.clear()
+        assert len(await fsck.check(core)) == 1
+        assert not [key for verb, key in asked if verb == "get" and ("/large/" in key or "/segments/" in key)][2:]
+        assert len(asked) < 100
+
+    run(main)
+
+
+def test_nothing_is_wrong_with_queues_at_work() -> None:
+    """Consumers and producers die at any moment, so that fsck meets what their likes clear away later."""
+    draw = random.Random(1)
+
+    async def produce(core: Core) -> None:
+        while True:
+            home = await open_home(core, await a_queue(core))
+            producer = Producer(home, Bell(home))
+            await producer.push([Item(draw.choice([LARGE, b"1"])) for _ in range(draw.randrange(1, 20))], batch=3)
+            await core.clock.sleep(draw.expovariate(1 / 5))
+
+    async def consume(core: Core) -> None:
+        while True:
+            home = await open_home(core, await a_queue(core))
+            consumer = Consumer(home, Bell(home))
+            for _ in range(draw.randrange(5, 40)):
+                taken = await consumer.take(4, 10.0, Gate(), wait=5.0)
+                await core.clock.sleep(draw.expovariate(2))
+                await consumer.done([delivery.id for delivery in taken])
+            await consumer.close()
+
+    async def main(cluster: Cluster) -> None:
+        checker = await slow_core(cluster)
+        at_work = [asyncio.create_task(produce(await cluster.core(local=False))) for _ in range(2)]
+        at_work += [asyncio.create_task(consume(await cluster.core(local=False))) for _ in range(3)]
+        while checker.clock.boottime() < 400:
+            await checker.clock.sleep(draw.uniform(1, 20))
+            assert await fsck.check(checker) == []
+            dying = draw.randrange(len(at_work))
+            at_work[dying].cancel()
+            successor = (produce if dying < 2 else consume)(await cluster.core(local=False))
+            at_work[dying] = asyncio.create_task(successor)
+        for task in at_work:
+            task.cancel()
+        await asyncio.gather(*at_work, return_exceptions=True)
+
+    run(main)
