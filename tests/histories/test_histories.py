@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ SERVERS = {
     "moto": servers.moto,
     "seaweed": servers.seaweed,
 }
-QUICK: list[Any] = ["gcs-emulator", "fake-gcs", "moto"]
 LASTING = [key for key in KEYS if key.startswith("lasting")]
 """fake-gcs-server deletes whatever the condition, so nothing is deleted there."""
 RATE = 0.08
