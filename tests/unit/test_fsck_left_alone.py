@@ -292,6 +292,24 @@ def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(make: Make) -> None
     on_memory(test)
 
 
+def test_what_retention_is_about_to_remove_may_be_incomplete() -> None:
+    async def test(core: Core) -> None:
+        result = Result(encoding="pickle", key=Work.result("job-x", 1, 0), size=10)
+        await over(core, expiring=True, result=result, exit=Exit(kind="success", log_chunks=3))
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_an_agent_that_is_cut_off_may_live_on() -> None:
+    async def test(core: Core) -> None:
+        await held_by(core, "live")
+        await core.clock.sleep(core.settings.outage_grace)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
 def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes() -> None:
     async def test(core: Core) -> None:
         key = await an_agent_is_silent_and_the_last_pass_was_long_ago(core)

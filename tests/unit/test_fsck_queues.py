@@ -163,6 +163,36 @@ def test_what_only_a_person_can_judge_is_left_alone(make: Make, words: str, reme
     on_memory(test)
 
 
+@pytest.mark.parametrize("make", [a_name_without_a_queue, a_pool_without_a_queue])
+def test_a_queue_may_be_about_to_be_made(make: Make) -> None:
+    async def test(core: Core) -> None:
+        await make(core)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_a_lease_that_was_written_lately_is_somebodys() -> None:
+    async def test(core: Core) -> None:
+        key = await a_lease_of_what_is_done(core)
+        await core.clock.sleep(AGES)
+        await core.records.update(key, QueueLease, lambda lease: lease and completed(lease, 0))
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
+def test_a_segment_may_wait_for_its_quarantine_to_be_cleared_away() -> None:
+    async def test(core: Core) -> None:
+        await a_queue(core)
+        await core.store.put(Queues.of("n", "q", 1).settings, b'{"quarantine": 900}', ANY)
+        await a_lease_of_what_is_done(core)
+        await core.clock.sleep(900.0)
+        assert await fsck.check(core) == []
+
+    on_memory(test)
+
+
 def test_a_removal_that_goes_on_is_no_trouble() -> None:
     """However long it takes: between the two looks something goes."""
 

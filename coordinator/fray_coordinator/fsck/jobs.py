@@ -56,7 +56,7 @@ def _again(job: JobRecord) -> str:
 
 
 def unheld(seen: Picture) -> Iterator[Suspicion]:
-    """Jobs that run by their records, which do not say where: no rule gives a lease back, and only a stop needs none."""
+    """Jobs that run by their records, which do not say where. No rule gives a lease back; only a stop needs none."""
     for job in seen.jobs.values():
         if job.status == Status.RUNNING and job.lease is None:
             key = Jobs.key(job.id)
