@@ -18,15 +18,20 @@ from tests.support.virtual import Cluster, Way
 class Slow(Way):
     """Each request takes a while, so that the cluster changes under whoever looks at it."""
 
+    local = False
+    seconds: float
+
     async def _pass(self, verb: str, key: str) -> None:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(self.seconds)
         await super()._pass(verb, key)
 
 
-async def slow_core(cluster: Cluster) -> Core:
-    chance = Chance(99)
-    store = Store(Slow(cluster.contents, cluster.clock), cluster.clock, chance)
-    return await core_on(store, cluster.settings, cluster.clock, chance)
+async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
+    """One more participant, whose requests take so long."""
+    way, chance = Slow(cluster.contents, cluster.clock), Chance(99 + len(cluster.ways))
+    way.seconds = seconds
+    cluster.ways.append(way)
+    return await core_on(Store(way, cluster.clock, chance), cluster.settings, cluster.clock, chance)
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

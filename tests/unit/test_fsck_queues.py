@@ -26,6 +26,8 @@ from tests.support.virtual import Cluster, run
 
 AGES = 1000.0
 """Seconds after which even a consumer's look for large items is over."""
+STEP = 1.0
+"""Seconds that a request of those at work takes: longer than two looks of fsck are apart."""
 NAME = Names.key("n", "queue", "q")
 LARGE = b"x" * 70_000
 
@@ -282,14 +284,14 @@ def test_nothing_is_wrong_with_queues_at_work() -> None:
 
     async def main(cluster: Cluster) -> None:
         checker = await slow_core(cluster)
-        at_work = [asyncio.create_task(produce(await cluster.core(local=False))) for _ in range(2)]
-        at_work += [asyncio.create_task(consume(await cluster.core(local=False))) for _ in range(3)]
+        at_work = [asyncio.create_task(produce(await slow_core(cluster, STEP))) for _ in range(2)]
+        at_work += [asyncio.create_task(consume(await slow_core(cluster, STEP))) for _ in range(3)]
         while checker.clock.boottime() < 400:
             await checker.clock.sleep(draw.uniform(1, 20))
             assert await fsck.check(checker) == []
             dying = draw.randrange(len(at_work))
             at_work[dying].cancel()
-            successor = (produce if dying < 2 else consume)(await cluster.core(local=False))
+            successor = (produce if dying < 2 else consume)(await slow_core(cluster, STEP))
             at_work[dying] = asyncio.create_task(successor)
         for task in at_work:
             task.cancel()
