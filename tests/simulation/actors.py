@@ -6,7 +6,6 @@ call them: what was acknowledged is never lost, and nobody who calls ever goes b
 
 from __future__ import annotations
 
-import asyncio
 import random
 import sys
 from collections.abc import Callable
@@ -19,14 +18,12 @@ from fray_agents.tasks import TaskSpec
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_coordinator.stopping import stop
 from fray_layouts.names import Endpoint
 from fray_layouts.records import EndpointRecord, NameRecord
 from tests.simulation.actor_variants import VARIANTS
 from tests.simulation.actortasks import DURABLE, ActorTask, CallId, Request, Server
 from tests.simulation.callers import Caller
 from tests.simulation.campaign import main
-from tests.simulation.clocks import HostClock
 from tests.simulation.effects import Run
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken, told
@@ -99,7 +96,7 @@ class ActorWorld(World):
 
     @property
     def plan(self) -> str:
-        return f"{super().plan} {self.strain}"
+        return f"{self.scenario} {self.hardships} {self.strain}"
 
     # --- who lives here
 
@@ -241,6 +238,9 @@ class ActorWorld(World):
 
     # --- the calm
 
+    def _close_up(self) -> None:
+        """Not before every caller was answered."""
+
     def _settle(self) -> None:
         """First every caller has its reply and nothing dead is published; then all actors are deleted."""
         if not self._closed:
@@ -248,7 +248,7 @@ class ActorWorld(World):
             self._let_everybody_be_answered(begin)
             self._check_endpoints(begin)
             self.closing = True
-            self._delete_all()
+            self._stop_all(lambda job: True)
         super()._settle()
 
     def _let_everybody_be_answered(self, begin: float) -> None:
@@ -272,19 +272,6 @@ class ActorWorld(World):
         """When the attempt's task ended."""
         run = self.effects.of(record.job, record.attempt)
         return run.end if run is not None and run.end is not None else 0.0
-
-    def _delete_all(self) -> None:
-        owner = Participant("janitor")
-
-        async def delete() -> None:
-            core = await self.core(owner, HostClock(self.loop))
-            while True:  # what was submitted in the storm may land late
-                for job in list(self.watching.jobs.values()):
-                    if job.status not in TERMINAL and job.stop is None:
-                        await stop(core, job.id, "closing time")
-                await asyncio.sleep(5)
-
-        self.spawn(owner, delete())
 
     def _sum_up(self, **amounts: float) -> None:
         super()._sum_up(**amounts, **{"acknowledged calls": sum(len(calls) for calls in self._acknowledged.values())})

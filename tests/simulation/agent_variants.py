@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import types
 from collections.abc import Generator
 from typing import Any
@@ -104,6 +105,47 @@ def mail_that_counts_as_a_beat() -> list[Swap]:
         return None if posted is None else replace(posted, beat=posted.beat + 1)
 
     return everywhere(real, post)
+
+
+@variant
+def jobs_are_read_for_mail_only() -> list[Swap]:
+    """An agent whose mail was lost never looks at its jobs' records."""
+
+    async def look_for_ever(self: Agent) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    return [(Agent, "_look_at_jobs_for_ever", look_for_ever)]
+
+
+@variant
+def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
+    """What is posted in between counts as read."""
+    real = Heart._beat
+
+    async def beat(self: Heart) -> None:
+        agent = self.on_mail.__self__  # type: ignore[attr-defined]
+        if self._stored is not None and self._stored.record.mail:
+            await agent._look_at_jobs()
+        self.on_mail = lambda: None
+        try:
+            await real(self)
+        finally:
+            self.on_mail = agent._mail
+
+    return [(Heart, "_beat", beat)]
+
+
+@variant
+def the_grace_never_ends() -> list[Swap]:
+    """Tasks go on as long as their agent is cut off."""
+    real = Agent._deadline
+
+    def deadline(self: Agent, job: Any) -> float:
+        now, settings = self._core.clock.boottime(), self._core.settings
+        cut_off = now >= self._heart.trusted_until and not self._heart.fenced.is_set() and not job.spec.actor
+        return now + 2 * settings.beat_interval if cut_off else real(self, job)
+
+    return [(Agent, "_deadline", deadline)]
 
 
 # --- death and burial

@@ -113,7 +113,8 @@ class Caller:
             "resources": {"cpu": 0.5},
             "grace": self.draw.choice([0.0, 2.0]),
         }
-        for _ in range(20):
+        gives_up = self.core.clock.boottime() + self.world.scenario.gives_up
+        while self.core.clock.boottime() < gives_up:
             try:
                 (done,) = await submit(self.core, [parse_spec(spec)], ids=[job_id])
                 self.world.submitted(done.job, done.found)

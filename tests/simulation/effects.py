@@ -45,5 +45,9 @@ class Effects:
         run.end, run.how, run.complete_before_stop = now, how, complete_before_stop
         self.running[run.job].remove(run)
 
+    def forget(self, job: str) -> None:
+        """The job was removed, and another one has its id."""
+        self.runs = {which: run for which, run in self.runs.items() if run.job != job}
+
     def of(self, job: str, attempt: int) -> Run | None:
         return self.runs.get((job, attempt))

@@ -26,6 +26,9 @@ DRIFT = 0.97
 _LONGEST_DEADLINE = (2 * Settings().beat_interval + 1.5) / DRIFT
 """Seconds for which a task may outlive its frozen agent's trust at most."""
 
+_LONGEST_WAIT = 50.0
+"""Seconds between two requests of an awake agent that wants to beat: a time-out, a retry's wait, a short freeze."""
+
 
 class Broken(AssertionError):
     """An invariant does not hold. `invariant`: its name; `about`: the ids and keys that its history is about."""
@@ -68,7 +71,6 @@ def a_deleted_name_is_never_born_again(w: Watching, c: Change) -> None:
     if c.before is not None or c.after is None or gone is None:
         return
     if isinstance(c.after, JobRecord) and c.after.spec.id and c.after.submitted_at - w.world.epoch > gone:
-        w.results.pop(c.name, None)
         return
     message = f"{key} was deleted at {gone:.1f} and is back: {msgspec.json.encode(c.after)[:200]!r}"
     raise Broken("a deleted name is never born again", message, c.name)
@@ -132,22 +134,32 @@ def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sen
 
 
 def one_copy_at_a_time(w: Watching, run: Run, others: list[Run]) -> None:
-    """A task may run beside a later attempt's only while its agent is awake, cut off, past its trust (outage grace)."""
+    """A task may run beside a later attempt's only in the outage grace: its agent is awake, past its trust, and asks
+    the storage about its own record, in vain."""
+    now = w.world.loop.now
     for other in others:
         landed, interval = w.landed[other.agent]
         trust = landed + TRUST_INTERVALS * interval * DRIFT
-        record = w.agents.get(other.agent)
         asleep = w.world.asleep_since(other.agent) + _LONGEST_DEADLINE
-        if (
-            w.world.is_gone(other.agent, for_at_least=0.25)
-            or w.world.loop.now < trust
-            or w.world.loop.now > max(trust, asleep)
-        ):
-            state = told_agent(record)
+        gone = w.world.is_gone(other.agent, for_at_least=0.25)
+        if gone or now < trust or now > max(trust, asleep) or now > w.world.last_asked(other.agent) + _LONGEST_WAIT:
+            state = told_agent(w.agents.get(other.agent))
             message = (
                 f"{run.job}: attempt {run.attempt} starts while {other.attempt} runs under {other.agent} ({state})"
             )
             raise Broken("one copy at a time", message, run.job, other.agent)
+
+
+def the_outage_grace_ends(w: Watching, run: Run) -> None:
+    """Whatever becomes of its agent, a task ends with the trust in its lease and the grace after that."""
+    landed, interval = w.landed[run.agent]
+    grace = w.world.scenario.outage_grace
+    until = landed + (TRUST_INTERVALS * interval + grace) / DRIFT
+    if run.end is not None and run.end > until:
+        message = (
+            f"{run.job}~{run.attempt} ended at {run.end:.1f}, its agent's trust and a grace of {grace:.0f} s before"
+        )
+        raise Broken("the outage grace ends", message, run.job, run.agent)
 
 
 def an_attempt_runs_once(run: Run) -> None:

@@ -1,7 +1,7 @@
 """The one storage of a simulation, and each participant's faulty way to it.
 
 A request takes time to the storage and back. It is the storage's from the moment it was sent: it lands whatever
-becomes of the sender, and may land twice, or long after the sender gave up, at most `LATEST` seconds later.
+becomes of the sender, and may land twice, or long after the sender gave up, at most `Storage.latest` seconds later.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from tests.simulation.weather import Rates
 T = TypeVar("T")
 
 CLIENT_TIMEOUT = 20.0
-LATEST = 120.0
-"""A write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it."""
-
 Written = Callable[[str, Object | None, Object | None, Participant], None]
 
 
@@ -49,6 +46,8 @@ class Storage:
     Attributes:
         on_write: told of every change: key, the object before and after, who sent it.
         down_until: an outage of everybody lasts until then.
+        unwritable: areas that can be read only, and until when; "" is all of them.
+        latest: a write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it.
         operations, faults: counters; the faults by kind.
     """
 
@@ -61,6 +60,8 @@ class Storage:
         self.backend = MemoryBackend("memory://sim", self.contents, self.clock, NameLimit(self.clock))
         self.on_write = on_write
         self.down_until = 0.0
+        self.unwritable: dict[str, float] = {}
+        self.latest = 120.0
         self.operations = 0
         self.faults: Counter[str] = Counter()
 
@@ -73,6 +74,15 @@ class Storage:
         if after is not before:
             self.on_write(key, before, after, sender)
         return answer
+
+    def heal(self) -> None:
+        """All outages are over."""
+        self.down_until = 0.0
+        self.unwritable.clear()
+
+    def is_writable(self, area: str) -> bool:
+        """Whether writes to names that begin with `area` can succeed now."""
+        return self.loop.now >= max(self.unwritable.get("", 0.0), self.unwritable.get(area, 0.0))
 
     def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
         self.loop.call_later(delay, act, *args, context=self.owner.context())
@@ -102,6 +112,7 @@ class Way:
         fate: called with "crash" or "freeze" when that is to befall the sender now.
         newer: it writes a field that other versions do not know.
         sent: its requests, by verb class and area (the first part of their names).
+        asked: when it last sent a request about a name.
     """
 
     scheme = "sim"
@@ -115,6 +126,7 @@ class Way:
         self.newer = newer
         self.fate: Callable[[str], None] = lambda kind: None
         self.sent: Counter[tuple[str, str]] = Counter()
+        self.asked: dict[str, float] = {}
         self._storage = storage
         self._owner = owner
         self._told = ServerClock(clock)
@@ -159,11 +171,16 @@ class Way:
     async def _ask(self, verb: str, key: str, act: Callable[[], Coroutine[Any, Any, T]], writes: bool = False) -> T:
         storage, draw = self._storage, self._draw.random
         answer: asyncio.Future[tuple[T, float]] = storage.loop.create_future()
-        self.sent[verb, key.partition("/")[0]] += 1
+        area = key.partition("/")[0]
+        self.sent[verb, area] += 1
+        self.asked[key] = storage.loop.now
         sent = self._told.wall()
         out, back = 0.002 + 0.05 * draw() * draw(), 0.002 + 0.05 * draw() * draw()
         if storage.loop.now < max(storage.down_until, self.cut_until):
             self._unreachable(key, act, answer, writes)
+        elif writes and not storage.is_writable(area):
+            storage.faults["unwritable"] += 1
+            self._draw.choice([self._fail_before, self._too_many])(key, act, answer, out, back, writes)
         else:
             fault = self._fault()
             if self.rates and (writes or self._draw.random() < 0.2):
@@ -209,7 +226,7 @@ class Way:
 
     def _late(self, key: str, act: Any, after: float, writes: bool) -> None:
         if writes:
-            delay = after + min(LATEST, self._draw.expovariate(1 / 15))
+            delay = after + min(self._storage.latest, self._draw.expovariate(1 / 15))
             self._storage.later(delay, self._silently, key, act)
 
     def _unreachable(self, key: str, act: Any, answer: Any, writes: bool) -> None:
@@ -239,7 +256,8 @@ class Way:
 
     def _twice(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
         """Somebody on the way sends it again; the sender hears of the first or of the second."""
-        again = out + (self._draw.expovariate(1 / 20) if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
+        late = min(self._storage.latest, self._draw.expovariate(1 / 20))
+        again = out + (late if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
         hears_first = self._draw.random() < 0.5 or again > CLIENT_TIMEOUT
         if hears_first:
             self._storage.later(out, self._land, key, act, answer, back)
@@ -257,7 +275,7 @@ class Way:
 
     def _slow(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
         """A long tail: some answers come after the sender gave up."""
-        delay = min(0.2 * self._draw.paretovariate(0.9), LATEST)
+        delay = min(0.2 * self._draw.paretovariate(0.9), self._storage.latest)
         self._storage.later(delay, self._land, key, act, answer, back)
         self._storage.later(CLIENT_TIMEOUT, _fail, answer, Unknown("no answer in time"))
 

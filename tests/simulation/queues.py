@@ -81,7 +81,8 @@ class Trouble(Plan):
     """What befalls a queue and those who use it.
 
     Attributes:
-        outages: how many.
+        outages, unwritable: how many; and how many of writes only.
+        outage_length: seconds, at most; partition_every: on average, one participant is cut off.
         poison: items that kill whoever gets them.
         slow, releasing: shares of deliveries that take longer than their lease, and that are given back.
     """
@@ -89,6 +90,9 @@ class Trouble(Plan):
     rates: Rates
     poison: frozenset[str]
     outages: int
+    unwritable: int
+    outage_length: float
+    partition_every: float
     slow: float
     releasing: float
 
@@ -98,6 +102,9 @@ class Trouble(Plan):
             rates=Rates.drawn(draw),
             poison=frozenset({f"p1-{draw.randrange(12)}"} if draw.random() < 0.3 else ()),
             outages=draw.randrange(3),
+            unwritable=draw.randrange(2),
+            outage_length=between(draw, 10, 200),
+            partition_every=between(draw, 40, 400),
             slow=between(draw, 0.05, 0.5),
             releasing=between(draw, 0.03, 0.3),
         )
@@ -112,7 +119,6 @@ class QueueWorld(Stage):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, "queue ")
-        self.draw = random.Random(f"queue {seed}")
         self.trouble = Trouble.drawn(self.draw)
         self.consumers: dict[Participant, Consumer] = {}
         self.known = Known()
@@ -141,13 +147,17 @@ class QueueWorld(Stage):
             self._in(self.draw.uniform(0, 10), lambda n=number: self._consume(f"c{n + 1}"))
         for _ in range(self.trouble.outages):
             self._in(self.draw.uniform(20, 200), self._outage)
+        for _ in range(self.trouble.unwritable):
+            self._in(self.draw.uniform(20, 200), self._write_outage)
+        self._again_and_again(self.trouble.partition_every, self._partition)
         self.loop.advance(STORM)
 
     def _calm(self) -> None:
         self.stormy = False
         self.note("world", "calm begins")
-        self.storage.down_until = 0.0
+        self.storage.heal()
         for owner, way in self.ways.items():
+            way.cut_until = 0.0
             way.suffer(None)
             self.loop.wake(owner)
         begin = self.loop.now
@@ -273,8 +283,15 @@ class QueueWorld(Stage):
     # --- what goes wrong
 
     def _outage(self) -> None:
-        self.storage.down_until = self.loop.now + self.draw.choice([5.0, 20.0, 60.0])
+        self.storage.down_until = self._outage_ends()
         self.note("storage", "is down", f"until {self.storage.down_until:.1f}")
+
+    def _write_outage(self) -> None:
+        self.storage.unwritable[""] = until = self._outage_ends()
+        self.note("storage", "takes no writes", f"until {until:.1f}")
+
+    def _outage_ends(self) -> float:
+        return self.loop.now + self.trouble.outage_length * self.draw.uniform(0.3, 1)
 
     def _meet(self, owner: Participant, kind: str) -> None:
         if not self.stormy or owner.mode != "up":

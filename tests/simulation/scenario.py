@@ -27,20 +27,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Hardships(Plan):
-    """What is wrong with machines and jobs from the beginning. Shares are of all machines, jobs or calls.
+    """What is wrong with machines from the beginning. Shares are of all machines.
 
     Attributes:
         newer: machines and users with the newer version, which writes a field that the others do not know.
         broken_hosts: machines that fail every start of a task.
-        killers: jobs that kill their host.
-        stubborn: jobs that ignore SIGTERM.
         clock_offset: seconds that a clock is off at most; clock_drift: how much it is too fast or too slow at most.
     """
 
     newer: float
     broken_hosts: float
-    killers: float
-    stubborn: float
     clock_offset: float
     clock_drift: float
 
@@ -49,10 +45,61 @@ class Hardships(Plan):
         return Hardships(
             newer=draw.uniform(0.1, 0.9),
             broken_hosts=between(draw, 0.05, 0.4),
-            killers=between(draw, 0.005, 0.05),
-            stubborn=between(draw, 0.02, 0.2),
             clock_offset=between(draw, 10, 600),
             clock_drift=between(draw, 0.0001, 0.01),
+        )
+
+
+USUAL = {
+    "submit_one": 8.0,
+    "submit_many": 1.0,
+    "submit_by_id": 4.0,
+    "submit_endless": 1.0,
+    "stop_endless": 1.0,
+    "stop_one": 2.0,
+    "stop_parent": 1.0,
+    "drop": 3.0,
+    "drop_rubbish": 0.3,
+    "overwrite": 1.0,
+    "take_back": 0.5,
+    "drain_one": 0.2,
+    "wait": 1.0,
+}
+
+
+class Habits(dict[str, float]):
+    """How often users do each of these things, as weights."""
+
+    @staticmethod
+    def drawn(draw: random.Random) -> Habits:
+        """Up to three times as often as usual, or as rarely."""
+        return Habits({name: between(draw, usual / 3, usual * 3) for name, usual in USUAL.items()})
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={weight:.3g}" for name, weight in self.items())
+
+
+@dataclass(frozen=True, slots=True)
+class People(Plan):
+    """What users do, and what their jobs are like.
+
+    Attributes:
+        pause: seconds between two things that a user does, on average.
+        killers, stubborn: shares of their jobs that kill their host, and that ignore SIGTERM.
+    """
+
+    pause: float
+    killers: float
+    stubborn: float
+    habits: Habits
+
+    @staticmethod
+    def drawn(draw: random.Random) -> People:
+        return People(
+            pause=draw.uniform(3, 20),
+            killers=between(draw, 0.005, 0.05),
+            stubborn=between(draw, 0.02, 0.2),
+            habits=Habits.drawn(draw),
         )
 
 
@@ -64,14 +111,24 @@ class Scenario(Plan):
         storm: how long faults and users are active.
         patience: how long one call to the store goes on trying.
         rests: whether the run goes on after the calm until retention has removed everything.
+        quarantine, gives_up: as in `Settings` and `protocol.retention`; a quarter of the seeds are hasty, so that jobs
+            and agents are removed, and ids used again, while the storm lasts.
+        latest: a write lands so long after its sender gave it up at most; longest_freeze: of any process. Both are
+            short where the quarantine is.
+        outage_grace: as in `Settings`.
+        unwritable_every: writes fail while reads are answered, everywhere or in one area.
     """
 
     hosts: int
     users: int
-    pause: float
     storm: float
     patience: float
     rests: bool
+    quarantine: float
+    gives_up: float
+    latest: float
+    longest_freeze: float
+    outage_grace: float
     crash_every: float
     freeze_every: float
     preempt_every: float
@@ -79,6 +136,7 @@ class Scenario(Plan):
     partition_every: float
     outage_every: float
     outage_length: float
+    unwritable_every: float
     once_every: float
     rates: Rates
 
@@ -87,13 +145,18 @@ class Scenario(Plan):
         def every(shortest: float) -> float:
             return shortest * 10 ** draw.random()
 
+        hasty = draw.random() < 0.25
         return Scenario(
             hosts=draw.choice([2, 3, 3, 4, 5, 6]),
             users=draw.choice([1, 2, 3]),
-            pause=draw.uniform(3, 20),
             storm=draw.uniform(300, 900),
-            patience=draw.choice([60.0, 8.0]),
-            rests=draw.random() < 0.25,
+            patience=8.0 if hasty else draw.choice([60.0, 8.0]),
+            rests=hasty or draw.random() < 0.25,
+            quarantine=180.0 if hasty else 600.0,
+            gives_up=120.0 if hasty else 3600.0,
+            latest=20.0 if hasty else 120.0,
+            longest_freeze=36.0 if hasty else 200.0,
+            outage_grace=between(draw, 30, 900),
             crash_every=every(60),
             freeze_every=every(60),
             preempt_every=every(100),
@@ -101,6 +164,7 @@ class Scenario(Plan):
             partition_every=every(80),
             outage_every=every(200),
             outage_length=draw.uniform(40, 300),
+            unwritable_every=every(200),
             once_every=every(15),
             rates=Rates.drawn(draw),
         )

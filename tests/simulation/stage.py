@@ -35,6 +35,7 @@ class Stage:
         kind: what it is about, and `module`: what replays a seed of it.
         variants: the broken variants of the code that it must catch.
         stormy: faults are active.
+        draw: what befalls everybody.
         ways: each participant's way to the storage.
     """
 
@@ -50,6 +51,7 @@ class Stage:
         self.history = History()
         self.storage = Storage(self.loop, random.Random(f"storage {seed}"), self._on_write)
         self.owner = Participant("world")
+        self.draw = random.Random(f"{self.kind} {seed}")
         self.stormy = True
         self.ways: dict[Participant, Way] = {}
         self.figures = Figures()
@@ -74,6 +76,21 @@ class Stage:
     def drawn_clock(self, draw: random.Random) -> HostClock:
         """A machine's clock: minutes off, too fast or too slow."""
         return HostClock.drawn(self.loop, draw, self.hardships.clock_offset, self.hardships.clock_drift)
+
+    def _again_and_again(self, every: float, act: Callable[[], object]) -> None:
+        def now() -> None:
+            if self.stormy:
+                act()
+                self._again_and_again(every, act)
+
+        self._in(self.draw.expovariate(1 / every), now)
+
+    def _partition(self) -> None:
+        reachable = [p for p in self.ways if p.mode == "up"]
+        if reachable:
+            cut, how_long = self.draw.choice(reachable), self.draw.choice([5.0, 20.0, 60.0, 150.0])
+            self.note(cut.name, "is cut off", f"for {how_long:g} s")
+            self.ways[cut].cut_until = self.loop.now + how_long
 
     def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         """The storage changed."""

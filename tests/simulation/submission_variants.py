@@ -170,3 +170,9 @@ def nobody_looks_into_the_inbox() -> list[Swap]:
 def nothing_is_ever_removed() -> list[Swap]:
     """What ended stays."""
     return everywhere(retention.may_go, lambda *given: False)
+
+
+@variant
+def names_go_before_the_quarantine() -> list[Swap]:
+    """What has ended is removed as soon as nobody wants it, though a write may be on its way."""
+    return everywhere(retention.kept_for, lambda settings: settings.retention)

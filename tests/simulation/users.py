@@ -22,38 +22,24 @@ from tests.simulation.work import drawn_kind, drawn_spec
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-ACTIONS = {
-    "submit_one": 8,
-    "submit_many": 1,
-    "submit_by_id": 4,
-    "stop_one": 2,
-    "stop_parent": 1,
-    "drop": 3,
-    "drop_rubbish": 0.3,
-    "overwrite": 1,
-    "take_back": 0.5,
-    "drain_one": 0.2,
-    "wait": 1,
-}
-
 
 class User:
-    """One person; `pause`: seconds between two actions on average."""
+    """One person."""
 
-    def __init__(self, world: World, name: str, core: Core, draw: random.Random, pause: float) -> None:
+    def __init__(self, world: World, name: str, core: Core, draw: random.Random) -> None:
         self.world = world
         self.name = name
         self.core = core
         self.draw = draw
-        self.pause = pause
         self._dropped: list[str] = []
         self._serial = 0
 
     async def live(self) -> None:
         """Act until the storm is over."""
+        people = self.world.people
         while self.world.stormy:
-            await self.core.clock.sleep(self.draw.expovariate(1 / self.pause))
-            action = self.draw.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+            await self.core.clock.sleep(self.draw.expovariate(1 / people.pause))
+            action = self.draw.choices(list(people.habits), list(people.habits.values()))[0]
             try:
                 await getattr(self, action)()
             except (StoreUnavailable, AgentNotFound, JobNotFound, ParentNotRunning, TimeoutError):
@@ -68,26 +54,28 @@ class User:
             self.world.submitted(done.job, done.found)
 
     async def submit_by_id(self) -> None:
-        """With an id of one's own: repeated until it is acknowledged, and now and then again."""
+        """With an id of one's own: repeated until it is acknowledged, but not for ever, and now and then again."""
         spec = drawn_spec(self.draw, "quick")
         spec["id"] = f"{self.world.seed_number}.{self.draw.randrange(30)}"
         for _ in range(self.draw.choice([1, 1, 3])):
-            while True:
-                try:
-                    await self._submit(spec)
-                    break
-                except StoreUnavailable:
-                    continue
+            await self._insist(spec)
+
+    async def submit_endless(self) -> None:
+        """A job that somebody stops later."""
+        await self._submit(drawn_spec(self.draw, "endless"))
+
+    async def stop_endless(self) -> None:
+        if jobs := self.world.endless():
+            await self._stop(self.draw.choice(jobs))
 
     async def stop_one(self) -> None:
         if job := self._some_job():
-            await stop(self.core, job, "a user wished so")
-            self.world.stop_acknowledged(job)
+            await self._stop(job)
 
     async def stop_parent(self) -> None:
         parents = [job for job in self.world.known_jobs if job.startswith("parent-")]
         if parents:
-            await stop(self.core, self.draw.choice(parents[-5:]), "a user wished so")
+            await self._stop(self.draw.choice(parents[-5:]))
 
     async def drop(self) -> None:
         self._serial += 1
@@ -125,12 +113,26 @@ class User:
             self.world.outcome_seen(ended[job])
 
     def _spec(self, draw: random.Random) -> dict[str, Any]:
-        return drawn_spec(draw, drawn_kind(draw, self.world.hardships))
+        return drawn_spec(draw, drawn_kind(draw, self.world.people))
 
     async def _submit(self, raw: dict[str, Any]) -> JobRecord:
         (done,) = await submit(self.core, [parse_spec(raw)])
         self.world.submitted(done.job, done.found)
         return done.job
+
+    async def _insist(self, spec: dict[str, Any]) -> None:
+        clock = self.core.clock
+        gives_up = clock.boottime() + self.world.scenario.gives_up
+        while clock.boottime() < gives_up:
+            try:
+                await self._submit(spec)
+                return
+            except StoreUnavailable:
+                continue
+
+    async def _stop(self, job: str) -> None:
+        await stop(self.core, job, "a user wished so")
+        self.world.stop_acknowledged(job)
 
     async def _copy(self, key: str, spec: dict[str, Any]) -> None:
         """What `gsutil cp` does: it takes no notice of what lies there."""

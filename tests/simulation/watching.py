@@ -39,7 +39,7 @@ class Watching:
         gone: when a name was deleted.
         lost: since when a pending job has been findable by nobody but the repair.
         deaths: attempts in a row that ended with their agent's death, by job.
-        born: when a job's record was created.
+        born: when a job's record was created, and stopped: when a wish that it end was written into it.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
 
@@ -54,6 +54,7 @@ class Watching:
         self.lost: dict[str, float] = {}
         self.deaths: dict[str, int] = {}
         self.born: dict[str, float] = {}
+        self.stopped: dict[str, float] = {}
         self.made_of: dict[tuple[str, str], list[str]] = {}
         self.admitted: dict[tuple[str, str, float], str] = {}
         self.drop_left: dict[tuple[str, str], float] = {}
@@ -94,13 +95,23 @@ class Watching:
             self.jobs[job] = record
             if change.before is None:
                 self._born(record)
+            if record.stop is not None:
+                self.stopped.setdefault(job, self.world.loop.now)
         for check in job_invariants.OF_JOBS:
             check(self, change)
 
     def _born(self, job: JobRecord) -> None:
+        if job.id in self.born:
+            self._born_again(job.id)
         self.born[job.id] = self.world.loop.now
         if job.inbox is not None:
             self.made_of.setdefault((job.inbox.key, job.inbox.version), []).append(job.id)
+
+    def _born_again(self, job: str) -> None:
+        """An id of the submitter's own, after the job that had it was removed: nothing of that one counts any more."""
+        for known in (self.results, self.deaths, self.stopped, self.lost):
+            known.pop(job, None)
+        self.world.effects.forget(job)
 
     def _agent(self, agent: str, key: str, after: Object | None, sender: Participant) -> None:
         record = msgspec.json.decode(after.data, type=AgentRecord) if after else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, fields
 
-STORM_RATES = {
+OF_REQUESTS = {
     "fail_before": (0.002, 0.08),
     "applied_then_error": (0.002, 0.08),
     "applied_then_dropped": (0.002, 0.08),
@@ -14,39 +14,43 @@ STORM_RATES = {
     "conflict": (0.001, 0.04),
     "too_many": (0.001, 0.04),
     "slow": (0.002, 0.04),
+}
+"""Lowest and highest share of requests that suffer so."""
+
+OF_SENDERS = {
     "crash": (0.0002, 0.01),
     "freeze": (0.0002, 0.01),
 }
-"""Lowest and highest share of requests that suffer. `crash` and `freeze` befall who sends a write,
-or, a fifth as often, a read: around it."""
+"""Lowest and highest share of requests around which this befalls their sender: of writes and of every fifth read."""
 
 
 @dataclass(slots=True)
 class Rates:
     """Shares of one participant's requests."""
 
-    fail_before: float = 0.0
-    applied_then_error: float = 0.0
-    applied_then_dropped: float = 0.0
-    applied_late: float = 0.0
-    twice: float = 0.0
-    conflict: float = 0.0
-    too_many: float = 0.0
-    slow: float = 0.0
-    crash: float = 0.0
-    freeze: float = 0.0
+    fail_before: float
+    applied_then_error: float
+    applied_then_dropped: float
+    applied_late: float
+    twice: float
+    conflict: float
+    too_many: float
+    slow: float
+    crash: float
+    freeze: float
 
     @staticmethod
     def drawn(draw: random.Random) -> Rates:
         """Some participants suffer a lot, some hardly at all: drawn evenly on a logarithmic scale."""
-        return Rates(**{name: low * (high / low) ** draw.random() for name, (low, high) in STORM_RATES.items()})
+        bounds = OF_REQUESTS | OF_SENDERS
+        return Rates(**{name: low * (high / low) ** draw.random() for name, (low, high) in bounds.items()})
 
     def table(self) -> list[tuple[float, str]]:
         """The faults of requests with their cumulated shares, for one draw per request."""
         total, rows = 0.0, []
-        for field in fields(self)[:8]:
-            total += getattr(self, field.name)
-            rows.append((total, field.name))
+        for name in OF_REQUESTS:
+            total += getattr(self, name)
+            rows.append((total, name))
         return rows
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.scenario import Hardships
+from tests.simulation.scenario import People
 
 KINDS = {
     "quick": 8,
@@ -21,7 +21,7 @@ KINDS = {
     "big": 1,
     "parent": 3,
 }
-"""How often users submit each harmless kind."""
+"""How often users submit each harmless kind that ends by itself."""
 
 OF_CHILDREN = ["quick", "quick", "long", "flaky", "endless"]
 
@@ -69,10 +69,10 @@ def script(seed: str, name: str, job: str, attempt: int) -> Script:
     )
 
 
-def drawn_kind(draw: random.Random, hardships: Hardships) -> str:
+def drawn_kind(draw: random.Random, people: People) -> str:
     """What a user has to be done."""
-    harmless = sum(KINDS.values()) / (1 - hardships.killers - hardships.stubborn)
-    kinds = KINDS | {"stubborn": hardships.stubborn * harmless, "killer": hardships.killers * harmless}
+    harmless = sum(KINDS.values()) / (1 - people.killers - people.stubborn)
+    kinds = KINDS | {"stubborn": people.stubborn * harmless, "killer": people.killers * harmless}
     return draw.choices(list(kinds), list(kinds.values()))[0]
 
 

@@ -6,14 +6,20 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest import mock
 
 from fray_agents.agent import Agent
 from fray_agents.tasks import TaskSpec
+from fray_coordinator import fsck
 from fray_coordinator.clock import Chance
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.fsck import Trouble
+from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.transitions import TERMINAL
+from fray_coordinator.stopping import stop
+from fray_layouts.names import Agents
 from fray_layouts.records import JobRecord, Settings
 from tests.simulation import agent_variants, calm, invariants, submission_variants, variants
 from tests.simulation.broken_code import Variants
@@ -25,12 +31,13 @@ from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.network import Way
 from tests.simulation.patches import replaced
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import People, Scenario
 from tests.simulation.stage import Stage
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
 from tests.simulation.watching import Watching
 
+AREAS = ("jobs", "agents", "pending", "children", "work", "coordinator", "inbox")
 RETENTION = 0.0
 """Finished jobs go as soon as the quarantine and the patience of submitters allow."""
 
@@ -50,8 +57,9 @@ class World(Stage):
         self.seed = str(seed)
         self.root = "memory://sim"
         self.epoch = EPOCH
-        self.draw = random.Random(f"world {seed}")
         self.scenario = Scenario.drawn(random.Random(f"scenario {seed}"))
+        self.people = People.drawn(random.Random(f"people {seed}"))
+        self.storage.latest = self.scenario.latest
         self.effects = Effects()
         self.watching = Watching(self)
         self.hosts = [Host(self, f"h{n + 1}", random.Random(f"host {seed} {n}")) for n in range(self.scenario.hosts)]
@@ -59,24 +67,27 @@ class World(Stage):
         self.known_jobs: list[str] = []
         self._process_of: dict[str, tuple[Participant, Host]] = {}
         self._gone_at: dict[Participant, float] = {}
+        self.calm_since = 0.0
+        self.idle_counted = 0
         self._outages: list[tuple[float, float]] = []
         self._started: dict[Participant, float] = {}
         self._agent_seconds = 0.0
 
     @property
     def plan(self) -> str:
-        return f"{self.scenario} {self.hardships}"
+        return f"{self.scenario} {self.hardships} {self.people}"
 
     # --- the run
 
     def run(self) -> None:
-        with replaced(self):
+        with replaced(self), mock.patch.object(retention, "SUBMITTER_GIVES_UP", self.scenario.gives_up):
             try:
                 self._storm()
                 self._calm()
             finally:
                 self._agent_seconds += sum(self.loop.now - since for since in self._started.values())
-                self._sum_up(**{"jobs": len(self.known_jobs), "simulated agent-hours": self._agent_seconds / 3600})
+                amounts = {"jobs": len(self.known_jobs), "simulated agent-hours": self._agent_seconds / 3600}
+                self._sum_up(**amounts, **{"idle clusters counted": self.idle_counted})
                 self.loop.bury()
 
     def _storm(self) -> None:
@@ -91,6 +102,7 @@ class World(Stage):
         self._again_and_again(plan.storm_of_sigterms_every, self._sigterm_most)
         self._again_and_again(plan.partition_every, self._partition)
         self._again_and_again(plan.outage_every, self._outage)
+        self._again_and_again(plan.unwritable_every, self._write_outage)
         self._again_and_again(plan.once_every, self._run_once)
         while self.loop.now < plan.storm:
             self.loop.advance(min(self.loop.now + SWEEP, plan.storm))
@@ -100,16 +112,16 @@ class World(Stage):
         """Faults end; what is runnable must end within the bound, and retention must remove it in the end."""
         self.stormy = False
         self.note("world", "calm begins")
-        self.storage.down_until = 0.0
+        self.storage.heal()
         for way in self.ways.values():
             way.cut_until = 0.0
             way.suffer(None)
-        if self._outages and self._outages[-1][1] > self.loop.now:
-            self._outages[-1] = (self._outages[-1][0], self.loop.now)
+        self._outages = [(begin, min(end, self.loop.now)) for begin, end in self._outages]
         for host in self.hosts:
             if host.process is not None:
                 self.loop.wake(host.process)
-        begin = self.loop.now
+        begin = self.calm_since = self.loop.now
+        self._close_up()
         self._settle()
         self.figures.calm_seconds = self.loop.now - begin
         while True:  # what was sent in the storm may land until then, and is a job then too
@@ -119,10 +131,14 @@ class World(Stage):
             self._settle()
         calm.check(self)
         calm.check_held(self)
-        calm.check_idle(self)
+        calm.check_fsck(self)
         if self.scenario.rests:
-            self.loop.advance(self.loop.now + calm.REST)
             calm.check_rest(self)
+        calm.check_idle(self)
+
+    def _close_up(self) -> None:
+        """People stop what would never end."""
+        self._in(calm.AT_EASE, self._stop_all, _is_endless)
 
     def _settle(self) -> None:
         """Until everything has ended, the next of it always within the bound."""
@@ -130,6 +146,7 @@ class World(Stage):
         while left:
             self.loop.advance(self.loop.now + SWEEP)
             self._sweep()
+            calm.check_mail(self)
             before, left = left, calm.left(self)
             if left != before:
                 since = self.loop.now
@@ -158,7 +175,9 @@ class World(Stage):
         chance = Chance(f"chance {self.seed} {self._next()}")
         store = HonestStore(way, clock, chance, self.scenario.patience)
         store.broken = self.is_broken
-        return await core_on(store, Settings(retention=RETENTION), clock, chance)
+        plan = self.scenario
+        settings = Settings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
+        return await core_on(store, settings, clock, chance)
 
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")
@@ -171,7 +190,7 @@ class World(Stage):
                     break
                 except StoreUnavailable:
                     continue
-            await User(self, name, core, draw, self.scenario.pause).live()
+            await User(self, name, core, draw).live()
 
         def again() -> None:
             if self.stormy:
@@ -179,6 +198,20 @@ class World(Stage):
 
         owner.on_crash.append(lambda: self._in(20, again))
         self.spawn(owner, live())
+
+    def _stop_all(self, wanted: Callable[[JobRecord], bool]) -> None:
+        """From now on every such job is stopped, also one that was submitted in the storm and lands late."""
+        owner = Participant("janitor")
+
+        async def stop_all() -> None:
+            core = await self.core(owner, HostClock(self.loop))
+            while True:
+                for job in list(self.watching.jobs.values()):
+                    if wanted(job) and not _is_over(job):
+                        await stop(core, job.id, "closing time")
+                await asyncio.sleep(5)
+
+        self.spawn(owner, stop_all())
 
     def _run_once(self) -> None:
         """`fray coordinate --once`, by whoever's timer it is."""
@@ -196,19 +229,12 @@ class World(Stage):
 
     # --- what goes wrong
 
-    def _again_and_again(self, every: float, act: Callable[[], object]) -> None:
-        def now() -> None:
-            if self.stormy:
-                act()
-                self._again_and_again(every, act)
-
-        self._in(self.draw.expovariate(1 / every), now)
-
     def _some_host(self) -> Host:
         return self.draw.choice(self.hosts)
 
     def _how_long(self) -> float:
-        return self.draw.choice([self.draw.uniform(0.1, 5), self.draw.uniform(20, 36), self.draw.uniform(36, 200)])
+        drawn = self.draw.choice([self.draw.uniform(0.1, 5), self.draw.uniform(20, 36), self.draw.uniform(36, 200)])
+        return min(drawn, self.scenario.longest_freeze)
 
     def _sigterm_most(self) -> None:
         for host in self.hosts:
@@ -217,18 +243,22 @@ class World(Stage):
                 if self.draw.random() < 0.2:
                     self._in(self.draw.uniform(0.1, 3), host.terminate)
 
-    def _partition(self) -> None:
-        reachable = [p for p in self.ways if p.mode == "up"]
-        if reachable:
-            cut, how_long = self.draw.choice(reachable), self.draw.choice([5.0, 20.0, 60.0, 150.0])
-            self.note(cut.name, "is cut off", f"for {how_long:g} s")
-            self.ways[cut].cut_until = self.loop.now + how_long
-
     def _outage(self) -> None:
         if self.loop.now > self.storage.down_until:
             until = self.loop.now + self.scenario.outage_length * self.draw.uniform(0.3, 1)
             self.note("storage", "is down", f"until {until:.1f}")
             self.storage.down_until = until
+            self._outages.append((self.loop.now, until))
+
+    def _write_outage(self) -> None:
+        """A full disk, or one prefix that is throttled. An outage of agents' records alone looks like their death."""
+        area = self.draw.choice(["", "", *AREAS])
+        if not self.storage.is_writable(area):
+            return
+        until = self.loop.now + self.scenario.outage_length * self.draw.uniform(0.3, 1)
+        self.note("storage", "takes no writes", f"to {area or 'anything'} until {until:.1f}")
+        self.storage.unwritable[area] = until
+        if not area:
             self._outages.append((self.loop.now, until))
 
     def _meet(self, owner: Participant, kind: str) -> None:
@@ -286,6 +316,24 @@ class World(Stage):
         found = self._process_of.get(agent_id)
         return found is not None and found[0].mode != "gone" and not self.agents[agent_id]._heart.fenced.is_set()
 
+    def works(self, agent_id: str) -> bool:
+        """Whether the agent's process is up and goes by this id."""
+        process, host = self._process_of[agent_id]
+        return process.mode == "up" and host.agent is self.agents[agent_id]
+
+    def troubles(self) -> list[Trouble]:
+        """What `fray fsck` says now."""
+        owner, found = Participant("fsck"), self.loop.create_future()
+
+        async def look() -> None:
+            found.set_result(await fsck.check(await self.core(owner, HostClock(self.loop))))
+
+        self.spawn(owner, look())
+        while not found.done():
+            self.loop.advance(self.loop.now + 1)
+        troubles: list[Trouble] = found.result()
+        return troubles
+
     def is_gone(self, agent_id: str, for_at_least: float = 0.0) -> bool:
         process = self._process_of[agent_id][0]
         return process.mode == "gone" and self.loop.now - self._gone_at[process] >= for_at_least
@@ -303,6 +351,15 @@ class World(Stage):
         held = self.agents[agent_id]._ledger.held.get(job)
         return held is not None and held.attempt in attempts
 
+    def last_asked(self, agent_id: str) -> float:
+        """When the agent's process last sent a request about the agent's own record."""
+        return self.ways[self._process_of[agent_id][0]].asked[Agents.key(agent_id)]
+
+    def endless(self) -> list[str]:
+        """Jobs that somebody must stop, or they never end."""
+        jobs = self.watching.jobs.values()
+        return [job.id for job in jobs if _is_endless(job) and not _is_over(job)]
+
     def listing(self, job: str) -> list[str]:
         """Agents that have the job in memory or in their record."""
         return [
@@ -318,11 +375,13 @@ class World(Stage):
 
     def time_down_since(self, since: float, shortest: float) -> float:
         """Seconds of outages longer than `shortest`, from `since` until now."""
-        return sum(
-            max(0.0, min(end, self.loop.now) - max(begin, since))
-            for begin, end in self._outages
-            if min(end, self.loop.now) - begin > shortest
-        )
+        down, until = 0.0, since
+        for begin, end in self._outages:
+            over = min(end, self.loop.now)
+            if over - begin > shortest and over > until:
+                down += over - max(begin, until)
+                until = over
+        return down
 
     def task(self, host: Host, spec: TaskSpec, deadline: float) -> HostTask:
         """A task that starts on the host."""
@@ -342,6 +401,10 @@ class World(Stage):
     def task_ended(self, run: Run, how: str, complete: bool) -> None:
         self.effects.end(run, self.loop.now, how, complete)
         self.note(run.host, f"task {run.job}~{run.attempt}", f"ends: {how}")
+        try:
+            invariants.the_outage_grace_ends(self.watching, run)
+        except Broken as broken:
+            self.is_broken(broken)
 
     def submitted(self, job: JobRecord, found: bool) -> None:
         """A submission was acknowledged; `found`: as one that had been made before."""
@@ -396,3 +459,12 @@ class World(Stage):
         broken = Broken("nobody ends by an unexpected error", f"{owner}: {error!r}", owner.name)
         broken.__cause__ = error
         self.is_broken(broken)
+
+
+def _is_over(job: JobRecord) -> bool:
+    return job.status in TERMINAL or job.stop is not None
+
+
+def _is_endless(job: JobRecord) -> bool:
+    """A child ends with its parent; this must be stopped."""
+    return job.spec.name == "endless" and job.parent is None
