@@ -60,7 +60,9 @@ def unheld(seen: Picture) -> Iterator[Suspicion]:
     for job in seen.jobs.values():
         if job.status == Status.RUNNING and job.lease is None:
             key = Jobs.key(job.id)
-            what = "by its record it runs, but the record names no agent: nobody can end it or will start it again"
+            what = (
+                "by its record it runs, but the record names no agent: none can finish it, and none will start it again"
+            )
             yield Suspicion(Trouble(key, what, _again(job)), seen.versions(key))
 
 
