@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --root-kind local|s3|moto|gcs --seconds N --jobs N --agents N --seed K`."""
+"""`python -m tests.chaos --root-kind local|s3|moto|gcs --seconds N --jobs N --agents N --seed N --beat S`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=300)
     parser.add_argument("--agents", type=int, default=10)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--beat", type=float, default=1.5, help="seconds between heartbeats")
     parser.add_argument("--folder", type=Path, help="an empty folder, which is kept; by default a temporary one")
     given = parser.parse_args()
-    options = Options(given.root_kind, given.seconds, given.jobs, given.agents, given.seed)
-    print(options, flush=True)
+    options = Options(given.root_kind, given.seconds, given.jobs, given.agents, given.seed, given.beat)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # not without ending the agents
     with tempfile.TemporaryDirectory(prefix="fray-chaos-") as folder:
         report = run(options, given.folder or Path(folder))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from fray_layouts.records import JobRecord
 
@@ -76,7 +77,7 @@ def read_effects(folder: Path) -> Effects:
 
 
 def _add(attempt: Attempt, what: str, text: str) -> None:
-    told = {"at": float(text or 0)} if what == "alive" else json.loads(text)
+    told: dict[str, Any] = {"at": float(text or 0)} if what == "alive" else json.loads(text)
     attempt.last_seen = max(attempt.last_seen, told["at"])
     match what:
         case "begin":

@@ -1,6 +1,7 @@
 """Freezing a process at the moment at which it holds one of the store's lock files.
 
 That takes a tenth of a millisecond now and then, so the process is stopped, looked at and continued until it is caught.
+Where other programs want the processors too, only who comes before them looks often enough.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SECONDS = 8.0
@@ -16,16 +19,28 @@ SECONDS = 8.0
 def freeze_in_lock(pid: int, locks: Path) -> bool:
     """Stop the process while it holds a lock in the folder; False, and it runs on, if it was not caught at it."""
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, signal.SIGSTOP)
-        except ProcessLookupError:
-            return False
-        if _holds_one_of(pid, locks):
-            return True
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.0002)
+    with _before_others():
+        while time.monotonic() < deadline:
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                return False
+            if _holds_one_of(pid, locks):
+                return True
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.0002)
     return False
+
+
+@contextmanager
+def _before_others() -> Iterator[None]:
+    """This thread has real-time priority, where this user may have that."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _holds_one_of(pid: int, locks: Path) -> bool:

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.chaos.disks import may_mount
 
 FRAY = Path(sys.executable).with_name("fray")
 MARK = "FRAYCHAOS"
-CORES = 3
+CORES = 6
 
 
 @dataclass(slots=True)
@@ -44,6 +45,14 @@ class AgentProcess:
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    async def joined(self) -> None:
+        """Return when it has joined, or has ended, or a minute is over."""
+        deadline = time.monotonic() + 60
+        while True:
+            if self.ids or not self.runs or time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.1)
 
     async def gone(self, within: float) -> int:
         """Its exit code; killed if it takes longer."""
@@ -102,6 +111,7 @@ class Fleet:
         running = [agent for agent in self.agents if agent.runs]
         for agent in running:
             agent.send(signal.SIGCONT)
+            await agent.joined()
             agent.send(signal.SIGTERM)
         return list(await asyncio.gather(*(agent.gone(60) for agent in running)))
 
@@ -116,11 +126,11 @@ class Fleet:
                 os.kill(pid, signal.SIGKILL)
 
     def troubles(self) -> list[str]:
-        """Tracebacks and complaints in the agents' logs."""
+        """Tracebacks in the agents' logs, and agents that neither left when they were told to nor were killed."""
         return [
-            f"{agent.log.name}: {text[-3000:]}"
+            f"{agent.log.name}: exit code {agent.process.returncode}: {text[-3000:]}"
             for agent in self.agents
-            if "Traceback" in (text := agent.log.read_text())
+            if "Traceback" in (text := agent.log.read_text()) or agent.process.returncode not in (0, -signal.SIGKILL)
         ]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.store import locks
 from fray_layouts.names import Coordinator
 from fray_layouts.records import PassRecord
 from tests.chaos.disks import without_rights
@@ -23,11 +24,17 @@ from tests.chaos.timing import Sightings
 
 MOST = 0.5
 """Of the agents, how many may suffer at the same time."""
+LONGEST_FREEZE = 16
+"""Beats for which an agent is frozen although nobody notices, as while the storage is away."""
 SETTLING = 12.0
 """Seconds after the storage's trouble in which its effects may go on: the store waits up to 8 s between two tries."""
 
 
 Blow = Callable[[AgentProcess], Awaitable[None]]
+
+
+class Missed(Exception):
+    """The blow did not meet what it was meant for; nothing was done."""
 
 
 def boottime() -> float:
@@ -36,7 +43,7 @@ def boottime() -> float:
 
 @dataclass(slots=True)
 class Havoc:
-    """Strikes until told to stop; `struck` counts what it did, `windows` are the times of trouble with the storage."""
+    """Strikes for a while; `struck` counts what met its victim, `windows` are the times of trouble with the storage."""
 
     core: Core
     root: Root
@@ -56,9 +63,8 @@ class Havoc:
             while boottime() < ends:
                 await asyncio.sleep(self.chance.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
                 self._replace_the_missing()
-                if (victim := await self._victim()) is not None:
-                    victim.busy = True
-                    blows.create_task(self._strike(victim))
+                if sum(agent.busy for agent in self.fleet.agents if agent.runs) < MOST * self.wanted:
+                    await self._begin_blow(blows)
             if storage is not None:
                 await storage
 
@@ -70,16 +76,30 @@ class Havoc:
         while sum(agent.runs for agent in self.fleet.agents) < self.wanted:
             self.fleet.start()
 
-    async def _victim(self) -> AgentProcess | None:
-        """An agent, every third time the holder of the pass."""
-        busy = sum(agent.busy for agent in self.fleet.agents if agent.runs)
+    def unstruck(self) -> list[str]:
+        """The kinds of blows that have not met anything."""
+        return sorted(kind for kind in [*map(_name, self._kinds()), *self.root.troubles] if not self.struck[kind])
+
+    async def _begin_blow(self, blows: asyncio.TaskGroup) -> None:
+        """The next blow of the deck, or, if there is nobody for it, that one later."""
+        if not self._deck:
+            self._deck = self._shuffled_deck()
+        blow = self._deck.pop()
+        if (victim := await self._victim(blow)) is None:
+            self._deck.insert(0, blow)
+        else:
+            victim.busy = True
+            blows.create_task(self._strike(blow, victim))
+
+    async def _victim(self, blow: Blow) -> AgentProcess | None:
+        """An agent to which nothing is being done, the holder of the pass if it is to be that one, or by chance."""
+        only_holder = blow == self._freeze_the_pass_holder
+        if only_holder or self.chance.random() < 0.3:
+            holder = await self._pass_holder()
+            if holder is not None and holder in self.fleet.idle():
+                return holder
         idle = self.fleet.idle()
-        if not idle or busy >= MOST * self.wanted:
-            return None
-        if self.chance.random() < 0.3 and (holder := await self._pass_holder()) in idle:
-            self.struck["at the holder of the pass"] += 1
-            return holder
-        return self.chance.choice(idle)
+        return self.chance.choice(idle) if idle and not only_holder else None
 
     async def _pass_holder(self) -> AgentProcess | None:
         try:
@@ -89,22 +109,26 @@ class Havoc:
             return None
         return self.fleet.find(found.record.holder) if found else None
 
-    async def _strike(self, victim: AgentProcess) -> None:
-        if not self._deck:
-            self._deck = self._shuffled_deck()
-        blow = self._deck.pop()
-        self.struck[blow.__name__.strip("_").replace("_", " ")] += 1
+    async def _strike(self, blow: Blow, victim: AgentProcess) -> None:
         try:
             await blow(victim)
+            self.struck[_name(blow)] += 1
+        except Missed:
+            self._deck.insert(0, blow)
         finally:
             victim.busy = False
 
+    def _kinds(self) -> list[Blow]:
+        kinds: list[Blow] = [self._kill, self._freeze, self._freeze_the_pass_holder, self._freeze_briefly]
+        kinds += [self._freeze_past_trust, self._terminate, self._terminate_and_kill, self._break_host]
+        return kinds + ([self._freeze_with_a_lock_in_hand] if self.root.locks else [])
+
     def _shuffled_deck(self) -> list[Blow]:
-        """Every blow comes in its turn, however short the run."""
-        deck = [self._kill] * 3 + [self._freeze] * 2 + [self._freeze_briefly, self._terminate, self._terminate_and_kill]
-        deck += [self._freeze_past_trust, self._break_host, *([self._freeze_in_lock] if self.root.locks else [])]
-        self.chance.shuffle(deck)
-        return deck
+        """Every kind comes in its turn, and then the commonest again."""
+        again, kinds = [self._kill, self._kill, self._freeze], self._kinds()
+        self.chance.shuffle(again)
+        self.chance.shuffle(kinds)
+        return [*again, *kinds]
 
     def _replace_the_missing(self) -> None:
         """What ended without being replaced by the one who ended it."""
@@ -123,12 +147,25 @@ class Havoc:
         await asyncio.sleep(self.chance.uniform(0, 1))
         self.fleet.start(victim.host if comes_back else None)
 
-    async def _freeze(self, victim: AgentProcess) -> None:
-        """For longer than it takes to be declared dead; it wakes as a zombie."""
-        frozen = victim.ids[-1]
-        self.sightings.expect_death(victim, "frozen")
-        await self._frozen(victim, self.chance.uniform(8, 16) * self.core.settings.beat_interval)
+    async def _freeze(self, victim: AgentProcess, how: str = "frozen", least: float = 0.0) -> None:
+        """Until it has been declared dead, and somewhat longer; it wakes as a zombie."""
+        frozen, beat = victim.ids[-1], self.core.settings.beat_interval
+        victim.send(signal.SIGSTOP)
+        noticed = self.sightings.expect_death(victim, how)
+        await asyncio.gather(asyncio.wait([noticed], timeout=LONGEST_FREEZE * beat), asyncio.sleep(least))
+        await self._frozen(victim, self.chance.uniform(0, 3) * beat)
         self.sightings.woke(frozen)
+
+    async def _freeze_the_pass_holder(self, victim: AgentProcess) -> None:
+        """The pass is to be taken over while its holder may go on with it at any time."""
+        await self._freeze(victim, "frozen, holder of the pass")
+
+    async def _freeze_with_a_lock_in_hand(self, victim: AgentProcess) -> None:
+        """For longer than others who want the lock wait for it."""
+        assert self.root.locks is not None
+        if not await asyncio.to_thread(freeze_in_lock, victim.process.pid, self.root.locks):
+            raise Missed
+        await self._freeze(victim, "frozen with a lock in hand", least=locks.DEADLINE + 1)
 
     async def _freeze_briefly(self, victim: AgentProcess) -> None:
         """For so short that nobody need notice."""
@@ -137,13 +174,6 @@ class Havoc:
     async def _freeze_past_trust(self, victim: AgentProcess) -> None:
         """Its tasks are ended, but it wakes before anybody finds it dead: not the jobs' fault."""
         await self._frozen(victim, self.chance.uniform(3.2, 4.8) * self.core.settings.beat_interval)
-
-    async def _freeze_in_lock(self, victim: AgentProcess) -> None:
-        """While it holds a lock file that others want, for about as long as they wait for one."""
-        assert self.root.locks is not None
-        if await asyncio.to_thread(freeze_in_lock, victim.process.pid, self.root.locks):
-            self.struck["frozen with a lock in hand"] += 1
-        await self._frozen(victim, self.chance.uniform(8, 16) * self.core.settings.beat_interval)
 
     async def _frozen(self, victim: AgentProcess, seconds: float) -> None:
         victim.send(signal.SIGSTOP)
@@ -172,7 +202,8 @@ class Havoc:
         with without_rights(work):
             broken = self.fleet.start(host)
             broken.busy = True
-            await asyncio.sleep(10 * self.core.settings.beat_interval)
+            await broken.joined()
+            await asyncio.sleep(6 * self.core.settings.beat_interval)
             broken.send(signal.SIGTERM)
             await broken.gone(30)
         self.fleet.start()
@@ -191,3 +222,7 @@ class Havoc:
             begin = boottime()
             await self.root.troubles[kind](self.chance.uniform(2, 6) * self.core.settings.beat_interval)
             self.windows.append(Window(begin, boottime() + SETTLING))
+
+
+def _name(blow: Blow) -> str:
+    return blow.__name__.strip("_").replace("_", " ")

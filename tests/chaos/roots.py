@@ -28,13 +28,19 @@ Trouble = Callable[[float], Awaitable[None]]
 
 @dataclass(slots=True)
 class Root:
-    """Where the cluster is. locks: the folder of the lock files, on local files."""
+    """Where the cluster is.
+
+    Attributes:
+        locks: the folder of the lock files, on local files.
+        lacking: what cannot be done to it on this machine, and why.
+    """
 
     url: str
     settings: Settings
     environment: dict[str, str] = field(default_factory=dict)
     troubles: dict[str, Trouble] = field(default_factory=dict)
     locks: Path | None = None
+    lacking: list[str] = field(default_factory=list)
 
 
 def hasty(settings: Settings, beat: float) -> Settings:
@@ -58,11 +64,13 @@ def local(folder: Path, beat: float) -> Iterator[Root]:
     root = folder / "root"
     root.mkdir()
     with ExitStack() as stack:
-        troubles: dict[str, Trouble] = {}
+        made = Root(str(root), hasty(LOCAL_SETTINGS, beat), locks=root / ".fray" / "locks")
         if may_mount():
             stack.enter_context(small_disk(root))
-            troubles["full disk"] = lambda seconds: fill(root, seconds)
-        yield Root(str(root), hasty(LOCAL_SETTINGS, beat), {}, troubles, root / ".fray" / "locks")
+            made.troubles["full disk"] = lambda seconds: fill(root, seconds)
+        else:
+            made.lacking.append("full disk: this user may not mount a small one")
+        yield made
 
 
 @contextmanager

@@ -23,10 +23,10 @@ from fray_layouts.names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
 from tests.chaos import roots
-from tests.chaos.effects import Effects, in_trouble, read_effects
+from tests.chaos.effects import Effects, Window, in_trouble, read_effects
 from tests.chaos.fleet import FRAY, Fleet, marked
 from tests.chaos.havoc import Havoc
-from tests.chaos.timing import Sightings, distribution
+from tests.chaos.timing import End, Sightings, distribution
 from tests.chaos.workload import Planned, plan, wrong_outcomes
 
 
@@ -37,8 +37,9 @@ class Options:
     Attributes:
         kind: of the root: "local", "s3" (SeaweedFS), "moto", "gcs".
         seconds: of havoc.
+        seed: of the plan, the blows and their order; when they meet what, the machine decides.
         beat: seconds between heartbeats; death is told after five.
-        peace: seconds that everything may take to end after the havoc.
+        peace: seconds that everything may take to end after the havoc, and an agent's death to be noticed.
     """
 
     kind: str
@@ -49,20 +50,39 @@ class Options:
     beat: float = 1.5
     peace: float = 240.0
 
+    def __str__(self) -> str:
+        """The command that runs it again."""
+        return (
+            f"python -m tests.chaos --root-kind {self.kind} --seconds {self.seconds:g} --jobs {self.jobs}"
+            f" --agents {self.agents} --seed {self.seed} --beat {self.beat:g}"
+        )
+
 
 @dataclass(slots=True)
 class Report:
-    """What a run found. `faults` is empty if the cluster kept its promises."""
+    """What a run found.
+
+    Attributes:
+        faults: promises that the cluster did not keep.
+        lines: what happened.
+        unstruck: kinds of blows that the run never came to.
+        lacking: kinds of blows that this machine does not allow.
+    """
 
     faults: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    unstruck: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines, *(f"FAULT {fault}" for fault in self.faults), f"{len(self.faults)} faults"])
+        lines = [*self.lines, *(f"NEVER STRUCK: {kind}" for kind in self.unstruck)]
+        lines += [f"NOT POSSIBLE ON THIS MACHINE: {kind}" for kind in self.lacking]
+        return "\n".join([*lines, *(f"FAULT {fault}" for fault in self.faults), f"{len(self.faults)} faults"])
 
 
 def run(options: Options, folder: Path) -> Report:
     """Run in `folder`, which is empty."""
+    print(options, flush=True)
     with roots.KINDS[options.kind](folder, options.beat) as root:
         fleet = Fleet(root.url, folder, root.environment, secrets.token_hex(8))
         try:
@@ -73,21 +93,24 @@ def run(options: Options, folder: Path) -> Report:
 
 async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -> Report:
     chance = random.Random(options.seed)
-    effects = folder / "effects"
-    effects.mkdir()
+    folder_of_effects = folder / "effects"
+    folder_of_effects.mkdir()
     core = await open_core(root.url, root.settings)
-    sightings = Sightings(core)
+    sightings = Sightings(core, options.peace)
     havoc = Havoc(core, root, fleet, sightings, options.agents, chance)
     planned = plan(options.jobs, 0.8 * options.seconds, options.beat, chance)
-    report = Report()
+    report = Report(lacking=root.lacking)
     try:
         await havoc.restore()
-        users = asyncio.create_task(_use(core, planned, effects))
+        users = asyncio.create_task(_use(core, planned, folder_of_effects))
         await havoc.rage(options.seconds)
         await havoc.restore()
         await users
-        await _conclude(options, core, planned, fleet, sightings, report)
-        _describe(report, havoc, sightings, read_effects(effects))
+        records = await _conclude(options, core, planned, fleet, sightings, report)
+        effects = read_effects(folder_of_effects)
+        report.faults += _wrong_attempts(effects, records, sightings.ends, havoc.windows)
+        report.unstruck = havoc.unstruck()
+        report.lines += [_told_of_attempts(effects), *_told_of_blows(havoc, sightings, effects)]
     finally:
         await core.store.close()
     return report
@@ -126,8 +149,8 @@ async def _persist(act: Callable[[], Awaitable[object]]) -> None:
 
 async def _conclude(
     options: Options, core: Core, planned: Sequence[Planned], fleet: Fleet, sightings: Sightings, report: Report
-) -> None:
-    """Wait for peace, then look whether every promise was kept."""
+) -> list[JobRecord]:
+    """Wait for peace, then look whether the cluster kept its promises; returns the records of all jobs."""
     began = time.monotonic()
     deadline = began + options.peace
     records = await _until_all_ended(core, planned, deadline)
@@ -136,6 +159,7 @@ async def _conclude(
     report.faults += [f"fsck: {trouble.key}: {trouble.what}" for trouble in troubles]
     report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
     await sightings.settle()  # while there are agents that could notice
+    report.faults += sightings.undetected
     codes = await fleet.leave()
     report.faults += [f"an agent ended with exit code {code}" for code in codes if code]
     report.faults += [f"a process was left: {_told(pid)}" for pid in await _until_none(fleet.mark)]
@@ -143,12 +167,12 @@ async def _conclude(
     report.faults += [f"{job.id} was changed after its end" for job in records if after.jobs.get(job.id) != job]
     report.faults += wrong_outcomes(planned, records)
     report.faults += fleet.troubles()
-    checked = await asyncio.to_thread(
-        subprocess.run, [FRAY, "fsck", "--root", core.root], capture_output=True, text=True
-    )
+    command = [str(FRAY), "fsck", "--root", core.root]
+    checked = await asyncio.to_thread(lambda: subprocess.run(command, capture_output=True, text=True))
     if checked.returncode:
         report.faults.append(f"fray fsck: {checked.stdout}{checked.stderr}")
     report.lines.append(_outcomes(records))
+    return records
 
 
 async def _until_all_ended(core: Core, planned: Sequence[Planned], deadline: float) -> list[JobRecord]:
@@ -196,18 +220,27 @@ def _outcomes(records: Sequence[JobRecord]) -> str:
     return f"{len(records)} jobs, {children} of them children: {told}; {preempted} attempts were cut short"
 
 
-def _describe(report: Report, havoc: Havoc, sightings: Sightings, effects: Effects) -> None:
-    records = effects.attempts
-    report.faults += [f"run twice: {name}" for name in effects.doubles] + sightings.undetected
-    excused, ended = 0, {end.agent for end in sightings.ends}
+def _wrong_attempts(
+    effects: Effects, records: Sequence[JobRecord], ends: Sequence[End], windows: Sequence[Window]
+) -> list[str]:
+    """Attempts that ran twice or beside the next one of their job, and results without the attempt's work."""
+    wrong = [f"run twice: {name}" for name in effects.doubles] + effects.losses(records)
+    ended = {end.agent for end in ends}
     for earlier, later in effects.overlaps():
         # Who is killed or frozen moves no deadline on, outage or not.
-        if earlier.agent not in ended and in_trouble(earlier, later, havoc.windows):
-            excused += 1
-        else:
+        if earlier.agent in ended or not in_trouble(earlier, later, windows):
             seconds = earlier.last_seen - later.begun
-            report.faults.append(f"{later.job}: attempt {earlier.number} ran {seconds:.2f} s beside {later.number}")
-    report.lines += [f"{sum(map(len, records.values()))} attempts began; {excused} ran beside their next in an outage"]
-    report.lines += ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(havoc.struck.items()))]
+            wrong.append(f"{later.job}: attempt {earlier.number} ran {seconds:.2f} s beside {later.number}")
+    return wrong
+
+
+def _told_of_attempts(effects: Effects) -> str:
+    begun = sum(map(len, effects.attempts.values()))
+    return f"{begun} attempts began; {len(effects.overlaps())} ran beside the next one of their job"
+
+
+def _told_of_blows(havoc: Havoc, sightings: Sightings, effects: Effects) -> list[str]:
+    lines = ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(havoc.struck.items()))]
     for title, times in (("detection", sightings.detected), ("recovery", sightings.recovered(effects))):
-        report.lines += [f"seconds to {title}:", *(distribution(how, found) for how, found in sorted(times.items()))]
+        lines += [f"seconds to {title}:", *(distribution(how, found) for how, found in sorted(times.items()))]
+    return lines

@@ -17,7 +17,6 @@ from tests.chaos.effects import Effects
 from tests.chaos.fleet import AgentProcess
 
 LOOK_INTERVAL = 0.1
-PATIENCE = 60.0
 TICK = 0.05
 """Seconds between two signs of life of an attempt, see job.py."""
 
@@ -36,21 +35,25 @@ class Sightings:
     """Watches what becomes of agents that were ended.
 
     Attributes:
+        patience: seconds that it may take until an end is noticed.
         detected: seconds until the record says that the agent is dead, by how it ended.
     """
 
     core: Core
+    patience: float
     ends: list[End] = field(default_factory=list)
     detected: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     undetected: list[str] = field(default_factory=list)
     _woken: set[str] = field(default_factory=set)
     _watching: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def expect_death(self, agent: AgentProcess, how: str) -> None:
-        """From now on its record should soon say that it is dead."""
+    def expect_death(self, agent: AgentProcess, how: str) -> asyncio.Task[None]:
+        """From now on its record should soon say that it is dead; the task ends then."""
         end = End(agent.ids[-1], how, time.clock_gettime(time.CLOCK_BOOTTIME))
         self.ends.append(end)
-        self._watching.add(asyncio.create_task(self._watch(end)))
+        watching = asyncio.create_task(self._watch(end))
+        self._watching.add(watching)
+        return watching
 
     def woke(self, agent: str) -> None:
         """It goes on under this id if nobody has noticed so far, which is right in trouble with the storage."""
@@ -61,7 +64,7 @@ class Sightings:
         await asyncio.gather(*self._watching)
 
     async def _watch(self, end: End) -> None:
-        while (waited := time.clock_gettime(time.CLOCK_BOOTTIME) - end.at) < PATIENCE:
+        while (waited := time.clock_gettime(time.CLOCK_BOOTTIME) - end.at) < self.patience:
             try:
                 found = await self.core.records.read(Agents.key(end.agent), AgentRecord)
             except StoreUnavailable:
@@ -71,7 +74,7 @@ class Sightings:
             if found is None or found.record.state != "live" or end.agent in self._woken:
                 return  # an absent one was ended before it had joined
             await asyncio.sleep(LOOK_INTERVAL)
-        self.undetected.append(f"{end.agent}, {end.how}, was not noticed within {PATIENCE:g} s")
+        self.undetected.append(f"{end.agent}, {end.how}, was not noticed within {self.patience:g} s")
 
     def recovered(self, effects: Effects) -> dict[str, list[float]]:
         """Seconds from an agent's end until each job that it was running ran again, by how the agent ended."""

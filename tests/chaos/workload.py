@@ -96,7 +96,7 @@ def plan(jobs: int, seconds: float, beat: float, chance: random.Random) -> list[
     chance.shuffle(kinds)
 
     def planned(number: int, name: str, at: float) -> Planned:
-        runs = chance.uniform(8, 12) * beat if KINDS[name].long else chance.uniform(0.1, 3.0)
+        runs = chance.uniform(8, 10) * beat if KINDS[name].long else chance.uniform(0.1, 3.0)
         return Planned(f"{name}{number}", KINDS[name], at, runs, chance.uniform(0.0, 4.0))
 
     return [planned(number, name, at) for number, (name, at) in enumerate(zip(kinds, times, strict=True))]
