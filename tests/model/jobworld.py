@@ -33,6 +33,11 @@ from tests.model.explorer import Found, Step, explore
 
 SETTINGS = Settings(requeue_backoff=0.0)
 A, C = "A", "C"
+ABSENT = "absent"
+"""The state of an agent whose record is not there yet."""
+
+THROWN_AWAY = "a complete result was thrown away while its lease stood"
+
 Flight = tuple[Any, ...]
 ENDS = {
     "success": "success",
@@ -58,6 +63,12 @@ class Rules:
     burial_heeds_stop: bool = True
     entry_outlives_restart: bool = True
     later_entry_whoever_put_back: bool = True
+    fence: bool = True
+    record_first: bool = True
+    claim_judged_by_content: bool = True
+    unresolved_claim_listed: bool = True
+    finder_puts_back: bool = True
+    complete_result_commits: bool = True
 
 
 class Agent(NamedTuple):
@@ -98,11 +109,14 @@ def _last_words(w: World) -> World:
 
 
 class JobWorld:
-    """The steps of the world under `rules`. `faults`: of crash, freeze, failure, restart, preemption, stop."""
+    """The steps of the world under `rules`. `faults`: of crash, freeze, failure, restart, preemption, stop.
 
-    def __init__(self, rules: Rules, faults: frozenset[str]) -> None:
+    `joins`: A is only about to create its record.
+    """
+
+    def __init__(self, rules: Rules, faults: frozenset[str], joins: bool) -> None:
         self.rules = rules
-        self.start = World(faults=faults)
+        self.start = World(faults=faults, beat_a=Beat(ABSENT if joins else "live"))
         self._care = cache(self._decide_care)
         self._end = cache(self._decide_end)
         self._put_back = cache(self._decide_put_back)
@@ -127,8 +141,10 @@ class JobWorld:
     def _decide_end(self, job: Job, attempt: int, agent: str, phase: str) -> Job | None:
         """The record that the holder writes at the end of its attempt; None: nothing is left to write."""
         seen = record(job) if self.rules.holder_heeds_stop else replace(record(job), stop=None)
-        ending = Ending(Exit(kind=ENDS[phase]), complete_before_stop=True, restart=phase == "restart")
-        wanted = finish(seen, attempt, agent, ending, NOW, SETTINGS)
+        complete = self.rules.complete_result_commits
+        ending = Ending(Exit(kind=ENDS[phase]), complete_before_stop=complete, restart=phase == "restart")
+        named = (attempt, agent) if self.rules.fence else (job.attempt, job.holder)
+        wanted = finish(seen, *named, ending, NOW, SETTINGS)
         return (
             None if isinstance(wanted, Settled) else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
         )
@@ -140,9 +156,11 @@ class JobWorld:
 
     def _decide_care(self, entry: int, job: Job, holder: Beat | None) -> Care:
         real = record(job)
-        agent = agent_record(job.holder, holder) if holder else None
+        agent = agent_record(job.holder, holder) if holder and holder.state != ABSENT else None
         named = entry if self.rules.attempt_in_entry else job.attempt
         care = care_for(dataclasses.replace(entry_of(real), attempt=named), real, agent, NOW, SETTINGS)
+        if care is Care.PUT_BACK and not self.rules.finder_puts_back:
+            return Care.LEAVE
         if care is Care.LEAVE and job.status == Status.RUNNING and not self.rules.entry_outlives_claim:
             return Care.DELETE
         return care
@@ -150,12 +168,24 @@ class JobWorld:
     def _name(self, attempt: int) -> int:
         return attempt if self.rules.attempt_in_entry else 1
 
-    def _write(self, w: World, label: str, new: Job | None, fault: bool = False) -> Step[World]:
-        """The job's record becomes `new`: every other write that expected the old one is rejected from now on."""
+    def _write(
+        self, w: World, label: str, new: Job | None, fault: bool = False, end: tuple[str, str, int] | None = None
+    ) -> Step[World]:
+        """The job's record becomes `new`: every other write that expected the old one is rejected from now on.
+
+        Args:
+            end: phase, agent and attempt, if this is how a holder ends its attempt.
+        """
         assert new is not None
         old, breaks = w.job, ""
         if old.over:
             breaks = "something left a terminal state"
+        elif end is not None and not holds(record(old), end[2], end[1]):
+            breaks = "an attempt was ended by another than its holder"
+        elif end is not None and end[0] == "success" and new.status == Status.STOPPED:
+            breaks = THROWN_AWAY
+        elif "death" in label and w.a.mode == "up" and w.beat_a.state in ("live", ABSENT):
+            breaks = "the job of a live agent was put back"
         elif new.attempt < old.attempt:
             breaks = "an attempt went back"
         elif old.stop and new.attempt > old.attempt:
@@ -183,7 +213,8 @@ class JobWorld:
                 case ("claim", agent):
                     yield self._write(rest, f"{agent}'s claim lands", self._claimed(w.job, agent))
                 case (_, agent, attempt):
-                    yield self._write(rest, f"{agent}'s {kind} lands", self._end(w.job, attempt, agent, kind))
+                    wanted = self._end(w.job, attempt, agent, kind)
+                    yield self._write(rest, f"{agent}'s {kind} lands", wanted, end=(kind, agent, attempt))
 
     def _claimed(self, job: Job, agent: str) -> Job | None:
         wanted = claim(record(job), job.attempt, Lease(agent=agent, host=agent, since=NOW), Verdict.KEEP)
@@ -196,7 +227,9 @@ class JobWorld:
         seen: Beat = w.beat_a if name == A else w.beat_c
         if me.mode != "up":
             return
-        if is_fenced(agent_record(name, seen)):
+        if seen.state == ABSENT:
+            yield Step(f"{name}'s record is created", w._replace(beat_a=Beat()))
+        elif is_fenced(agent_record(name, seen)):
             yield Step(f"{name} sees that it is dead", w._replace(a=Agent("gone")))
         else:
             yield from self._beat(w, name, me, seen)
@@ -216,7 +249,8 @@ class JobWorld:
         return w._replace(a=agent) if name == A else w._replace(c=agent)
 
     def _beat(self, w: World, name: str, me: Agent, seen: Beat) -> Iterator[Step[World]]:
-        listed = 0 if me.phase == "requeued" and not self.rules.listed_until_next_entry else me.attempt
+        rules = {"requeued": self.rules.listed_until_next_entry, "claiming": self.rules.unresolved_claim_listed}
+        listed = me.attempt if rules.get(me.phase, True) else 0
         pulse = Pulse({"j": Holding(attempt=listed)} if listed else {}, 5.0, Resources())
         new = agent_essence(beat(agent_record(name, seen), pulse))
         if new != seen:
@@ -225,12 +259,12 @@ class JobWorld:
 
     def _try_claim(self, w: World, name: str, seen: Beat) -> Iterator[Step[World]]:
         """From the entry, on condition of the record just read. C never fails, so its claim is one step."""
-        if seen.state != "live":
+        if seen.state != "live" and (self.rules.record_first or seen.state != ABSENT):
             return
         for entry in w.entries:
             if entry != self._name(w.job.attempt):
                 continue
-            if holds(record(w.job), w.job.attempt, name):
+            if self._recognises(w, w.job.attempt, name):
                 found = Agent("up", w.job.attempt, "running", w.job.attempt)
                 yield Step(f"{name} finds that it holds the job", self._is(w, name, found))
             elif (claimed := self._claimed(w.job, name)) is None:
@@ -244,12 +278,16 @@ class JobWorld:
                 yield Step("A sends a claim", self._is(w, A, claiming)._replace(flying=flying))
 
     def _resolve_claim(self, w: World, name: str, me: Agent) -> Iterator[Step[World]]:
-        if holds(record(w.job), me.attempt, name):
+        if self._recognises(w, me.attempt, name):
             yield Step(f"{name} learns that its claim was applied", self._is(w, name, me._replace(phase="running")))
         elif ("claim", name) not in w.flying:
             yield Step(f"{name} learns that its claim was rejected", self._is(w, name, Agent("up")))
         if not self.rules.unresolved_claim_kept:
             yield Step(f"{name} forgets its unresolved claim", self._is(w, name, Agent("up")), fault=True)
+
+    def _recognises(self, w: World, attempt: int, name: str) -> bool:
+        """Whether it takes the record for what its claim made of it; its claim's id is gone once a stop was written."""
+        return holds(record(w.job), attempt, name) and (self.rules.claim_judged_by_content or not w.job.stop)
 
     def _run(self, w: World, name: str, me: Agent, seen: Beat) -> Iterator[Step[World]]:
         mine = holds(record(w.job), me.attempt, name)
@@ -276,10 +314,9 @@ class JobWorld:
         if wanted is None:
             yield Step(f"{name} learns how its attempt ended", self._ended(w, name, me))
         elif w.job.stop and me.phase == "success" and not self.rules.decided_again:
-            breaks = "a complete result was thrown away while its lease stood"
-            yield Step(f"{name} is rejected because of the stop, and gives up", w, breaks=breaks)
+            yield Step(f"{name} is rejected because of the stop, and gives up", w, breaks=THROWN_AWAY)
         elif name == C:
-            yield self._write(w, f"C commits {me.phase}", wanted)
+            yield self._write(w, f"C commits {me.phase}", wanted, end=flight)
         else:
             yield Step(f"A sends {me.phase}", w._replace(flying=w.flying | {flight}))
 
@@ -370,7 +407,7 @@ class JobWorld:
         return w._replace(flying=w.flying | {("tended", entry)}) if entry in w.entries else w
 
 
-def explored(rules: Rules, *faults: str) -> Found:
+def explored(rules: Rules, *faults: str, joins: bool = False) -> Found:
     """What every interleaving with these faults leads to."""
-    world = JobWorld(rules, frozenset(faults))
+    world = JobWorld(rules, frozenset(faults), joins)
     return explore(world.start, world.steps, world.good)

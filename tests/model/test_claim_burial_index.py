@@ -27,7 +27,23 @@ def test_no_state_is_stuck_and_no_invariant_breaks(faults: tuple[str, ...]) -> N
         ("listed_until_next_entry", ("crash", "preemption")),
         ("burial_repeated", ("crash",)),
         ("later_entry_first", ("crash",)),
+        ("finder_puts_back", ("crash",)),
+        ("claim_judged_by_content", ("stop",)),
     ],
 )
 def test_without_the_rule_a_job_is_lost(rule: str, faults: tuple[str, ...]) -> None:
     assert explored(Rules(**{rule: False}), *faults).stuck
+
+
+def test_an_agent_that_joins_keeps_what_it_claims() -> None:
+    assert explored(Rules(), "crash", joins=True).holes == {}
+
+
+def test_without_its_record_first_it_is_taken_for_dead() -> None:
+    assert "the job of a live agent was put back" in explored(Rules(record_first=False), joins=True).holes
+
+
+@pytest.mark.parametrize("fault", ["crash", "preemption", "stop"])
+def test_the_entry_leads_to_a_claim_that_no_beat_lists(fault: str) -> None:
+    """That unresolved claims are listed spares a dead agent's jobs the wait for a repair."""
+    assert explored(Rules(unresolved_claim_listed=False), fault).holes == {}

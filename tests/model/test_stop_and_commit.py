@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.jobworld import Rules, explored
+from tests.model.jobworld import THROWN_AWAY, Rules, explored
 
 
 @pytest.mark.parametrize("fault", ["crash", "freeze", "failure", "preemption"])
@@ -17,9 +17,19 @@ def test_a_stopped_job_ends_and_nothing_finished_is_lost(fault: str) -> None:
     [
         (Rules(holder_heeds_stop=False), "preemption", "a later attempt came after an acknowledged stop"),
         (Rules(burial_heeds_stop=False), "crash", "a later attempt came after an acknowledged stop"),
-        (Rules(decided_again=False), "crash", "a complete result was thrown away while its lease stood"),
+        (Rules(decided_again=False), "crash", THROWN_AWAY),
+        (Rules(complete_result_commits=False), "crash", THROWN_AWAY),
     ],
-    ids=["the holder ignores the flag", "burial ignores the flag", "a rejected commit is not decided again"],
+    ids=[
+        "the holder ignores the flag",
+        "burial ignores the flag",
+        "a rejected commit is not decided again",
+        "a result complete before the stop is discarded",
+    ],
 )
 def test_without_the_rule_the_promise_breaks(rules: Rules, fault: str, hole: str) -> None:
     assert hole in explored(rules, "stop", fault).holes
+
+
+def test_without_the_fence_one_who_wakes_ends_the_attempt_of_another() -> None:
+    assert "an attempt was ended by another than its holder" in explored(Rules(fence=False), "freeze").holes
