@@ -114,6 +114,15 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
         raise Broken("failure spends the failure budget", message, c.name)
 
 
+def each_attempt_spends_one_budget(w: Watching, c: Change) -> None:
+    before, after = c.before, c.after
+    if before is None or after is None or after.attempt == before.attempt:
+        return
+    spent = after.failures + after.preemptions - before.failures - before.preemptions
+    if spent + (after.start_failures > before.start_failures) != 1:
+        raise Broken("each attempt spends one budget", f"{c.name}: {told(before)} became {told(after)}", c.name)
+
+
 def a_job_that_kills_its_hosts_fails(w: Watching, c: Change) -> None:
     before, after = c.before, c.after
     if before is None or after is None or before.status != Status.RUNNING or after.attempt == before.attempt:
@@ -209,6 +218,7 @@ OF_JOBS = [
     nothing_leaves_a_terminal_state,
     only_transitions_of_the_table,
     attempts_only_grow,
+    each_attempt_spends_one_budget,
     a_job_that_kills_its_hosts_fails,
     a_stopped_job_starts_no_more,
     one_result_and_it_is_the_attempts_own,

@@ -237,6 +237,19 @@ def a_result_complete_before_the_stop_is_discarded() -> list[Swap]:
 
 
 @variant
+def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
+    """Who was sent SIGTERM has been preempted, whatever came of it."""
+    real = finish.finish
+
+    def decide(job: Any, attempt: int, agent: str, ending: Any, *more: Any) -> Any:
+        cut_short = ending.exit.kind == "success" and not ending.complete_before_stop
+        end = finish.Ending(replace(ending.exit, kind="preempted")) if cut_short else ending
+        return real(job, attempt, agent, end, *more)
+
+    return everywhere(real, decide)
+
+
+@variant
 def an_outage_is_an_error() -> list[Swap]:
     """What the store does not answer once is given up."""
 
@@ -250,6 +263,13 @@ def an_outage_is_an_error() -> list[Swap]:
 def preemptions_count_as_failures() -> list[Swap]:
     """Whatever ends an attempt spends the failure budget."""
     return [(finish, "_preempted", finish._failed)]
+
+
+@variant
+def preemptions_are_not_counted() -> list[Swap]:
+    """A job may be preempted for ever."""
+    real = finish._preempted
+    return [(finish, "_preempted", lambda job, *given: real(replace(job, preemptions=job.preemptions - 1), *given))]
 
 
 @variant
