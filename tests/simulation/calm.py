@@ -19,9 +19,9 @@ BOUND = 1500.0
 """Virtual seconds from the last fault, or from what ended last, in which something more ends, unless all has ended.
 
 A small cluster has more to do than that when its one sound host is killed again and again; but it is never idle. What
-takes longest, if all of it comes in a row: hosts are back after 200 s; that idle agents died is found after 300 s, or 600
-when they were many; a back-off, and a host to avoid, a minute each; two repairs; and the longest job, 90 s. That is 1,150 s,
-without jitter and drift.
+takes longest, if all of it comes in a row: hosts are back after 200 s; that idle agents died is found after 300 s, or
+after 600 if they were many; a back-off and a host to avoid, a minute each; two repairs; and the longest job, 90 s. That
+is 1,150 s, without jitter and drift.
 """
 
 LATE = 250.0
@@ -39,8 +39,8 @@ LONGEST_LOOK = 5
 JITTER = 0.8 * 0.99
 """How much sooner than after its interval something may happen: the jitter, on a clock that is too fast."""
 
-REMOVED = 300.0
-"""Virtual seconds after its time in which retention has removed what ended."""
+REMOVED = 700.0
+"""Virtual seconds after its time in which retention has removed what ended; until an agent's death is found, too."""
 
 AT_EASE = 60.0
 """Virtual seconds after the last fault in which requests and retries that began before it are over."""
@@ -175,11 +175,11 @@ def check_fsck(world: World) -> None:
 def check_rest(world: World) -> None:
     """What retention must have removed."""
     world.loop.advance(world.loop.now + world.scenario.quarantine + world.scenario.gives_up + REMOVED)
-    keys = world.storage.contents.keys
+    left = [f"agents/{agent.id}" for agent in world.watching.agents.values() if agent.state != "live"]
     for prefix in ("jobs/", "children/", "pending/", "work/", "inbox/"):
-        left = list(keys(prefix, None))
-        if left:
-            raise Broken("retention removes what ended", f"{len(left)} objects are left, such as {left[0]}", left[0])
+        left += world.storage.contents.keys(prefix, None)
+    if left:
+        raise Broken("retention removes what ended", f"{len(left)} objects are left, such as {left[0]}", left[0])
 
 
 def _drops(world: World) -> list[str]:
