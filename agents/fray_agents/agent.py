@@ -260,17 +260,11 @@ class Agent:
     def _deadline(self, job: JobRecord) -> float:
         """Boot time until which the job's task may run if it hears nothing more.
 
-        An actor ends with the trust in its lease, so that its callers do not find two. As for the others: while the
-        store does not answer, a live agent renews it step by step until the outage grace is over; a frozen agent renews
-        nothing, so its tasks end with its trust, or sooner: with that of the shortest promise, which the next beat may
-        make. Renewing begins one interval early, or the tasks would be gone before they hear of it; two intervals from
-        then are still less than what an observer waits.
+        An actor ends with the trust in its lease, so that its callers do not find two.
         """
-        now, settings = self._core.clock.boottime(), self._core.settings
-        trusted = self._heart.trusted_until
-        if job.spec.actor or self._heart.fenced.is_set() or now < trusted - settings.beat_interval:
-            return min(trusted, heartbeat.trusted_until(now, settings.beat_interval))
-        return max(trusted, min(now + 2 * settings.beat_interval, trusted + settings.outage_grace))
+        with_trust = job.spec.actor or self._heart.fenced.is_set()
+        now, trusted = self._core.clock.boottime(), self._heart.trusted_until
+        return heartbeat.deadline(now, trusted, self._core.settings, with_trust)
 
     async def _hold_deadlines(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_layouts.records import AgentRecord, Holding, Resources
+from fray_layouts.records import AgentRecord, Holding, Resources, Settings
 
 TRUST_INTERVALS = 3
 """A holder trusts its leases for this many promised intervals after the first send of an applied beat."""
@@ -88,3 +88,20 @@ def paced(interval: float, count: int, a_second: float) -> float:
 def trusted_until(first_send: float, interval: float) -> float:
     """When trust ends that was confirmed by an applied beat first sent at `first_send` (boot time, seconds)."""
     return first_send + TRUST_INTERVALS * interval
+
+
+def deadline(now: float, trusted: float, settings: Settings, ends_with_trust: bool) -> float:
+    """Boot time until which a task may run if its runner hears nothing more of its agent.
+
+    While the store does not answer, a live agent renews it step by step until the outage grace is over; a frozen agent
+    renews nothing, so its tasks end with its trust, or sooner: with that of the shortest promise, which the next beat
+    may make. Renewing begins one interval early, or the tasks would be gone before they hear of it; two intervals from
+    then are still less than what an observer waits.
+
+    Args:
+        trusted: when the agent's trust ends.
+        ends_with_trust: there is no grace for this task.
+    """
+    if ends_with_trust or now < trusted - settings.beat_interval:
+        return min(trusted, trusted_until(now, settings.beat_interval))
+    return max(trusted, min(now + 2 * settings.beat_interval, trusted + settings.outage_grace))
