@@ -1,22 +1,25 @@
-"""Every invariant is shown to fire: by a broken variant of the code, or here, on what no variant brings about."""
+"""Every invariant is shown to fire: by a broken variant of the code, or here, on what is brought about by hand."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import random
-from collections.abc import Callable
-from unittest.mock import Mock
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+from fray_layouts.records import EndpointRecord, JobRecord, Lease, NameRecord, Stop
 from fray_layouts.spec import parse_spec
 from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
 from tests.simulation.effects import Run
-from tests.simulation.invariants import Broken, a_deleted_name_is_never_born_again
+from tests.simulation.invariants import Broken, a_deleted_name_is_never_born_again, the_outage_grace_ends
 from tests.simulation.job_invariants import only_transitions_of_the_table
 from tests.simulation.loop import Participant
 from tests.simulation.queues import QueueWorld
@@ -24,6 +27,9 @@ from tests.simulation.stage import Stage
 from tests.simulation.watching import Change
 from tests.simulation.work import drawn_spec
 from tests.simulation.world import World
+
+SIMULATION = Path(__file__).parent
+TABLES = SIMULATION.parents[1] / "docs" / "simulation.md"
 
 JOB = JobRecord(
     id="quick-1", spec=parse_spec(drawn_spec(random.Random(0), "quick")), status="pending", submitted_at=0.0
@@ -43,6 +49,29 @@ def a_deleted_job_is_back() -> None:
     a_deleted_name_is_never_born_again(world.watching, Change(JOB.id, None, JOB, {}, {}, HERE))
 
 
+def a_stop_is_never_heard() -> None:
+    world = World(0)
+    asked = Stop(at=0.0, reason="enough")
+    lease = Lease(agent="agent", host="h1", since=0.0)
+    world.watching.jobs[JOB.id] = replace(JOB, status=str(Status.RUNNING), stop=asked, lease=lease)
+    world.watching.stopped[JOB.id] = 0.0
+    world.loop.now = 1e6
+    with mock.patch.object(world, "works", return_value=True):
+        calm.check_mail(world)
+
+
+def a_task_runs_for_ever() -> None:
+    world = World(0)
+    world.watching.landed[RUN.agent] = (0.0, 5.0)
+    the_outage_grace_ends(world.watching, dataclasses.replace(RUN, end=1e6))
+
+
+def something_does_not_fit() -> None:
+    world = World(0)
+    with mock.patch.object(world, "troubles", return_value=[mock.Mock(key="jobs/quick-1.json")]):
+        calm.check_fsck(world)
+
+
 def an_attempt_is_started_again() -> None:
     world = World(0)
     world.task_began(dataclasses.replace(RUN))
@@ -59,7 +88,7 @@ def a_waiter_sees_what_is_not_so() -> None:
 
 def a_task_is_left() -> None:
     world = World(0)
-    world.hosts[0].running.append(Mock(run=RUN))
+    world.hosts[0].running.append(mock.Mock(run=RUN))
     calm.check(world)
 
 
@@ -91,8 +120,8 @@ def a_consumer_fails() -> None:
 
 def something_else_is_delivered() -> None:
     world = QueueWorld(0)
-    world.consumers[HERE] = Mock(held={})
-    delivery = Mock(body=b"never pushed", item=0, held=Mock(segment="s", out={}))
+    world.consumers[HERE] = mock.Mock(held={})
+    delivery = mock.Mock(body=b"never pushed", item=0, held=mock.Mock(segment="s", out={}))
     HERE.context().run(world.handed_out, delivery)
     raise_what_broke(world)
 
@@ -106,6 +135,9 @@ def a_harmless_item_is_buried() -> None:
 SHOWN: dict[str, Callable[[], None]] = {
     "only transitions of the table": a_pending_job_succeeds,
     "a deleted name is never born again": a_deleted_job_is_back,
+    "mail is not lost": a_stop_is_never_heard,
+    "the outage grace ends": a_task_runs_for_ever,
+    "fsck finds nothing": something_does_not_fit,
     "an attempt runs once": an_attempt_is_started_again,
     "an outcome that was seen stands": a_waiter_sees_what_is_not_so,
     "no task outlives its job": a_task_is_left,
@@ -123,6 +155,27 @@ def test_an_invariant_fires(invariant: str) -> None:
     with pytest.raises(Broken) as caught:
         SHOWN[invariant]()
     assert caught.value.invariant == invariant
+
+
+def test_every_invariant_is_shown_to_fire_by_a_variant_or_above() -> None:
+    by_variants = set(re.findall(r"^\| .+ \| ([a-z][^|]+) \| \d+ \|$", TABLES.read_text(), re.MULTILINE))
+    assert set(names_of_invariants()) == by_variants | SHOWN.keys()
+
+
+def names_of_invariants() -> Iterator[str]:
+    """What `Broken` is made with: a name that stands there, or one that the function has given to `name`."""
+    for module in SIMULATION.glob("*.py"):
+        for function in ast.walk(ast.parse(module.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and not module.name.startswith("test_"):
+                yield from names_in(function)
+
+
+def names_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    nodes = list(ast.walk(function))
+    given = [node.args[0] for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Broken"]
+    if any(isinstance(name, ast.Name) for name in given):
+        given += [n.value for n in nodes if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "name"]
+    yield from (name.value for name in given if isinstance(name, ast.Constant))
 
 
 def raise_what_broke(world: Stage) -> None:
