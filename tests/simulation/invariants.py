@@ -29,6 +29,9 @@ _LONGEST_DEADLINE = (2 * Settings().beat_interval + 1.5) / DRIFT
 _LONGEST_WAIT = 50.0
 """Seconds between two requests of an awake agent that wants to beat: a time-out, a retry's wait, a short freeze."""
 
+_LOOKING = 65.0
+"""Seconds from the time in a submission's record until it has seen that its id is free: a call to the store, a freeze."""
+
 
 class Broken(AssertionError):
     """An invariant does not hold. `invariant`: its name; `about`: the ids and keys that its history is about."""
@@ -70,7 +73,7 @@ def a_deleted_name_is_never_born_again(w: Watching, c: Change) -> None:
     gone = w.gone.get(key)
     if c.before is not None or c.after is None or gone is None:
         return
-    if isinstance(c.after, JobRecord) and c.after.spec.id and c.after.submitted_at - w.world.epoch > gone:
+    if isinstance(c.after, JobRecord) and c.after.spec.id and c.after.submitted_at - w.world.epoch > gone - _LOOKING:
         return
     message = f"{key} was deleted at {gone:.1f} and is back: {msgspec.json.encode(c.after)[:200]!r}"
     raise Broken("a deleted name is never born again", message, c.name)
