@@ -37,13 +37,16 @@ class Rules:
     conditional_delete: bool = True
     retention_looks: bool = True
     file_goes_anyway: bool = True
+    born_unadmitted: bool = True
+    admission_stands: bool = True
 
 
 class Record(NamedTuple):
-    """A job's record: its status, and which birth of the name it is."""
+    """A job's record: its status, which birth of the name it is; `late`: its drop had gone from the inbox by then."""
 
     status: str
     birth: int
+    late: bool
 
 
 class Looker(NamedTuple):
@@ -140,7 +143,8 @@ class InboxWorld:
             case "idle" if w.box is not None:
                 yield Step(f"{name} reads drop {w.box}", now(w, phase="create", drop=w.box))
             case "create" if lies is None:
-                made = Record(record(me.drop, "unadmitted").status, w.births + 1)
+                status = Status.UNADMITTED if self.rules.born_unadmitted else Status.PENDING
+                made = Record(status, w.births + 1, late=w.box != me.drop)
                 born = w._replace(records=_put(w.records, job, made), births=w.births + 1)
                 yield Step(f"{name} creates the record of drop {me.drop}", now(born, phase="look", seen=made))
             case "create":
@@ -165,7 +169,8 @@ class InboxWorld:
             yield Step(f"{name} meets another record, or none", idle)
             return
         version = None if me.version is None else str(me.version)
-        decided = settle(record(me.drop, lies.status), version, NOW)
+        undone = lies.status == Status.PENDING and not self.rules.admission_stands
+        decided = settle(record(me.drop, Status.UNADMITTED if undone else lies.status), version, NOW)
         status = lies.status if decided is None else decided.status
         after = w._replace(records=_put(w.records, job, lies._replace(status=status)))
         ours = me.version == me.drop and (self.rules.file_goes_anyway or status != Status.STOPPED)
@@ -180,7 +185,9 @@ class InboxWorld:
         if lies.status == Status.PENDING and job in w.entries:
             ran = w._replace(records=_put(w.records, job, lies._replace(status="succeeded")))
             ran = ran._replace(runs=_put(w.runs, drop, min(2, w.runs[drop] + 1)), entries=w.entries - {job})
-            yield Step(f"job {job} runs", ran)
+            unwanted = lies.late and not w.runs[drop]
+            breaks = "a version ran that was changed before it became a job" if unwanted else ""
+            yield Step(f"job {job} runs", ran, breaks=breaks)
         elif lies.status == Status.PENDING:
             yield Step(f"repair enters job {job}", w._replace(entries=w.entries | {job}))
         elif lies.status == Status.UNADMITTED:

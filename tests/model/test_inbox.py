@@ -30,6 +30,9 @@ def test_each_dropped_version_runs_once(drops: int, forgets: int, faults: tuple[
         ("same_record", 1, 1, ("withdraw",), "a dropped version ran twice"),
         ("conditional_delete", 2, 0, (), "stuck"),
         ("file_goes_anyway", 1, 0, ("stop",), "stuck"),
+        ("born_unadmitted", 1, 1, (), "a dropped version ran twice"),
+        ("born_unadmitted", 1, 0, ("withdraw",), "a version ran that was changed before it became a job"),
+        ("admission_stands", 1, 0, (), "stuck"),
     ],
 )
 def test_without_the_rule_a_drop_is_lost_or_runs_twice(
