@@ -59,14 +59,13 @@ class Havoc:
         """Strike for so long, and return once everything that was begun is over."""
         ends = boottime() + seconds
         async with asyncio.TaskGroup() as blows:
-            storage = blows.create_task(self._trouble_the_storage(ends)) if self.root.troubles else None
+            if self.root.troubles:
+                blows.create_task(self._trouble_the_storage(ends))
             while boottime() < ends:
                 await asyncio.sleep(self.chance.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
                 self._replace_the_missing()
                 if sum(agent.busy for agent in self.fleet.agents if agent.runs) < MOST * self.wanted:
                     await self._begin_blow(blows)
-            if storage is not None:
-                await storage
 
     async def restore(self) -> None:
         """All agents run again, as many as are wanted."""

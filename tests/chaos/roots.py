@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 from msgspec.structs import replace
 
@@ -83,7 +84,8 @@ def s3(folder: Path, beat: float) -> Iterator[Root]:
             await asyncio.sleep(seconds)
             await asyncio.to_thread(seaweed.start)
 
-        yield _bucket(seaweed.server, proxy, beat, {"server killed": restart})
+        with _bucket(seaweed.server, proxy, beat, {"server killed": restart}) as root:
+            yield root
 
 
 @contextmanager
@@ -92,7 +94,8 @@ def moto(folder: Path, beat: float) -> Iterator[Root]:
     with _own_process("tests.support.locked_moto") as (process, url), fault_proxy(url) as proxy:
         servers.request("PUT", f"{url}/bucket")
         server = servers.Server("s3://bucket", url, "AWS_ENDPOINT_URL", tuple(servers.AWS.items()))
-        yield _bucket(server, proxy, beat, {"server frozen": _freezer(process)})
+        with _bucket(server, proxy, beat, {"server frozen": _freezer(process)}) as root:
+            yield root
 
 
 @contextmanager
@@ -100,18 +103,20 @@ def gcs(folder: Path, beat: float) -> Iterator[Root]:
     """The GCS emulator in a process of its own: frozen, and cut off."""
     with _own_process("tests.chaos.emulator") as (process, url), fault_proxy(url) as proxy:
         server = servers.Server(f"gs://{BUCKET}", url, "STORAGE_EMULATOR_HOST")
-        yield _bucket(server, proxy, beat, {"server frozen": _freezer(process)})
+        with _bucket(server, proxy, beat, {"server frozen": _freezer(process)}) as root:
+            yield root
 
 
 KINDS = {"local": local, "s3": s3, "moto": moto, "gcs": gcs}
 
 
-def _bucket(server: servers.Server, proxy: FaultProxy, beat: float, troubles: dict[str, Trouble]) -> Root:
+@contextmanager
+def _bucket(server: servers.Server, proxy: FaultProxy, beat: float, troubles: dict[str, Trouble]) -> Iterator[Root]:
     environment = {**server.environment, server.address: proxy.served.url}
-    os.environ.update(environment)  # for this process too
     for name, plan in {"cut off": CutOff, "bad requests": lambda: Plan(rate=0.25, held_back=3)}.items():
         troubles[name] = _planned(proxy, plan)
-    return Root(f"{server.root}/chaos", hasty(Settings(), beat), environment, troubles)
+    with mock.patch.dict(os.environ, environment):  # for this process too
+        yield Root(f"{server.root}/chaos", hasty(Settings(), beat), environment, troubles)
 
 
 class CutOff(Plan):

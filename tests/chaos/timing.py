@@ -91,8 +91,6 @@ class Sightings:
 
 def distribution(name: str, seconds: Sequence[float]) -> str:
     """One line: how many, least, median, 95th percentile, most."""
-    if not seconds:
-        return f"  {name:<32} none"
     ordered = sorted(seconds)
     p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
     figures = (ordered[0], statistics.median(ordered), p95, ordered[-1])
