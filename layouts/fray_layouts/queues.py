@@ -7,6 +7,7 @@ record beside its segment, changed by compare-and-swap; it alone says which item
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -52,7 +53,7 @@ class QueueLease(Record, kw_only=True):
     timeout: float = 60.0
     deliveries: int = 1
     suspect: bool = False
-    done: str = "0"
+    done: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")] = "0"
     marks: dict[str, int] = msgspec.field(default_factory=dict)
     buried: dict[str, float] = msgspec.field(default_factory=dict)
 

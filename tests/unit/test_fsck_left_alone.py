@@ -15,6 +15,7 @@ from fray_coordinator.store.api import ANY
 from fray_layouts import codec
 from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs, Names, Pending, Secrets, Shape, Work
 from fray_layouts.queue_names import Queues, Segment, Tasks
+from fray_layouts.queues import QueueLease
 from fray_layouts.records import (
     AgentRecord,
     Attempt,
@@ -255,6 +256,17 @@ def test_garbage_is_found_wherever_it_lies_and_left_alone(key: str, words: str) 
         found = await core.store.get(key)
         assert found is not None
         assert found.data == b"garbage"
+
+    on_memory(test)
+
+
+def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read() -> None:
+    async def test(core: Core) -> None:
+        await a_queue(core)
+        await core.store.put(QUEUE.lease(SEGMENT), codec.encode(QueueLease(owner="x", done="both")), ANY)
+        await core.clock.sleep(LONG)
+        [trouble] = await fsck.check(core)
+        assert "nobody gets the items" in trouble.what
 
     on_memory(test)
 
