@@ -1,9 +1,10 @@
-"""The inbox: two agents, one of which may die, a person who changes their mind, and retention."""
+"""The inbox: two agents, one of which may die, a person who changes their mind or copies slowly, and retention."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.model import dropworld
 from tests.model.explorer import Found, explore
 from tests.model.inboxworld import InboxWorld, Rules
 
@@ -39,3 +40,21 @@ def test_without_the_rule_a_drop_is_lost_or_runs_twice(
     rule: str, drops: int, forgets: int, faults: tuple[str, ...], hole: str
 ) -> None:
     assert hole in explored(Rules(**{rule: False}), drops, forgets, *faults).holes
+
+
+@pytest.mark.parametrize("stalls", [False, True], ids=["in time", "stalls"])
+def test_what_is_copied_into_the_inbox_of_local_files_is_read_whole(stalls: bool) -> None:
+    assert dropworld.explored(dropworld.Rules(), 3, stalls).holes == {}
+
+
+@pytest.mark.parametrize(
+    ("rule", "hole"),
+    [
+        ("two_looks", "a drop was rejected while it was being copied"),
+        ("renamed_aside", "stuck"),
+        ("aside_read_again", "stuck"),
+        ("aside_lies_still", "stuck"),
+    ],
+)
+def test_without_the_rule_what_is_being_copied_is_lost_or_rejected(rule: str, hole: str) -> None:
+    assert hole in dropworld.explored(dropworld.Rules(**{rule: False}), 2, False).holes
