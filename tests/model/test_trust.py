@@ -32,6 +32,7 @@ def test_no_attempt_runs_beside_the_next_and_the_job_goes_on(actor: bool, faults
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("actor", [True, False])
 def test_not_with_every_fault_either(actor: bool) -> None:
     assert explored(Rules(), actor, *ALL).holes == {}
