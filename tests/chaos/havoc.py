@@ -80,12 +80,12 @@ class Havoc:
         return sorted(kind for kind in [*map(_name, self._kinds()), *self.root.troubles] if not self.struck[kind])
 
     async def _begin_blow(self, blows: asyncio.TaskGroup) -> None:
-        """The next blow of the deck, or, if there is nobody for it, that one later."""
+        """The next blow of the deck; if there is nobody for it, it comes after the next one, as what missed does."""
         if not self._deck:
             self._deck = self._shuffled_deck()
         blow = self._deck.pop()
         if (victim := await self._victim(blow)) is None:
-            self._deck.insert(0, blow)
+            self._deck.insert(-1, blow)
         else:
             victim.busy = True
             blows.create_task(self._strike(blow, victim))
@@ -113,7 +113,7 @@ class Havoc:
             await blow(victim)
             self.struck[_name(blow)] += 1
         except Missed:
-            self._deck.insert(0, blow)
+            self._deck.insert(-1, blow)
         finally:
             victim.busy = False
 
