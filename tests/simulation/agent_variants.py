@@ -14,7 +14,7 @@ from fray_agents.agent import Agent
 from fray_agents.heart import Heart
 from fray_coordinator import burial, mail, watch
 from fray_coordinator.coordinate import Pass
-from fray_coordinator.protocol import death, heartbeat
+from fray_coordinator.protocol import death, heartbeat, retention
 from fray_coordinator.protocol import index as index_rules
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec, names
@@ -215,6 +215,13 @@ def a_lease_ages_while_it_is_held() -> list[Swap]:
         self.lease = lease
 
     return [(Pass, "_begin_anew", begin_anew)]
+
+
+@variant
+def records_of_agents_go_at_once() -> list[Swap]:
+    """Who is no more is removed, though the creation of its record may be on its way once more."""
+    real = retention.agent_is_due
+    return everywhere(real, lambda agent, written, now, settings: real(agent, 0.0, now, settings))
 
 
 # --- requests

@@ -115,7 +115,6 @@ def _held(world: World) -> list[tuple[str, Held]]:
 
 def check_idle(world: World) -> None:
     """A cluster that has nothing to do asks for what docs/operating.md prices, and for nothing else."""
-    _wait_out(world)
     world.loop.advance(world.loop.now + QUIET)
     before = _sent(world)
     world.loop.advance(world.loop.now + IDLE)
@@ -127,7 +126,7 @@ def check_idle(world: World) -> None:
     world.idle_counted += 1
 
 
-def _wait_out(world: World) -> None:
+def wait_out(world: World) -> None:
     """Until the entries are gone whose submitter was lost before it wrote the record."""
     begin = world.loop.now
     while entries := _without_job(world):

@@ -48,6 +48,7 @@ class Storage:
         down_until: an outage of everybody lasts until then.
         unwritable: areas that can be read only, and until when; "" is all of them.
         latest: a write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it.
+        found_absent: when a participant last read a name and nothing was there.
         operations, faults: counters; the faults by kind.
     """
 
@@ -62,6 +63,7 @@ class Storage:
         self.down_until = 0.0
         self.unwritable: dict[str, float] = {}
         self.latest = 120.0
+        self.found_absent: dict[tuple[Participant, str], float] = {}
         self.operations = 0
         self.faults: Counter[str] = Counter()
 
@@ -142,7 +144,10 @@ class Way:
     # --- the verbs of a backend
 
     async def get(self, key: str) -> Object | None:
-        return await self._ask("get", key, lambda: self._backend.get(key))
+        found = await self._ask("get", key, lambda: self._backend.get(key))
+        if found is None:
+            self._storage.found_absent[self._owner, key] = self._storage.loop.now
+        return found
 
     async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
         return await self._ask("get", key, lambda: self._backend.get_if_changed(key, version))
@@ -226,8 +231,12 @@ class Way:
 
     def _late(self, key: str, act: Any, after: float, writes: bool) -> None:
         if writes:
-            delay = after + min(self._storage.latest, self._draw.expovariate(1 / 15))
-            self._storage.later(delay, self._silently, key, act)
+            self._storage.later(after + self._how_late(), self._silently, key, act)
+
+    def _how_late(self) -> float:
+        """Mostly soon, but now and then as late as can be."""
+        latest, draw = self._storage.latest, self._draw
+        return draw.uniform(0, latest) if draw.random() < 0.3 else min(latest, draw.expovariate(1 / 15))
 
     def _unreachable(self, key: str, act: Any, answer: Any, writes: bool) -> None:
         """Refused at once, or lost after a time-out; few of those land when the way is open again."""
@@ -256,8 +265,7 @@ class Way:
 
     def _twice(self, key: str, act: Any, answer: Any, out: float, back: float, writes: bool) -> None:
         """Somebody on the way sends it again; the sender hears of the first or of the second."""
-        late = min(self._storage.latest, self._draw.expovariate(1 / 20))
-        again = out + (late if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
+        again = out + (self._how_late() if self._draw.random() < 0.3 else self._draw.uniform(0, 0.2))
         hears_first = self._draw.random() < 0.5 or again > CLIENT_TIMEOUT
         if hears_first:
             self._storage.later(out, self._land, key, act, answer, back)

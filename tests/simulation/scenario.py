@@ -54,7 +54,7 @@ USUAL = {
     "submit_one": 8.0,
     "submit_many": 1.0,
     "submit_by_id": 4.0,
-    "submit_endless": 1.0,
+    "submit_endless": 1.5,
     "stop_endless": 1.0,
     "stop_one": 2.0,
     "stop_parent": 1.0,

@@ -131,14 +131,15 @@ class World(Stage):
             self._settle()
         calm.check(self)
         calm.check_held(self)
+        calm.wait_out(self)
         calm.check_fsck(self)
         if self.scenario.rests:
             calm.check_rest(self)
         calm.check_idle(self)
 
     def _close_up(self) -> None:
-        """People stop what would never end."""
-        self._in(calm.AT_EASE, self._stop_all, _is_endless)
+        """People stop what would never end, but not before it is seen whether mail that the storm lost is missed."""
+        self._in(calm.AT_EASE + calm.HEARD_ANYWAY, self._stop_all, _is_endless)
 
     def _settle(self) -> None:
         """Until everything has ended, the next of it always within the bound."""
@@ -209,6 +210,7 @@ class World(Stage):
                 for job in list(self.watching.jobs.values()):
                     if wanted(job) and not _is_over(job):
                         await stop(core, job.id, "closing time")
+                        await asyncio.sleep(self.draw.uniform(0, 2))
                 await asyncio.sleep(5)
 
         self.spawn(owner, stop_all())
