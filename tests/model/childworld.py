@@ -87,10 +87,10 @@ class Claim(NamedTuple):
 class Family(NamedTuple):
     """A state.
 
-    `processes` of the parent that are alive, as (agent, attempt). `submissions` of the attempts 1 and 2: start,
-    entering, creating, sent, indexing, linking, link sent, done. `old`: entries older than the quarantine. `timely`:
-    the highest attempt that has had its time to adopt. `listed`: what a single listing showed that is still to be done.
-    `flying`: (what, attempt), with the version that is expected.
+    `a`: up, crash, freeze. `processes` of the parent that are alive, as (agent, attempt). `submissions` of the attempts
+    1 and 2: start, entering, creating, sent, indexing, linking, done. `old`: entries older than the quarantine.
+    `timely`: the highest attempt that has had its time to adopt. `listed`: what a single listing showed that is still
+    to be done. `flying`: (what, attempt), with the version that is expected.
     """
 
     parent: Job = Job("running", 1, "A")
@@ -157,7 +157,9 @@ class ChildWorld:
     def _write(self, w: Family, label: str, child: int, new: Kid, fault: bool = False) -> Step[Family]:
         """The child's record becomes `new`: every other write that expected the old one is rejected from now on."""
         old, breaks = w.kids[child], ""
-        if new.job.status == Status.RUNNING and new.late:
+        if old is not None and (old.job.over or new.link < old.link):
+            breaks = "a child was changed after its end, or given back to an earlier attempt"
+        elif new.job.status == Status.RUNNING and new.late:
             breaks = "a child was started that was submitted after its parent's attempt had ended"
         elif old is not None and new.job.stop and not old.job.stop:
             breaks = self._wrongly_stopped(w, old)

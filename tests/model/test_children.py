@@ -18,6 +18,7 @@ def test_children_end_with_their_parents_attempt_and_no_other_is_stopped(named: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("named", [FRESH, NAMED], ids=["fresh ids", "one id"])
 @pytest.mark.parametrize("faults", [("freeze", "sleep"), ("freeze", "failure", "success")], ids=" and ".join)
 def test_so_they_do_in_a_larger_scope(named: bool, faults: tuple[str, ...]) -> None:
