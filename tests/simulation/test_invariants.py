@@ -13,6 +13,8 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
+from fray_agents.ledger import Held
+from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import EndpointRecord, JobRecord, Lease, NameRecord, Stop
 from fray_layouts.spec import parse_spec
@@ -20,7 +22,7 @@ from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
 from tests.simulation.effects import Run
 from tests.simulation.invariants import Broken, a_deleted_name_is_never_born_again, the_outage_grace_ends
-from tests.simulation.job_invariants import only_transitions_of_the_table
+from tests.simulation.job_invariants import nothing_leaves_a_terminal_state, only_transitions_of_the_table
 from tests.simulation.loop import Participant
 from tests.simulation.queues import QueueWorld
 from tests.simulation.stage import Stage
@@ -41,6 +43,12 @@ HERE = Participant("here")
 def a_pending_job_succeeds() -> None:
     change = Change(JOB.id, JOB, replace(JOB, status=str(Status.SUCCEEDED)), {}, {}, HERE)
     only_transitions_of_the_table(World(0).watching, change)
+
+
+def a_job_that_ended_runs_again() -> None:
+    ended = replace(JOB, status=str(Status.FAILED))
+    change = Change(JOB.id, ended, replace(ended, status=str(Status.RUNNING)), {}, {}, HERE)
+    nothing_leaves_a_terminal_state(World(0).watching, change)
 
 
 def a_deleted_job_is_back() -> None:
@@ -92,6 +100,20 @@ def a_task_is_left() -> None:
     calm.check(world)
 
 
+def an_entry_is_left() -> None:
+    world = World(0)
+    world.watching.jobs[JOB.id] = replace(JOB, status=str(Status.SUCCEEDED))
+    world.watching.entries[JOB.id] = [1]
+    calm.check(world)
+
+
+def a_claim_is_never_resolved() -> None:
+    world = World(0)
+    held = Held(entry_of(JOB))
+    world.hosts[0].agent = mock.Mock(id="agent", _ledger=mock.Mock(held={JOB.id: held}))
+    calm.check_held(world)
+
+
 def a_call_is_in_the_state_twice() -> None:
     world = ActorWorld(0)
     world.restored(dataclasses.replace(RUN), ["call", "call"])
@@ -134,6 +156,7 @@ def a_harmless_item_is_buried() -> None:
 
 SHOWN: dict[str, Callable[[], None]] = {
     "only transitions of the table": a_pending_job_succeeds,
+    "nothing leaves a terminal state": a_job_that_ended_runs_again,
     "a deleted name is never born again": a_deleted_job_is_back,
     "mail is not lost": a_stop_is_never_heard,
     "the outage grace ends": a_task_runs_for_ever,
@@ -141,6 +164,8 @@ SHOWN: dict[str, Callable[[], None]] = {
     "an attempt runs once": an_attempt_is_started_again,
     "an outcome that was seen stands": a_waiter_sees_what_is_not_so,
     "no task outlives its job": a_task_is_left,
+    "no entry outlives its job": an_entry_is_left,
+    "nothing is held for ever": a_claim_is_never_resolved,
     "no call is applied twice": a_call_is_in_the_state_twice,
     "a name's incarnations grow one by one": an_incarnation_is_left_out,
     "no endpoint outlives its job for long": an_endpoint_of_nobody_is_left,
