@@ -73,18 +73,18 @@ def a_deleted_name_is_never_born_again(w: Watching, c: Change) -> None:
     gone = w.gone.get(key)
     if c.before is not None or c.after is None or gone is None:
         return
-    looked_at = w.world.storage.found_absent.get((c.sender, key), 0.0)
-    if isinstance(c.after, JobRecord) and c.after.spec.id and looked_at > gone and _is_new(w, c.after, gone):
+    if isinstance(c.after, JobRecord) and c.after.spec.id and _is_new(w, c.after, c.sender, gone):
         return
     message = f"{key} was deleted at {gone:.1f} and is back: {msgspec.json.encode(c.after)[:200]!r}"
     raise Broken("a deleted name is never born again", message, c.name)
 
 
-def _is_new(w: Watching, job: JobRecord, gone: float) -> bool:
+def _is_new(w: Watching, job: JobRecord, sender: Participant, gone: float) -> bool:
     """Whether another submission made it than the one before, whose job was gone at `gone`."""
     if job.inbox is not None:
         return w.made_of[job.inbox.key, job.inbox.version].count(job.id) == 1
-    return job.submitted_at - w.world.epoch > gone - _LOOKING
+    looked_at = w.world.storage.found_absent.get((sender, Jobs.key(job.id)), 0.0)
+    return looked_at > gone and job.submitted_at - w.world.epoch > gone - _LOOKING
 
 
 def unknown_fields_survive(w: Watching, c: Change) -> None:

@@ -15,7 +15,7 @@ JOBS, ACTORS, QUEUES = "tests.simulation", "tests.simulation.actors", "tests.sim
 STRENGTH = "tests.simulation.strength"
 
 QUICK = {
-    "unconditional_claim": "no job is ever unreachable",
+    "unconditional_claim": "unknown fields survive",
     "entry_deleted_at_the_claim": "no job is ever unreachable",
     "commit_before_outputs": "outputs come before the commit",
     "budgets_swapped": "failure spends the failure budget",
