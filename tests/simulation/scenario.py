@@ -86,12 +86,14 @@ class People(Plan):
     Attributes:
         pause: seconds between two things that a user does, on average.
         killers, stubborn: shares of their jobs that kill their host, and that ignore SIGTERM.
+        hang_ups: share of the stops whose sender is gone before it has sent the mail.
     """
 
     pause: float
     killers: float
     stubborn: float
     habits: Habits
+    hang_ups: float
 
     @staticmethod
     def drawn(draw: random.Random) -> People:
@@ -100,6 +102,7 @@ class People(Plan):
             killers=between(draw, 0.005, 0.05),
             stubborn=between(draw, 0.02, 0.2),
             habits=Habits.drawn(draw),
+            hang_ups=between(draw, 0.05, 0.5),
         )
 
 

@@ -15,10 +15,10 @@ JOBS, ACTORS, QUEUES = "tests.simulation", "tests.simulation.actors", "tests.sim
 STRENGTH = "tests.simulation.strength"
 
 QUICK = {
-    "unconditional_claim": "unknown fields survive",
+    "unconditional_claim": "every body succeeds the one before",
     "entry_deleted_at_the_claim": "no job is ever unreachable",
     "commit_before_outputs": "outputs come before the commit",
-    "budgets_swapped": "failure spends the failure budget",
+    "budgets_swapped": "preemption never spends the failure budget",
     "requeue_before_death": "one copy at a time",
     "child_before_its_index_entry": "a child is indexed before it exists",
     "unknown_fields_are_dropped": "unknown fields survive",

@@ -95,8 +95,9 @@ class Watching:
             self.jobs[job] = record
             if change.before is None:
                 self._born(record)
-            if record.stop is not None:
-                self.stopped.setdefault(job, self.world.loop.now)
+            if record.stop is not None and job not in self.stopped:
+                self.stopped[job] = self.world.loop.now
+                self.world.stop_landed(sender)
         for check in job_invariants.OF_JOBS:
             check(self, change)
 

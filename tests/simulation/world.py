@@ -60,6 +60,7 @@ class World(Stage):
         self.scenario = Scenario.drawn(random.Random(f"scenario {seed}"))
         self.people = People.drawn(random.Random(f"people {seed}"))
         self.storage.latest = self.scenario.latest
+        self._hang_ups = random.Random(f"hang ups {seed}")
         self.effects = Effects()
         self.watching = Watching(self)
         self.hosts = [Host(self, f"h{n + 1}", random.Random(f"host {seed} {n}")) for n in range(self.scenario.hosts)]
@@ -416,6 +417,12 @@ class World(Stage):
             self.is_broken(Broken("what was acknowledged is stored", f"{job.id} has no record", job.id))
         if job.id not in self.known_jobs:
             self.known_jobs.append(job.id)
+
+    def stop_landed(self, sender: Participant) -> None:
+        """Who asked that a job end may be gone before it tells the job's agent."""
+        if self.stormy and sender.name.startswith("user") and self._hang_ups.random() < self.people.hang_ups:
+            self.note(sender.name, "hangs up")
+            self._in(0.0, self.loop.crash, sender)
 
     def stop_acknowledged(self, job_id: str) -> None:
         job = self.watching.jobs.get(job_id)
