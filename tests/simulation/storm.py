@@ -1,0 +1,76 @@
+"""What befalls a simulated cluster while the storm lasts: its hosts, its storage, and whoever sends a request."""
+
+from __future__ import annotations
+
+from tests.simulation.host import Host
+from tests.simulation.loop import Participant
+from tests.simulation.scenario import Scenario
+from tests.simulation.stage import Stage
+
+AREAS = ("jobs", "agents", "pending", "children", "work", "coordinator", "inbox")
+
+
+class Storm(Stage):
+    """A world with hosts and a scenario; `_outages`: of which nobody can tell an agent's silence, from when to when."""
+
+    scenario: Scenario
+    hosts: list[Host]
+    _outages: list[tuple[float, float]]
+
+    def time_down_since(self, since: float, shortest: float) -> float:
+        """Seconds of outages longer than `shortest`, from `since` until now."""
+        down, until = 0.0, since
+        for begin, end in self._outages:
+            over = min(end, self.loop.now)
+            if over - begin > shortest and over > until:
+                down += over - max(begin, until)
+                until = over
+        return down
+
+    def _some_host(self) -> Host:
+        return self.draw.choice(self.hosts)
+
+    def _how_long(self) -> float:
+        drawn = self.draw.choice([self.draw.uniform(0.1, 5), self.draw.uniform(20, 36), self.draw.uniform(36, 200)])
+        return min(drawn, self.scenario.longest_freeze)
+
+    def _sigterm_most(self) -> None:
+        for host in self.hosts:
+            if self.draw.random() < 0.8:
+                host.preempt() if self.draw.random() < 0.5 else host.terminate()
+                if self.draw.random() < 0.2:
+                    self._in(self.draw.uniform(0.1, 3), host.terminate)
+
+    def _outage(self) -> None:
+        if self.loop.now > self.storage.down_until:
+            until = self.loop.now + self.scenario.outage_length * self.draw.uniform(0.3, 1)
+            self.note("storage", "is down", f"until {until:.1f}")
+            self.storage.down_until = until
+            self._outages.append((self.loop.now, until))
+
+    def _write_outage(self) -> None:
+        """A full disk, or one prefix that is throttled. An outage of agents' records alone looks like their death."""
+        area = self.draw.choice(["", "", *AREAS])
+        if not self.storage.is_writable(area):
+            return
+        until = self.loop.now + self.scenario.outage_length * self.draw.uniform(0.3, 1)
+        self.note("storage", "takes no writes", f"to {area or 'anything'} until {until:.1f}")
+        self.storage.unwritable[area] = until
+        if not area:
+            self._outages.append((self.loop.now, until))
+
+    def _meet(self, owner: Participant, kind: str) -> None:
+        """A crash or a freeze at a write."""
+        if not self.stormy or owner.mode != "up":
+            return
+        host = next((h for h in self.hosts if h.process is owner), None)
+        if kind == "crash":
+            self.note(owner.name, "crashes", "at a write")
+            self.loop.crash(owner)
+        elif host is not None:
+            host.freeze(self._how_long())
+        else:
+            how_long = self._how_long()
+            self.note(owner.name, "freezes", f"for {how_long:.1f} s")
+            self.loop.freeze(owner)
+            self._in(how_long, self.loop.wake, owner)
