@@ -260,6 +260,13 @@ def an_outage_is_an_error() -> list[Swap]:
 
 
 @variant
+def failures_count_as_preemptions() -> list[Swap]:
+    """A job that fails by itself is run again and again."""
+    preempted = finish._preempted
+    return [(finish, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings))]
+
+
+@variant
 def preemptions_count_as_failures() -> list[Swap]:
     """Whatever ends an attempt spends the failure budget."""
     return [(finish, "_preempted", finish._failed)]
