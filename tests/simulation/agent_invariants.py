@@ -36,16 +36,22 @@ def the_dead_stay_dead(w: Watching, c: Change) -> None:
 
 
 def no_outage_kills_an_agent(w: Watching, c: Change) -> None:
-    """Silence counts only as far as the storage could be reached; only its own host knows sooner."""
+    """Silence counts only as far as the storage could be read; only its own host knows sooner.
+
+    Who watches cannot tell an outage of writes from an agent's silence; it leaves two intervals afterwards for a beat.
+    """
     if c.before is None or c.after is None or c.before.state != "live" or c.after.state != "dead":
         return
     world, (landed, interval) = w.world, w.landed[c.name]
-    silent = world.loop.now - landed
-    counted = silent - world.time_down_since(landed, 2 * interval)
-    if w.world.is_gone(c.name) and world.same_host(c.sender, c.name):
+    if world.is_gone(c.name) and world.same_host(c.sender, c.name):
         return
-    if counted < DEATH_INTERVALS * interval * DRIFT:
-        message = f"{c.name} was declared dead after {silent:.1f} s of silence, {counted:.1f} s of it without an outage"
+    silent = world.loop.now - landed
+    read = silent - world.time_down_since(landed, 2 * interval, "all")
+    written = silent - world.time_down_since(landed, 2 * interval, "all", "writes")
+    left = (DEATH_INTERVALS - TRUST_INTERVALS) * interval * DRIFT
+    enough = DEATH_INTERVALS * interval * DRIFT
+    if written < enough and (read < enough or world.loop.now - world.writable_since < left):
+        message = f"{c.name} was declared dead after {silent:.1f} s of silence, {written:.1f} s of it without an outage"
         raise Broken("no outage kills an agent", message, c.name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from tests.simulation.host import Host
 from tests.simulation.loop import Participant
 from tests.simulation.scenario import Scenario
@@ -11,21 +13,30 @@ AREAS = ("jobs", "agents", "pending", "children", "work", "coordinator", "inbox"
 
 
 class Storm(Stage):
-    """A world with hosts and a scenario; `_outages`: of which nobody can tell an agent's silence, from when to when."""
+    """A world with hosts and a scenario.
+
+    Attributes:
+        _outages: of everybody, and those of writes only, from when to when.
+    """
 
     scenario: Scenario
     hosts: list[Host]
-    _outages: list[tuple[float, float]]
+    _outages: list[tuple[float, float, Literal["all", "writes"]]]
 
-    def time_down_since(self, since: float, shortest: float) -> float:
-        """Seconds of outages longer than `shortest`, from `since` until now."""
+    def time_down_since(self, since: float, shortest: float, *kinds: Literal["all", "writes"]) -> float:
+        """Seconds of outages of such kinds, and longer than `shortest`, from `since` until now."""
         down, until = 0.0, since
-        for begin, end in self._outages:
+        for begin, end, kind in self._outages:
             over = min(end, self.loop.now)
-            if over - begin > shortest and over > until:
+            if kind in kinds and over - begin > shortest and over > until:
                 down += over - max(begin, until)
                 until = over
         return down
+
+    @property
+    def writable_since(self) -> float:
+        """When the last outage ended."""
+        return max((end for _, end, _ in self._outages if end <= self.loop.now), default=0.0)
 
     def _some_host(self) -> Host:
         return self.draw.choice(self.hosts)
@@ -46,7 +57,7 @@ class Storm(Stage):
             until = self.loop.now + self.scenario.outage_length * self.draw.uniform(0.3, 1)
             self.note("storage", "is down", f"until {until:.1f}")
             self.storage.down_until = until
-            self._outages.append((self.loop.now, until))
+            self._outages.append((self.loop.now, until, "all"))
 
     def _write_outage(self) -> None:
         """A full disk, or one prefix that is throttled. An outage of agents' records alone looks like their death."""
@@ -57,7 +68,7 @@ class Storm(Stage):
         self.note("storage", "takes no writes", f"to {area or 'anything'} until {until:.1f}")
         self.storage.unwritable[area] = until
         if not area:
-            self._outages.append((self.loop.now, until))
+            self._outages.append((self.loop.now, until, "writes"))
 
     def _meet(self, owner: Participant, kind: str) -> None:
         """A crash or a freeze at a write."""

@@ -69,7 +69,7 @@ class World(Storm):
         self._gone_at: dict[Participant, float] = {}
         self.calm_since = 0.0
         self.idle_counted = 0
-        self._outages: list[tuple[float, float]] = []
+        self._outages = []
         self._started: dict[Participant, float] = {}
         self._agent_seconds = 0.0
 
@@ -116,7 +116,7 @@ class World(Storm):
         for way in self.ways.values():
             way.cut_until = 0.0
             way.suffer(None)
-        self._outages = [(begin, min(end, self.loop.now)) for begin, end in self._outages]
+        self._outages = [(begin, min(end, self.loop.now), kind) for begin, end, kind in self._outages]
         for host in self.hosts:
             if host.process is not None:
                 self.loop.wake(host.process)

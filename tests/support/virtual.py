@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 
 from fray_coordinator.clock import Chance
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.store.api import Applied, Expectation, Listed, NotModified, Object, Unknown, Version
+from fray_coordinator.store.api import (
+    Applied,
+    Expectation,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    Unknown,
+    Version,
+)
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.store import Store
 from fray_layouts.records import Settings
@@ -79,6 +88,7 @@ class Way:
         asked: (verb, key or prefix) of every request so far; a conditional read that found nothing new is followed by
             ("unchanged", key).
         cut: every request ends in a time-out, without effect.
+        read_only: nothing is written, reads are answered: a full disk.
         before: what happens, once, just before a request of this verb on a key that begins like this.
     """
 
@@ -89,6 +99,7 @@ class Way:
         self.root = "memory://virtual"
         self.asked: list[tuple[str, str]] = []
         self.cut = False
+        self.read_only = False
         self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
         self._backend = MemoryBackend(self.root, contents, clock)
 
@@ -132,6 +143,8 @@ class Way:
             await self.before.pop(wanted)()
         if self.cut:
             raise Unknown("the way to the store is cut")
+        if self.read_only and verb in ("put", "delete", "withdraw"):
+            raise NotApplied("the disk is full")
 
 
 @dataclass(slots=True)

@@ -1,16 +1,22 @@
-"""An agent told to leave while the store does not answer: it leaves once the store is back, without an error."""
+"""Agents while the store does not answer or takes no writes: nobody dies of it; who is to leave leaves afterwards."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from fray_agents.agent import Agent, AgentOptions, Departure
 from fray_coordinator.coordinate import Pass
 from fray_layouts.records import Resources
+from tests.support.faketask import fake
+from tests.support.participants import agent_now, launch
 from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+BAD_MOMENTS = [(43.0, 50.0), (48.0, 75.0), (60.0, 100.0), (64.0, 140.0)]
+"""When nobody can write, and for how long. Once, the pass's lease looked so old that its holder was declared dead."""
 
 
 def test_the_holder_of_the_pass_leaves_in_an_outage(tmp_path: Path) -> None:
@@ -27,3 +33,26 @@ def test_the_holder_of_the_pass_leaves_in_an_outage(tmp_path: Path) -> None:
         return await running, still_there
 
     assert run(main) == (Departure.LEFT, True)
+
+
+@pytest.mark.parametrize(("begins", "lasts"), BAD_MOMENTS)
+def test_nobody_dies_because_nobody_could_write_for_a_while(begins: float, lasts: float, tmp_path: Path) -> None:
+    """Idle agents trust themselves for minutes; the busy one, who holds the pass, seems to neither renew nor beat."""
+
+    async def main(cluster: Cluster) -> list[str]:
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 1e6}))
+        agents = [Agent(await cluster.core(), options) for _ in range(3)]
+        running = [asyncio.create_task(agent.run()) for agent in agents]
+        user = await cluster.core()
+        await launch(user)
+        for seconds, read_only in ((begins, True), (lasts, False), (120.0, False)):
+            await asyncio.sleep(seconds)
+            for way in cluster.ways:
+                way.read_only = read_only
+        states = [(await agent_now(user, agent.id)).state for agent in agents]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        return states
+
+    assert run(main) == ["live"] * 3

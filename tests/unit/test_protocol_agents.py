@@ -209,7 +209,8 @@ def test_a_lease_is_taken_when_it_is_free_or_has_not_moved() -> None:
 
 def test_a_successor_inherits_suspects_and_credits_a_holder_that_stands_still() -> None:
     record = PassRecord(holder="a", holder_beat=7, suspects={"b": Suspect(beat=1, age=9.0)})
-    assert inherit(record, 30.0, agent()) == {"b": Suspect(beat=1, age=9.0), "a": Suspect(beat=7, age=30.0)}
+    assert inherit(record, 12.0, agent()) == {"b": Suspect(beat=1, age=9.0), "a": Suspect(beat=7, age=12.0)}
+    assert inherit(record, 30.0, agent())["a"].age == 15.0, "perhaps nobody could write"
     only_b = {"b": Suspect(beat=1, age=9.0)}
     assert inherit(record, 30.0, agent(beat=8)) == only_b, "it lived on after its last pass"
     assert inherit(record, 30.0, agent(state="dead")) == only_b

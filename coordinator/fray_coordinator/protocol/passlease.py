@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, merge_suspects
+from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_layouts.records import AgentRecord, PassRecord, PoolView, Settings, Suspect
 
 LEASE_INTERVALS = 3
@@ -37,11 +38,12 @@ def inherit(record: PassRecord, age: float, old_holder: AgentRecord | None) -> d
     """The suspects a successor begins with.
 
     The lease's age is credited to the old holder only if its beat is still the one it noted in the lease: otherwise it
-    lived on after its last pass, and how long it has been silent is not known.
+    lived on after its last pass, and how long it has been silent is not known. No more is credited than ends the
+    holder's own trust: perhaps nobody could write meanwhile, and once somebody can, a live holder has the rest to beat.
     """
     suspects = dict(record.suspects)
     if old_holder is not None and old_holder.state == "live" and old_holder.beat == record.holder_beat:
-        credit = Suspect(beat=old_holder.beat, age=age)
+        credit = Suspect(beat=old_holder.beat, age=min(age, TRUST_INTERVALS * old_holder.interval))
         suspects = merge_suspects({record.holder: credit}, suspects)
     return suspects
 
