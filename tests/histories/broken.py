@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 
-from fray_coordinator.clock import Chance, SystemClock
+from fray_coordinator.clock import Chance
 from fray_coordinator.store.api import ABSENT, ANY, Applied, Expect, Expectation, Object
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.store import Store
 from tests.histories.calls import Call
 from tests.histories.client import Client
 from tests.histories.recorder import KEYS
+from tests.support.virtual import VirtualClock, VirtualLoop
 
 
 class Sound(MemoryBackend):
     """Breaks nothing; every request takes a moment, so that others come between."""
 
     def __init__(self) -> None:
-        super().__init__("memory://histories", Contents(), SystemClock())
+        super().__init__("memory://histories", Contents(), VirtualClock())
         self.chance = random.Random(1)
 
     async def get(self, key: str) -> Object | None:
@@ -84,14 +85,14 @@ class BringsBack(Sound):
 
 
 def used(backend: MemoryBackend, clients: int = 5, calls: int = 100) -> list[Call]:
-    """The calls of several clients on it."""
+    """The calls of several clients on it, in an order that no load of the machine changes: the moments are virtual."""
     diary: dict[tuple[str, int], Call] = {}
 
     def note(call: Call) -> None:
         diary[call.client, call.number] = call
 
     async def use(name: str) -> None:
-        store = Store(backend, SystemClock(), Chance(name), patience=0.15)
+        store = Store(backend, VirtualClock(), Chance(name), patience=0.15)
         client = Client(store, name, KEYS, random.Random(name), note)
         for _ in range(calls):
             await client.act()
@@ -99,5 +100,6 @@ def used(backend: MemoryBackend, clients: int = 5, calls: int = 100) -> list[Cal
     async def all_of_them() -> None:
         await asyncio.gather(*(use(f"client{number}") for number in range(clients)))
 
-    asyncio.run(all_of_them())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(all_of_them())
     return list(diary.values())

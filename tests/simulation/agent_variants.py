@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import types
 from collections.abc import Generator
 from typing import Any
@@ -15,7 +14,7 @@ from fray_agents.agent import Agent
 from fray_agents.heart import Heart
 from fray_coordinator import burial, mail, watch
 from fray_coordinator.coordinate import Pass
-from fray_coordinator.protocol import death, heartbeat, passlease, retention
+from fray_coordinator.protocol import death, heartbeat, retention
 from fray_coordinator.protocol import index as index_rules
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec, names
@@ -216,12 +215,6 @@ def a_lease_ages_while_it_is_held() -> list[Swap]:
         self.lease = lease
 
     return [(Pass, "_begin_anew", begin_anew)]
-
-
-@variant
-def a_lease_that_nobody_could_renew_is_credited_whole() -> list[Swap]:
-    """A successor takes all the time in which the lease stood still for the silence of its holder."""
-    return [(passlease, "TRUST_INTERVALS", math.inf)]
 
 
 @variant
