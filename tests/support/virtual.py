@@ -7,6 +7,7 @@ store; each has its own `Core`, and its way to the store can be cut.
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ class Way:
     local = True
 
     def __init__(self, contents: Contents, clock: VirtualClock) -> None:
-        self.root = "memory://virtual"
+        self.root = f"memory://virtual-{os.getpid()}"  # tests in other processes have agents of the same names
         self.asked: list[tuple[str, str]] = []
         self.cut = False
         self.read_only = False
