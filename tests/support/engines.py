@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
 import pytest
 
@@ -16,6 +17,7 @@ from fray_layouts.queues import QueueRecord
 from tests.support.virtual import Cluster
 
 MOST = 2
+_WORLDS = count()
 
 
 @dataclass
@@ -25,6 +27,7 @@ class World:
     cluster: Cluster
     kind: str
     made: int = 0
+    number: int = field(default_factory=_WORLDS.__next__)
 
     async def engine(self) -> Engine:
         self.made += 1
@@ -35,7 +38,7 @@ class World:
 
     def process(self, name: str) -> str:
         """The name of a process that no other test uses."""
-        return f"{name} of {id(self)}"
+        return f"{name} of {self.number}"
 
 
 KINDS = pytest.mark.parametrize("kind", ["memory", "files", "bucket"])
