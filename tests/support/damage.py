@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator import naming
+from fray_coordinator import fsck, naming
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.queue.home import open_home
@@ -113,3 +113,17 @@ async def a_queue(core: Core) -> Queues:
 
 async def everything(core: Core) -> dict[str, str | None]:
     return {row.key: row.version for row in await core.store.list("", versions=True)}
+
+
+async def assert_left_alone(core: Core, key: str, words: str, remedy: str) -> None:
+    """What lies under `key` is told, in these words, and no repair touches anything."""
+    await core.clock.sleep(LONG)
+    before = await everything(core)
+    for _ in range(2):
+        [trouble] = await fsck.check(core)
+        assert trouble.key == key
+        assert words in trouble.what
+        assert remedy in trouble.remedy
+        assert "--repair" not in trouble.remedy
+        await fsck.repair(core)
+    assert await everything(core) == before

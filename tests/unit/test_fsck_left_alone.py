@@ -35,6 +35,7 @@ from tests.support.damage import (
     a_queue,
     an_agent,
     an_endpoint_of,
+    assert_left_alone,
     everything,
     held_by,
     on_memory,
@@ -203,17 +204,7 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
 def test_what_is_not_derived_is_found_and_left_alone(make: Make, words: str, remedy: str) -> None:
     async def test(core: Core) -> None:
         await a_job(core)
-        key = await make(core)
-        await core.clock.sleep(LONG)
-        before = await everything(core)
-        for _ in range(2):
-            [trouble] = await fsck.check(core)
-            assert trouble.key == key
-            assert words in trouble.what
-            assert remedy in trouble.remedy
-            assert "--repair" not in trouble.remedy
-            await fsck.repair(core)
-        assert await everything(core) == before
+        await assert_left_alone(core, await make(core), words, remedy)
 
     on_memory(test)
 

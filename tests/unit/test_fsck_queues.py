@@ -20,7 +20,7 @@ from fray_coordinator.store.api import ANY
 from fray_layouts.names import Checkpoints, Names
 from fray_layouts.queue_names import Queues, Segment, Tasks
 from fray_layouts.queues import QueueLease, QueueRecord
-from tests.support.damage import LONG, Make, a_job, a_queue, everything, on_memory
+from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, everything, on_memory
 from tests.support.looks import slow_core
 from tests.support.virtual import Cluster, run
 
@@ -150,17 +150,7 @@ async def a_pool_that_nobody_ends(core: Core) -> str:
 )
 def test_what_only_a_person_can_judge_is_left_alone(make: Make, words: str, remedy: str) -> None:
     async def test(core: Core) -> None:
-        key = await make(core)
-        await core.clock.sleep(LONG)
-        before = await everything(core)
-        for _ in range(2):
-            [trouble] = await fsck.check(core)
-            assert trouble.key == key
-            assert words in trouble.what
-            assert remedy in trouble.remedy
-            assert "--repair" not in trouble.remedy
-            await fsck.repair(core)
-        assert await everything(core) == before
+        await assert_left_alone(core, await make(core), words, remedy)
 
     on_memory(test)
 
