@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 
 from fray_coordinator.clock import Clock
+from fray_layouts.text import escaped
 
 log = logging.getLogger("fray")
 
@@ -22,7 +23,7 @@ class Repeated:
 
     def warn(self, text: str, *args: object) -> None:
         """Log the warning, unless the same words were logged within the hour."""
-        words, now = text % args, self.clock.boottime()
+        words, now = escaped(text % args), self.clock.boottime()
         self._said = {said: at for said, at in self._said.items() if now - at < AGAIN}
         if words not in self._said:
             self._said[words] = now

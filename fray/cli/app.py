@@ -49,7 +49,7 @@ class App:
     def warn(self, problems: dict[str, str]) -> None:
         """Tell of records that were left out."""
         for problem in problems.values():
-            click.echo(f"fray: left out: {problem}", err=True)
+            output.echo(f"fray: left out: {problem}", err=True)
 
     def show(self, data: Any, text: Callable[[], None]) -> None:
         """Print `data` as JSON if that was asked for, else call `text`."""

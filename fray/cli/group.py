@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
+from fray.cli import output
 from fray.cli.app import DEBUG
 from fray_layouts.errors import FrayError
 
@@ -36,7 +37,7 @@ class Failed(click.ClickException):
     """One clear line on stderr and exit code 1."""
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"fray: {self.format_message()}", err=True)
+        output.echo(f"fray: {self.format_message()}", err=True)
 
 
 class Group(click.Group):

@@ -1,4 +1,4 @@
-"""Printing: tables that are plain when nobody looks, and JSON."""
+"""Printing: lines, tables that are plain when nobody looks, and JSON; nothing in them commands the terminal."""
 
 from __future__ import annotations
 
@@ -9,16 +9,24 @@ from typing import Any
 
 import click
 
+from fray_layouts.text import escaped, escaped_json, one_line
+
 Row = Sequence[str]
+
+
+def echo(text: str, err: bool = False) -> None:
+    """A line, or several, on stdout or stderr."""
+    click.echo(escaped(text), err=err)
 
 
 def print_json(data: Any, one_line: bool = False) -> None:
     """One JSON document; on one line where several follow each other."""
-    click.echo(json.dumps(data, ensure_ascii=False, indent=None if one_line else 2))
+    click.echo(escaped_json(json.dumps(data, ensure_ascii=False, indent=None if one_line else 2)))
 
 
 def print_table(columns: Row, rows: Sequence[Row]) -> None:
-    """A table: drawn by rich on a terminal, else columns that `awk` can take apart."""
+    """A table: drawn by rich on a terminal, else columns that `awk` can take apart. Each cell stays on its line."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _draw(columns, rows)
         return
@@ -31,7 +39,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     """Labels and what they stand for; what has several lines is indented."""
     width = max((len(label) for label, _ in pairs), default=0)
     for label, text in pairs:
-        first, *others = text.splitlines() or [""]
+        first, *others = escaped(text).splitlines() or [""]
         click.echo(f"{click.style(label.ljust(width), bold=True)}  {first}".rstrip())
         for line in others:
             click.echo(f"{' ' * width}  {line}".rstrip())

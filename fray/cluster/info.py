@@ -14,6 +14,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.names import Work
 from fray_layouts.records import Exit, JobRecord, Result
+from fray_layouts.text import one_line
 
 _STATUSES = {status.value: JobStatus(status.value) for status in Status if status is not Status.UNADMITTED}
 _STATUSES[Status.UNADMITTED.value] = JobStatus.PENDING
@@ -45,7 +46,7 @@ def info_of(root: str, job: JobRecord) -> JobInfo:
 
 def reason(end: Exit) -> str:
     """One line on how an attempt ended."""
-    return f"{end.kind}: {end.message}" if end.message else end.kind
+    return one_line(f"{end.kind}: {end.message}" if end.message else end.kind)
 
 
 def original_exception(end: Exit | None) -> BaseException | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from fray_layouts.text import escaped
+
 
 class FrayError(Exception):
-    """Base of all errors raised by Fray; catch it to catch them all."""
+    """Base of all errors raised by Fray; catch it to catch them all.
+
+    A message may quote what others wrote; what a terminal would obey in it is escaped.
+    """
 
     def __str__(self) -> str:
-        return super().__str__() or " ".join((type(self).__doc__ or "").split())
+        return escaped(super().__str__()) or " ".join((type(self).__doc__ or "").split())
 
 
 class InvalidInput(FrayError, ValueError):

@@ -45,7 +45,7 @@ def command(
         if app.json:
             output.print_json({"agent": agent_id, "pool": pool}, one_line=True)
         else:
-            click.echo(text)
+            output.echo(text)
 
     asyncio.run(serve(app.root, options, joined))
 

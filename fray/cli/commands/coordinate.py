@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.text import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -25,8 +27,8 @@ def command(app: App, once: bool) -> None:
 
 def _tell(problems: dict[str, str]) -> None:
     for key, problem in problems.items():
-        click.echo(f"{key}: {problem}")
-    click.echo(f"done, {len(problems)} problems" if problems else "done")
+        output.echo(f"{one_line(key)}: {problem}")
+    output.echo(f"done, {len(problems)} problems" if problems else "done")
 
 
 async def _once(core: Core) -> dict[str, str]:

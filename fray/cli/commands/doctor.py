@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fray.cli.app import App, as_command
+from fray_layouts.text import escaped
 
 if TYPE_CHECKING:
     from fray_coordinator.store.probe import Finding
@@ -41,6 +42,7 @@ def _has_error(findings: list[Finding]) -> bool:
 
 def _tell(findings: list[Finding]) -> None:
     for finding in findings:
-        click.echo(f"{click.style(finding.severity.ljust(7), _COLORS[finding.severity])}  {finding.what}")
+        severity = click.style(finding.severity.ljust(7), _COLORS[finding.severity])
+        click.echo(f"{severity}  {escaped(finding.what)}")
         if finding.remedy:
-            click.echo(f"{' ' * 9}{finding.remedy}")
+            click.echo(f"{' ' * 9}{escaped(finding.remedy)}")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.text import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -31,8 +33,8 @@ def command(app: App, repair: bool) -> None:
 
 def _tell(troubles: list[Trouble]) -> None:
     for trouble in troubles:
-        click.echo(f"{trouble.key}\n    {trouble.what}; {trouble.remedy}")
-    click.echo(f"{len(troubles)} troubles" if troubles else "everything fits together")
+        output.echo(f"{one_line(trouble.key)}\n    {trouble.what}; {trouble.remedy}")
+    output.echo(f"{len(troubles)} troubles" if troubles else "everything fits together")
 
 
 async def _run(core: Core, repair: bool) -> list[Trouble]:

@@ -16,22 +16,23 @@ if TYPE_CHECKING:
 @as_command
 @click.option("--follow", "-f", is_flag=True, help="All attempts from the beginning, until the job has ended.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option("--raw", is_flag=True, help="Byte for byte, with colours; the terminal obeys what the job printed.")
 @click.argument("job")
-def command(app: App, job: str, follow: bool, tail: int | None) -> None:
-    """Print what JOB's current or last attempt printed."""
+def command(app: App, job: str, follow: bool, tail: int | None, raw: bool) -> None:
+    """Print what JOB's current or last attempt printed; characters that command a terminal are escaped."""
     if follow and tail is not None:
         raise click.UsageError("--tail and --follow do not go together; give one of them")
-    app.run(lambda core: _follow(core, app, job) if follow else _print(core, app, job, tail))
+    app.run(lambda core: _follow(core, app, job, raw) if follow else _print(core, app, job, tail, raw))
 
 
-async def _print(core: Core, app: App, text: str, tail: int | None) -> None:
+async def _print(core: Core, app: App, text: str, tail: int | None, raw: bool) -> None:
     from fray_coordinator.follow import read_logs
     from fray_coordinator.lookup import find_job
 
-    print_lines(await read_logs(core, (await find_job(core, text)).record, tail), app.json)
+    print_lines(await read_logs(core, (await find_job(core, text)).record, tail), app.json, raw)
 
 
-async def _follow(core: Core, app: App, text: str) -> None:
+async def _follow(core: Core, app: App, text: str, raw: bool) -> None:
     from contextlib import aclosing
 
     from fray_coordinator.follow import follow_chunks
@@ -40,4 +41,4 @@ async def _follow(core: Core, app: App, text: str) -> None:
     job = (await find_job(core, text)).record
     async with aclosing(follow_chunks(core, job.id)) as chunks:
         async for chunk in chunks:
-            print_lines(chunk, app.json)
+            print_lines(chunk, app.json, raw)

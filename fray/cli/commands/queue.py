@@ -157,7 +157,7 @@ def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) ->
 def redrive(app: App, queue: str, namespace: str | None, count: int | None) -> None:
     """Push dead letters again."""
     moved = _on(app, queue, namespace, lambda engine: engine.redrive(count))
-    app.show({"moved": moved}, lambda: click.echo(f"{moved} items pushed again"))
+    app.show({"moved": moved}, lambda: output.echo(f"{moved} items pushed again"))
 
 
 @_part("purge")
@@ -167,7 +167,7 @@ def redrive(app: App, queue: str, namespace: str | None, count: int | None) -> N
 def purge(app: App, queue: str, namespace: str | None) -> None:
     """Complete every item, also those that somebody has."""
     purged = _on(app, queue, namespace, lambda engine: engine.purge())
-    app.show({"purged": purged}, lambda: click.echo(f"{purged} items purged"))
+    app.show({"purged": purged}, lambda: output.echo(f"{purged} items purged"))
 
 
 @_part("rm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray_layouts.errors import Permanent
+from fray_layouts.text import escaped_bytes
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -23,17 +25,22 @@ class NotSucceeded(Permanent):
 @as_command
 @click.argument("job")
 def command(app: App, job: str) -> None:
-    """Print what JOB returned: JSON as JSON, bytes as they are, anything else as Python shows it."""
+    """Print what JOB returned: JSON as JSON, anything else as Python shows it.
+
+    Bytes come as they are, but for what a terminal would obey, if this is one.
+    """
     from fray.cluster.info import decode_result
 
     result, data = app.run(lambda core: _fetch(core, job))
     value = decode_result(result, data)
     if app.json:
         output.print_json({"encoding": result.encoding, "value": _as_json(value)})
+    elif result.encoding == "json":
+        output.print_json(value, one_line=True)
     elif result.encoding == "bytes":
-        click.echo(data, nl=False)
+        click.echo(escaped_bytes(data) if sys.stdout.isatty() else data, nl=False)
     else:
-        click.echo(json.dumps(value, ensure_ascii=False) if result.encoding == "json" else repr(value))
+        output.echo(repr(value))
 
 
 def _as_json(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fray.cli import output
 from fray.cli.app import App, as_command
 
 
@@ -17,4 +18,4 @@ def command(app: App, at_once: bool) -> None:
     from fray_coordinator import keys
 
     count = app.run(lambda core: keys.rotate(core, 0.0 if at_once else keys.KEPT))
-    app.show({"accepted": count}, lambda: click.echo(f"a new key; {count - 1} before it are still accepted"))
+    app.show({"accepted": count}, lambda: output.echo(f"a new key; {count - 1} before it are still accepted"))

@@ -14,6 +14,7 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray_layouts.errors import InvalidInput
+from fray_layouts.text import escaped_bytes
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -39,7 +40,7 @@ _STOPPED = 130
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> None:
-    """Submit COMMAND and follow it: its output comes here, its exit code is this command's.
+    """Submit COMMAND and follow it: its output comes here byte for byte, its exit code is this command's.
 
     Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job. Without a
     root the job runs on a private cluster that ends with this command: Ctrl-C stops the job, and a second one kills it.
@@ -51,9 +52,9 @@ def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> N
         sys.exit(_run_alone(app, spec))
     job = app.run(lambda core: _submit(core, spec), create=True)
     if detach:
-        app.show({"job": job}, lambda: click.echo(job))
+        app.show({"job": job}, lambda: output.echo(job))
         return
-    click.echo(f"fray: job {job}", err=True)
+    output.echo(f"fray: job {job}", err=True)
     try:
         code = app.run(lambda core: follow(core, app, job))
     except KeyboardInterrupt:
@@ -118,12 +119,12 @@ def _run_alone(app: App, spec: JobSpec) -> int:
         signal.signal(number, signal.default_int_handler)
     with LocalCluster(max(4, os.cpu_count() or 1)) as cluster:
         job = cluster.run(lambda core: _submit(core, fitted(spec)))
-        click.echo(f"fray: job {job}", err=True)
+        output.echo(f"fray: job {job}", err=True)
         following = cluster.start(lambda core: follow(core, app, job))
         try:
             return following.result()
         except KeyboardInterrupt:
-            click.echo(f"fray: stopping {job}", err=True)
+            output.echo(f"fray: stopping {job}", err=True)
             cluster.terminate(JobId(job))
             return following.result()
 
@@ -141,21 +142,27 @@ async def follow(core: Core, app: App, job_id: str) -> int:
         async for chunk in chunks:
             if chunk[0].attempt != attempt:
                 attempt = chunk[0].attempt
-                click.echo(f"fray: attempt {attempt}", err=True)
-            print_lines(chunk, app.json)
+                output.echo(f"fray: attempt {attempt}", err=True)
+            print_lines(chunk, app.json, raw=True)
     job = (await read_job(core, job_id)).record
     if app.json:
         output.print_json({"type": "job", **job_json(job)}, one_line=True)
     return _exit_code(job)
 
 
-def print_lines(lines: Iterable[LogLine], as_json: bool) -> None:
-    """Lines of a log: each stream to its own here, byte for byte; or a JSON object each."""
+def print_lines(lines: Iterable[LogLine], as_json: bool, raw: bool) -> None:
+    """Lines of a log: each stream to its own here; or a JSON object each.
+
+    Args:
+        raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress
+            bars, which can hide no line but their own.
+    """
     for line in lines:
         if as_json:
             output.print_json(line_json(line), one_line=True)
-        else:
-            click.echo(line.data + b"\n" * line.complete, nl=False, err=line.stream == "stderr")
+            continue
+        data = line.data if raw else "\r".join(map(escaped_bytes, line.data.split(b"\r"))).encode()
+        click.echo(data + b"\n" * line.complete, nl=False, err=line.stream == "stderr")
 
 
 def line_json(line: LogLine) -> dict[str, Any]:
@@ -171,7 +178,7 @@ def line_json(line: LogLine) -> dict[str, Any]:
 
 
 def _tell_waiting(job: JobRecord, why: str) -> None:
-    click.echo(f"fray: waiting: {why}", err=True)
+    output.echo(f"fray: waiting: {why}", err=True)
 
 
 def _exit_code(job: JobRecord) -> int:
@@ -180,7 +187,7 @@ def _exit_code(job: JobRecord) -> int:
     end = job.exit
     if job.status == "succeeded" or end is None:
         return 0
-    click.echo(f"fray: job {job.id} {job.status}: {reason(end)}", err=True)
+    output.echo(f"fray: job {job.id} {job.status}: {reason(end)}", err=True)
     if job.status == "stopped":
         return _STOPPED
     return 128 + end.signal if end.signal else end.code or 1
@@ -195,7 +202,7 @@ def _interrupted(app: App, job: str) -> int:
         stop = False
     if stop:
         app.run(lambda core: stopping.stop(core, job, "Ctrl-C in fray run"))
-        click.echo(f"fray: stopping {job}", err=True)
+        output.echo(f"fray: stopping {job}", err=True)
     else:
-        click.echo(f"fray: {job} goes on; `fray logs -f {job}` follows it", err=True)
+        output.echo(f"fray: {job} goes on; `fray logs -f {job}` follows it", err=True)
     return _STOPPED
