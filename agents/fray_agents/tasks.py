@@ -22,7 +22,8 @@ import msgspec
 
 from fray_agents import runner
 from fray_agents.runner.log import PART, chunk_name
-from fray_layouts.errors import Temporary
+from fray_layouts.errors import Malformed, Temporary
+from fray_layouts.parsing import DEEPEST_RESULT, parse_json
 from fray_layouts.records import Exit, Usage
 
 RESULT_LIMIT = 256 * 1024**2
@@ -308,7 +309,7 @@ def _encoding_of(path: Path) -> str:
     if path.stat().st_size > _JSON_LIMIT:
         return "bytes"
     try:
-        msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        parse_json(path.read_bytes(), DEEPEST_RESULT)
+    except Malformed:
         return "bytes"
     return "json"

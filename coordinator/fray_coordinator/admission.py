@@ -20,8 +20,9 @@ from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, Object
 from fray_coordinator.submit import enter_child, in_namespace, running_parent
 from fray_layouts import names
-from fray_layouts.errors import InvalidInput
+from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.names import Inbox
+from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, Parent, Rejection
 from fray_layouts.spec import JobSpec, parse_spec
 
@@ -144,6 +145,6 @@ class Admission:
 
 def _is_json_object(data: bytes) -> bool:
     try:
-        return isinstance(msgspec.json.decode(data), dict)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return isinstance(parse_json(data), dict)
+    except Malformed:
         return False

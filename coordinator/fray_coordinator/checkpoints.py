@@ -14,6 +14,8 @@ from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord, Fenced, StoreUnavailable
 from fray_coordinator.protocol.checkpoint import Checkpoint, checkpoint, fence, landed_before
 from fray_coordinator.store.api import ABSENT, Applied, Object, Outcome
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
 from fray_layouts.names import Checkpoints
 from fray_layouts.records import CheckpointHead
 
@@ -113,8 +115,8 @@ def _decoded(number: int, found: Object | None) -> Checkpoint | None:
         return None
     line, _, state = found.data.partition(b"\n")
     try:
-        head = msgspec.json.decode(line, type=CheckpointHead)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        head = codec.decode(line, CheckpointHead).record
+    except Malformed as error:
         raise BadRecord(f"checkpoint {number} is damaged: {error}; look at it, then remove it") from None
     return Checkpoint(number, head.attempt, head.writer, head.fence, None if head.empty else state)
 

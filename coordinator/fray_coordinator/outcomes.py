@@ -10,24 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.store.api import ABSENT
+from fray_layouts.errors import Malformed
 from fray_layouts.queue_names import Tasks
-from fray_layouts.tasks import Outcome
+from fray_layouts.tasks import Outcome, pack, unpack
 
 MARGIN = 5.0
 """Seconds that a batch may land after the time in its name and still be found by the next look."""
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Outcome])
-
 
 async def write(core: Core, tasks: Tasks, outcomes: Iterable[Outcome]) -> None:
     """Make a batch durable; what it is about may be acknowledged once this returns. Raises StoreUnavailable."""
-    await core.store.put(tasks.outcome(core.now(), core.chance.token()), _encoder.encode(list(outcomes)), ABSENT)
+    await core.store.put(tasks.outcome(core.now(), core.chance.token()), pack(outcomes), ABSENT)
 
 
 @dataclass(slots=True)
@@ -57,8 +53,8 @@ class Reader:
         if found is None:
             return []
         try:
-            outcomes = _decoder.decode(found.data)
-        except msgspec.MsgspecError as error:
+            outcomes = unpack(found.data)
+        except Malformed as error:
             raise BadRecord(f"{key} holds no outcomes: {error}; remove it, and its tasks run again") from None
         self._from = max(self._from, self.tasks.time_of(key))
         return outcomes

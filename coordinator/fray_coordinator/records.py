@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from fray_coordinator.clock import Chance, Clock
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.store.api import ABSENT, Applied, NotModified, Object
 from fray_coordinator.store.store import Store
 from fray_layouts import codec
+from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -114,6 +113,6 @@ class Records:
             return None
         try:
             decoded = codec.decode(found.data, kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
+        except Malformed as error:
             raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}{LOOK_AT_IT}") from None
         return Stored(key, decoded.record, decoded.raw, found.version, found.updated)

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from fray_layouts.errors import Malformed
+from fray_layouts.parsing import parse_json
 from fray_layouts.records import RECENT_OPS, Record
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -27,13 +29,16 @@ class Decoded(Generic[T]):
 
 
 def decode(data: bytes, kind: type[T]) -> Decoded[T]:
-    """Read a record.
+    """Read a record, or any other JSON object that a struct describes.
 
     Raises:
-        msgspec.MsgspecError: the bytes are not a JSON object of this kind (unknown fields are fine).
+        Malformed: the bytes are not a JSON object of this kind (unknown fields are fine).
     """
-    raw = msgspec.json.decode(data)
-    return Decoded(msgspec.convert(raw, kind), raw)
+    raw = parse_json(data)
+    try:
+        return Decoded(msgspec.convert(raw, kind), raw)
+    except msgspec.ValidationError as error:
+        raise Malformed(str(error)) from None
 
 
 def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:

@@ -42,6 +42,10 @@ class Permanent(FrayError):
     """Trying again will not help: give up, or change something first."""
 
 
+class Malformed(Permanent, ValueError):
+    """These bytes are not what they should be; look at where they come from."""
+
+
 def _shorten(value: object, limit: int = 120) -> str:
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 20]}... ({len(text)} characters)"

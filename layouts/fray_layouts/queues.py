@@ -11,6 +11,8 @@ from typing import Annotated
 
 import msgspec
 
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
 QUEUE_LAYOUT = 1
@@ -92,14 +94,14 @@ def unpack(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     """Header and items of a segment; a large item's bytes are empty.
 
     Raises:
-        msgspec.MsgspecError: this is no segment.
+        Malformed: this is no segment.
     """
     line, _, rest = data.partition(b"\n")
-    header = msgspec.json.decode(line, type=SegmentHeader)
+    header = codec.decode(line, SegmentHeader).record
     bodies, begin = [], 0
     for size in header.sizes:
         bodies.append(rest[begin : begin + size])
         begin += size
     if begin != len(rest):
-        raise msgspec.ValidationError(f"a segment of {len(rest)} bytes whose items should have {begin}")
+        raise Malformed(f"a segment of {len(rest)} bytes whose items should have {begin}")
     return header, bodies

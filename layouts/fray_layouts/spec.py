@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts.errors import InvalidInput
+from fray_layouts.errors import InvalidInput, Malformed
+from fray_layouts.parsing import parse_json
 from fray_layouts.units import parse_bytes
 
 MAX_NAME = 128
@@ -195,8 +196,8 @@ def _object(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(data, Mapping):
         return dict(data)
     try:
-        raw = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raw = parse_json(data)
+    except Malformed as error:
         raise InvalidInput("spec", data[:200], f"it must be one JSON object ({error})") from None
     if not isinstance(raw, dict):
         raise InvalidInput("spec", raw, "it must be one JSON object with at least name and entrypoint")

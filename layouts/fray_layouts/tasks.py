@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
 
@@ -33,3 +36,20 @@ class Outcome(msgspec.Struct, omit_defaults=True, array_like=True):
     kind: str
     number: int = 0
     data: bytes = b""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Outcome])
+
+
+def pack(outcomes: Iterable[Outcome]) -> bytes:
+    """The bytes of one object that holds these outcomes."""
+    return _encoder.encode(list(outcomes))
+
+
+def unpack(data: bytes) -> list[Outcome]:
+    """The outcomes in one object. Raises Malformed if it holds none."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Malformed(str(error)) from None

@@ -12,15 +12,24 @@ import pytest
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.core import Core
 from fray_coordinator.follow import wait_for
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Child, Coordinator, Jobs
+from fray_coordinator.store.api import ANY, Object
+from fray_coordinator.store.memory import digest
+from fray_layouts.names import Child, Coordinator, Inbox, Jobs
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
-from tests.support.participants import job_now, join, launch
+from tests.support.participants import job_now, join, launch, pass_now
 from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=8000, memory=2**33, disk=2**33)
 SECONDS = {"quick": 1.0, "slow": 200.0}
+DEEP = b'{"name":' + b"[" * 5000 + b"]" * 5000 + b"}"
+ODD = {
+    "actors/a/b/c.json": DEEP,
+    "agents/odd.json": DEEP,
+    "inbox/deep.json": DEEP,
+    "jobs/odd-1.json": DEEP,
+    "jobs/odd-2.json": b"\xff",
+}
 
 
 def with_an_agent(folder: Path, act: Callable[[Cluster, Core, asyncio.Task[object]], Awaitable[None]]) -> None:
@@ -46,6 +55,19 @@ async def spoil(core: Core, job: str) -> None:
 async def succeeded(core: Core, job: JobRecord) -> None:
     ended = await wait_for(core, [job.id], timeout=400)
     assert ended[job.id].status == "succeeded"
+
+
+def test_an_agent_lives_with_odd_objects_of_every_place(tmp_path: Path) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        for key, data in ODD.items():
+            cluster.contents.set(key, Object(data, digest(data), cluster.clock.wall()))
+        await asyncio.sleep(150)
+        await succeeded(user, await launch(user, name="quick"))
+        assert set(ODD) <= {*(await pass_now(user)).problems, "inbox/deep.json"}
+        (rejected,) = cluster.keys("inbox/")
+        assert rejected.startswith(Inbox.rejected_prefix)
+
+    with_an_agent(tmp_path, act)
 
 
 def test_an_agent_claims_what_it_can_read(tmp_path: Path) -> None:

@@ -6,10 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fray_layouts import codec
-from fray_layouts.records import RECENT_OPS, AgentRecord, Doorbell, Holding, JobRecord, Lease
+from fray_layouts.errors import Malformed
+from fray_layouts.parsing import DEEPEST, parse_json
+from fray_layouts.records import RECENT_OPS, AgentRecord, Doorbell, EndpointRecord, Holding, JobRecord, Lease
 
 FUTURE_JOB: dict[str, Any] = {
     "op": "1",
@@ -76,10 +80,42 @@ def test_a_status_from_the_future_is_read_and_kept() -> None:
     assert out["status"] == "hibernating"
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1", b"null", b'{"id": 1}', b"\xff"])
+NO_RECORDS: list[bytes] = [
+    *(b"", b"{", b"[]", b"1", b"null", b'{"id": 1}', b"\xff", b'{"id": "\xff"}', b'{"id": NaN}', b'{"id": 1e999}'),
+    b'{"id": ' + b"9" * 5000 + b"}",
+    b'{"id": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b'{"id": ' + b"[" * 5000,
+    b'{"id": "j", "status": "x", "spec": {"name": "j", "entrypoint": {}}, "new": ' + b"[" * 100 + b"]" * 100 + b"}",
+]
+
+
+@given(st.binary(max_size=60) | st.sampled_from(NO_RECORDS))
+@settings(max_examples=50)
 def test_what_is_no_record_raises_one_kind_of_error(data: bytes) -> None:
-    with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):
+    with pytest.raises(Malformed):
         codec.decode(data, JobRecord)
+
+
+@given(st.recursive(st.none() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_what_is_read_can_be_written_again(value: Any) -> None:
+    """Also by who stands deep in a stack of calls, where Python takes less deep values."""
+    raw = {"namespace": "n", "name": "n", "actor_id": "a", "nonce": "n", "address": "h:1", "metadata": {"": value}}
+    known = codec.decode(msgspec.json.encode(raw), EndpointRecord)
+    assert codec.decode(codec.encode(known.record, known.raw), EndpointRecord) == known
+
+
+@pytest.mark.parametrize("bracket", [b"[]", b"{}"])
+def test_json_may_be_nested_so_deep_and_no_deeper(bracket: bytes) -> None:
+    opening, closing = (b"[", b"]") if bracket == b"[]" else (b'{"":', b"}")
+
+    def nested(depth: int) -> bytes:
+        return opening * (depth - 1) + bracket + closing * (depth - 1)
+
+    parse_json(nested(DEEPEST))
+    parse_json(b"[" + b"{}," * 1000 + b"[]]")
+    parse_json(b'"' + b"[" * 1000 + b'"')
+    with pytest.raises(Malformed, match="nested more than"):
+        parse_json(nested(DEEPEST + 1))
 
 
 def test_a_chain_of_writes_keeps_the_creation_and_the_last_few_ops() -> None:

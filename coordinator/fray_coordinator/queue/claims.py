@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_segments import is_void
 from fray_coordinator.queue.held import Content, Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
+from fray_layouts.errors import Malformed
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease, unpack
 
@@ -63,7 +62,7 @@ async def read_segment(home: Home, segment: str) -> Content | None:
         return None
     try:
         return Content(found.version, *unpack(found.data))
-    except msgspec.MsgspecError as error:
+    except Malformed as error:
         raise BadRecord(f"{key} does not hold a segment of a queue: {error}; look at it, then remove it") from None
 
 

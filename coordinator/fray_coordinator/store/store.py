@@ -9,7 +9,6 @@ lands late then changes nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -37,6 +36,8 @@ from fray_coordinator.store.api import (
 )
 from fray_coordinator.store.keys import check_key
 from fray_coordinator.store.metering import Metered, Usage
+from fray_layouts.errors import Malformed
+from fray_layouts.parsing import parse_json
 
 T = TypeVar("T")
 
@@ -242,8 +243,8 @@ def judge(current: Object | None, data: bytes, expect: Expectation, op: str | No
 def _ids(data: bytes) -> dict[str, Any]:
     """The record in `data`; empty when it is not one, because somebody else may write anything under any name."""
     try:
-        record = json.loads(data)
-    except ValueError:
+        record = parse_json(data)
+    except Malformed:
         return {}
     return record if isinstance(record, dict) else {}
 

@@ -1,0 +1,54 @@
+"""JSON text to plain values: whatever the bytes are, the result is a value of bounded depth or one kind of error.
+
+Every other reader of JSON under a root is built on this one. The depth is bounded here, because how deep a value may be
+for Python depends on the caller's stack: what could be read in one place could not be compared or written in another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fray_layouts.errors import Malformed
+
+DEEPEST = 100
+"""How deep arrays and objects of any JSON may lie in one another."""
+DEEPEST_RESULT = DEEPEST - 10
+"""The same for what a job returns, which lies inside its record."""
+
+
+def parse_json(data: bytes | str, deepest: int = DEEPEST) -> Any:
+    """The value that `data` is the JSON text of.
+
+    Raises:
+        Malformed: it is not UTF-8, not JSON, holds a number that no float can hold, or is nested deeper than `deepest`.
+    """
+    try:
+        raw = data.encode() if isinstance(data, str) else data
+        value = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise Malformed(str(error)) from None
+    except RecursionError:
+        raise _too_deep(deepest) from None
+    if raw.count(b"[") + raw.count(b"{") > deepest and _is_deeper(value, deepest):
+        raise _too_deep(deepest)
+    return value
+
+
+def _too_deep(deepest: int) -> Malformed:
+    return Malformed(f"it is nested more than {deepest} deep")
+
+
+def _is_deeper(value: Any, deepest: int) -> bool:
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(deepest):
+        if not level:
+            return False
+        level = [
+            part
+            for whole in level
+            for part in (whole.values() if isinstance(whole, dict) else whole)
+            if isinstance(part, (dict, list))
+        ]
+    return bool(level)
