@@ -80,12 +80,18 @@ class Relief:
                 idle_since = now
                 if now - since >= MOMENT:
                     self._busy.pop(connection, None)
-                    connection.relieve(number)
+                    self._relieve(connection, number)
             if now - idle_since > 1.0:
                 self._awake.clear()
                 if self._busy:  # it began while we were about to sleep
                     self._awake.set()
                 idle_since = now
+
+    def _relieve(self, connection: Connection, number: int) -> None:
+        try:
+            connection.relieve(number)
+        except Exception:  # no thread can be started: its client waits until the call has ended
+            _log.exception("a call holds up its connection")
 
 
 class Connection:
@@ -112,15 +118,20 @@ class Connection:
 
     def start(self) -> None:
         """Begin to read."""
-        self._reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
+        before, self._reader = self._reader, reader
+        try:
+            reader.start()
+        except RuntimeError:
+            self._reader = before
+            raise
 
     def relieve(self, number: int) -> None:
         """The reading thread runs these calls for too long: another one reads from now on."""
         with self._state:
             if self._here == number:
-                self._here = 0
                 self.start()
+                self._here = 0
 
     def close(self) -> None:
         """End it; replies that are ready are not sent."""
@@ -254,6 +265,9 @@ class Connection:
             self._link.send(replies_parts(self._client, batch))
         except OSError:
             self._link.close()  # the reading thread sees it, and ends
+        except Exception:
+            _log.exception("a connection is closed: its replies could not be sent")
+            self._link.close()
         with self._state:
             self._sending = False
 

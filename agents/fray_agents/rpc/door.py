@@ -3,11 +3,12 @@
 Invariant: who is not authenticated costs a bounded amount of memory, descriptors and time. Unsafe: a thread for each
 connection, and thousands that never say anything. Why not here: unproven connections share this thread, at most
 `WAITING` of them wait (the oldest makes room for the newest), each has `PATIENCE` seconds and a head's worth of
-bytes.
+bytes. What goes wrong with one connection, whatever it is, ends that connection and nothing else.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import selectors
 import socket
@@ -26,7 +27,10 @@ from fray_agents.rpc.session import Keyring
 
 WAITING = 256
 PATIENCE = 10.0  # seconds
+PAUSE = 0.05  # seconds without accepting, once the system cannot give another descriptor
 FRESH = 1.0  # seconds between two readings of the keys because somebody named one that is not known
+
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger(__name__)
 
@@ -95,10 +99,17 @@ class Door:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ)
         while not self._closing:
-            for key, _ in self._selector.select(1.0 if self._guests else None):
-                self._attend(key)
-            self._expire()
+            try:
+                self._attend_all()
+            except Exception:
+                _log.exception("accepting connections goes on")
+                time.sleep(PAUSE)
         self._close_all()
+
+    def _attend_all(self) -> None:
+        for key, _ in self._selector.select(1.0 if self._guests else None):
+            self._attend(key)
+        self._expire()
 
     def _attend(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._called:
@@ -113,17 +124,25 @@ class Door:
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
-        except OSError:  # it is gone again, or descriptors are short
+        except OSError as error:
+            if error.errno in _SHORT:
+                self._drop_oldest()
+                time.sleep(PAUSE)
+            return  # else the caller is gone again
+        try:
+            self._watch(_Guest(self._prepared(sock), Greeting(self._identity, self._keyring), time.monotonic()))
+        except Exception as error:  # it broke already
+            _log.debug("a connection ended before it said anything: %s", error)
+            sock.close()
+        if len(self._guests) > WAITING:
             self._drop_oldest()
-            time.sleep(0.01)
-            return
-        if len(self._guests) >= WAITING:
-            self._drop_oldest()
+
+    def _prepared(self, sock: socket.socket) -> socket.socket:
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(sock)
         sock.setblocking(False)
-        self._watch(_Guest(self._wrap(sock), Greeting(self._identity, self._keyring), time.monotonic()))
+        return self._wrap(sock)
 
     def _watch(self, guest: _Guest) -> None:
         self._guests[guest.sock.fileno()] = guest

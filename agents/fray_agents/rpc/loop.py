@@ -6,6 +6,7 @@ It has a module of its own because asyncio is not small: a server without such m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
@@ -20,7 +21,8 @@ class Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop itself holds them weakly
-        threading.Thread(target=self._loop.run_forever, name="fray-actor-loop", daemon=True).start()
+        self._closed = False
+        threading.Thread(target=self._run, name="fray-actor-loop", daemon=True).start()
 
     def start(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
         """Run it; `ended` is called in the loop's thread."""
@@ -28,6 +30,7 @@ class Loop:
 
     def close(self) -> None:
         """What has not ended yet does not go on."""
+        self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def drain(self, items: AsyncIterator[Any]) -> Iterator[Any]:
@@ -42,6 +45,11 @@ class Loop:
             close = getattr(items, "aclose", None)
             if close is not None:
                 asyncio.run_coroutine_threadsafe(close(), self._loop).result()
+
+    def _run(self) -> None:
+        while not self._closed:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # their tasks have them too, and these end a loop
+                self._loop.run_forever()
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
         task = self._loop.create_task(coroutine)

@@ -227,15 +227,18 @@ class RemoteChannel(Channel):
     def _receive(self, link: Link) -> None:
         try:
             parts = link.receive()
+            replies = read_replies(self.client, parts) if parts is not None else None
         except (BadMessage, NotAuthentic, OSError):
-            parts = None
+            replies = None
+        except Exception as error:  # it would come again, and the thread that reads must not end by it
+            self._fail(f"the server's replies cannot be read: {type(error).__name__}: {error}")
+            return
         except BaseException:  # interrupted; perhaps within a message
             self._lose(link)
             raise
-        if parts is None:
+        if replies is None:
             self._lose(link)
             return
-        replies = read_replies(self.client, parts)
         with self._lock:
             self._out -= 1
             given = [pending for reply in replies if (pending := self._give(reply)) is not None]

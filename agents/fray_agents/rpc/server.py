@@ -141,7 +141,12 @@ class Server:
         connection = Connection(link, self, self._relief, self._forget)
         with self._lock:
             self._connections.add(connection)
-        connection.start()
+        try:
+            connection.start()
+        except RuntimeError:  # no thread can be started
+            self._forget(connection)
+            connection.close()
+            raise
 
     def _forget(self, connection: Connection) -> None:
         with self._lock:

@@ -1,0 +1,175 @@
+"""Strangers at every port: whatever they send, whoever holds the key is served."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pkgutil import resolve_name as resolve
+
+import pytest
+
+from fray_agents.rpc import ConnectionLost, RemoteError, Server, Target
+from fray_agents.rpc.connection import Connection
+from fray_agents.rpc.dial import dial
+from fray_agents.rpc.door import Door
+from fray_agents.rpc.remote import RemoteChannel
+from tests.support.rpc import Keys, dial_tcp, eventually, serve_subject
+
+
+@contextmanager
+def subject(tls: bool = False) -> Iterator[Server]:
+    server = serve_subject(tls=tls)
+    yield server
+    server.close()
+
+
+def own_channel(server: Server) -> RemoteChannel:
+    """A new connection of a holder of the key."""
+    target = Target("subject", server.address, "", server.identity, server.fingerprint)
+    link, _ = dial(target, Keys())
+    return RemoteChannel(target, Keys(), secrets.token_hex(4), link, lambda channel: None)
+
+
+def answers(server: Server) -> bool:
+    """Whether a holder of the key is served."""
+    channel = own_channel(server)
+    try:
+        return bool(channel.call("subject", "echo", (True,), {}))
+    finally:
+        channel.close()
+
+
+def reset(address: str, data: bytes) -> None:
+    """Connect, say something and break the connection."""
+    sock = dial_tcp(address)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if data:
+        sock.send(data)
+    sock.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("data", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n"])
+def test_connections_that_break_at_once_harm_nobody(tls: bool, data: bytes) -> None:
+    with subject(tls) as server:
+        for _ in range(200):
+            reset(server.address, data)
+        assert answers(server)
+
+
+@pytest.mark.parametrize("step", ["_accept", "_hear", "_expire"])
+def test_no_exception_of_one_connection_ends_the_door(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    failures = iter([MemoryError(), ValueError("odd"), RuntimeError("can't start new thread")])
+    healthy = getattr(Door, step)
+    failed = threading.Semaphore(0)
+
+    def flawed(self: Door, *args: object) -> None:
+        healthy(self, *args)
+        if (failure := next(failures, None)) is not None:
+            failed.release()
+            raise failure
+
+    monkeypatch.setattr(Door, step, flawed)
+    with subject() as server:
+        for _ in range(3):
+            with dial_tcp(server.address) as sock:
+                sock.sendall(b"x")
+                assert failed.acquire(timeout=20)
+        assert answers(server)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ECONNABORTED, errno.EPROTO])
+def test_a_refused_accept_is_tried_again(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    accept, refusals = socket.socket.accept, iter([OSError(number, "refused")] * 3)
+    accepting = threading.current_thread()
+
+    def refused(self: socket.socket) -> tuple[socket.socket, object]:
+        if threading.current_thread() is not accepting and (error := next(refusals, None)) is not None:
+            raise error
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", refused)
+    with subject() as server:
+        assert answers(server)
+        eventually(lambda: next(refusals, None) is None)
+
+
+class Leaving:
+    """Its coroutines would end the loop that runs them."""
+
+    async def leave(self) -> None:
+        raise SystemExit(3)
+
+    async def echo(self, value: int) -> int:
+        return value
+
+
+def test_a_coroutine_that_exits_ends_its_own_call_only() -> None:
+    with subject() as server:
+        server.add("leaving", Leaving())
+        channel = own_channel(server)
+        with pytest.raises(RemoteError, match="SystemExit"):
+            channel.start("leaving", "leave", (), {}).result(20)
+        assert channel.start("leaving", "echo", (1,), {}).result(20) == 1
+        channel.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize("step", ["fray_agents.rpc.connection.replies_parts", "fray_agents.rpc.connection.read_calls"])
+def test_a_connection_that_fails_within_the_server_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    healthy, failures = resolve(step), iter([error])
+
+    def flawed(*args: object) -> object:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return healthy(*args)
+
+    monkeypatch.setattr(step, flawed)
+    with subject() as server:
+        channel = own_channel(server)
+        for actor_id in ("wide", "subject"):
+            assert channel.start(actor_id, "echo", (1,), {}).result(20) == 1
+        channel.close()
+
+
+def test_who_takes_over_from_slow_calls_survives_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy, failed = Connection.relieve, threading.Event()
+
+    def flawed(self: Connection, number: int) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        healthy(self, number)
+
+    monkeypatch.setattr(Connection, "relieve", flawed)
+    with subject() as server:
+        first, second = own_channel(server), own_channel(server)
+        assert first.call("wide", "sleep", (0.1,), {}) == 0.1
+        assert failed.is_set()
+        waiting = threading.Thread(target=second.call, args=("wide", "wait", (), {}), daemon=True)
+        waiting.start()
+        eventually(lambda: bool(first.call("wide", "has_entered", (), {})))
+        assert second.start("wide", "echo", (1,), {}).result(20) == 1
+        first.call("wide", "open", (), {})
+        waiting.join(20)
+        assert not waiting.is_alive()
+        first.close()
+        second.close()
+
+
+def test_replies_that_cannot_be_read_fail_their_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*args: object) -> None:
+        raise MemoryError
+
+    with subject() as server:
+        channel = own_channel(server)
+        monkeypatch.setattr("fray_agents.rpc.remote.read_replies", unreadable)
+        with pytest.raises(ConnectionLost, match="MemoryError"):
+            channel.start("subject", "echo", (1,), {}).result(20)
