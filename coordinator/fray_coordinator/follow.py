@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os.path
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
@@ -263,7 +264,9 @@ async def _read_tail(core: Core, job: JobRecord, count: int, max_lines: int) -> 
     for number in range(count, 0, -1):
         if len(lines) >= max_lines:
             break
-        lines = [*(await _chunk(core, job, job.attempt, number) or []), *lines]
+        if (chunk := await _chunk(core, job, job.attempt, number)) is None:
+            break  # it was removed, and what is before it too
+        lines = [*chunk, *lines]
     return lines[max(len(lines) - max_lines, 0) :]
 
 
@@ -278,11 +281,14 @@ async def _chunk(core: Core, job: JobRecord, attempt: int, number: int) -> list[
     return [_parse(key, line, attempt, 0) for line in found.data.removesuffix(b"\n").split(b"\n")]
 
 
+_LINE = re.compile(rb"([0-9TZ:.-]+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
+
+
 def _parse(key: str, line: bytes, attempt: int, replica: int) -> LogLine:
-    parts = line.split(b" ", 3)
-    if len(parts) != 4:
+    found = _LINE.fullmatch(line)
+    if found is None:
         raise BadRecord(f"{key} holds a line that is not in the log format: {line[:80]!r}")
-    time, stream, tag, data = parts
+    time, stream, tag, data = found.groups()
     return LogLine(attempt, replica, time.decode(), stream.decode(), data, tag == b"F")
 
 

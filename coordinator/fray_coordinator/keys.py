@@ -12,6 +12,7 @@ import secrets
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_layouts.names import Secrets
 from fray_layouts.records import RpcKey, RpcKeys
 
@@ -19,6 +20,7 @@ KEPT = 86400.0
 """Seconds that a key is accepted after a newer one took its place."""
 
 _BYTES = 32
+_LEAST_BYTES = 16
 
 
 async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
@@ -27,7 +29,17 @@ async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
         Secrets.rpc, RpcKeys, lambda found: None if found and found.keys else rotated(RpcKeys(), core.now(), KEPT)
     )
     assert update.stored is not None, "it was found or made"
-    return [(key.id, base64.b64decode(key.secret)) for key in update.stored.record.keys]
+    return [(key.id, _secret(key)) for key in update.stored.record.keys]
+
+
+def _secret(key: RpcKey) -> bytes:
+    try:
+        secret = base64.b64decode(key.secret, validate=True)
+    except ValueError:  # its message would show the secret
+        secret = b""
+    if len(secret) < _LEAST_BYTES:
+        raise BadRecord(f"{Secrets.rpc} holds a key {key.id!r} that is none; replace it: fray rotate --at-once")
+    return secret
 
 
 async def rotate(core: Core, kept: float = KEPT) -> int:

@@ -54,17 +54,17 @@ def read_specs(text: str) -> list[JobSpec]:
 def _documents(text: str) -> list[Any]:
     try:
         documents = [json.loads(text)]
-    except ValueError as not_json:
+    except (ValueError, RecursionError) as not_json:
         documents = _yaml(text, not_json)
     return [job for document in documents for job in (document if isinstance(document, list) else [document])]
 
 
-def _yaml(text: str, not_json: ValueError) -> list[Any]:
+def _yaml(text: str, not_json: Exception) -> list[Any]:
     import yaml
 
     try:
         return [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter from its own conversion of numbers
         why = f"neither JSON ({not_json}) nor YAML ({' '.join(str(error).split())})"
         raise InvalidInput("file", text[:100], f"it must hold jobs; it is {why}") from None
 

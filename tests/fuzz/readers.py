@@ -1,0 +1,207 @@
+"""Every reader of bytes, with a good example of what it reads and the errors that it is documented to raise."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fray.cli.commands.submit import read_specs
+from fray_agents.rpc.errors import BadMessage
+from fray_agents.rpc.framing import RECEIVE, Framing
+from fray_coordinator import keys
+from fray_coordinator.checkpoints import open_log
+from fray_coordinator.clock import SystemClock, system_chance
+from fray_coordinator.core import Core, core_on
+from fray_coordinator.errors import BadRecord, Fenced
+from fray_coordinator.follow import read_logs
+from fray_coordinator.store.api import ANY
+from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.store import Store
+from fray_layouts import records, tasks
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Agents, Checkpoints, Coordinator, Endpoint, Jobs, Names, Secrets, Work
+from fray_layouts.queue_names import Queues, Tasks
+from fray_layouts.queues import QueueLease, QueueRecord, SegmentHeader, pack, unpack
+from fray_layouts.spec import parse_spec
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: what it reads.
+        read: reads it.
+        raises: all that it may raise.
+        example: bytes that it accepts.
+    """
+
+    name: str
+    read: Callable[[bytes], Any]
+    raises: tuple[type[Exception], ...]
+    example: bytes
+
+
+JOB: dict[str, Any] = {
+    "id": "train-1",
+    "op": "3",
+    "recent_ops": ["2"],
+    "created_op": "1",
+    "status": "failed",
+    "attempt": 2,
+    "spec": {
+        "name": "train",
+        "entrypoint": {"command": ["python", "-m", "trainer"]},
+        "resources": {"cpu": 2, "memory": 2**30, "device": {"kind": "gpu", "variant": "h100", "count": 8}},
+        "environment": {"env_vars": {"A": "1"}, "secret_env_vars": {"B": "2"}},
+        "timeout": 60,
+        "priority": -3,
+        "namespace": "lab",
+        "health_check": {"path": "/live", "port": 8080},
+    },
+    "lease": {"agent": "host-1", "host": "host", "since": 1.8e9},
+    "stop": {"at": 1.8e9, "reason": "asked for"},
+    "parent": {"job": "parent-1", "attempt": 1},
+    "inbox": {"key": "inbox/train.json", "version": "v"},
+    "failures": 1,
+    "avoid": ["other"],
+    "not_before": 1.8e9,
+    "submitted_at": 1.8e9,
+    "started_at": 1.8e9,
+    "ended_at": 1.8e9,
+    "exit": {"kind": "exited", "code": 1, "usage": {"cpu_seconds": 1.5, "memory_peak": 5}, "log_chunks": 1},
+    "result": {"encoding": "json", "value": [1], "size": 3},
+    "history": [
+        {"attempt": 1, "agent": "a", "host": "h", "started_at": 1.8e9, "ended_at": 1.8e9, "exit": {"kind": "lost"}}
+    ],
+}
+AGENT: dict[str, Any] = {
+    "id": "host-1",
+    "op": "1",
+    "host": "host",
+    "pool": "default",
+    "beat": 7,
+    "interval": 5.0,
+    "capacity": {"cpu": 2000, "memory": 2**30},
+    "free": {"cpu": 1000},
+    "holdings": {"train-1": {"attempt": 2, "phase": "running", "usage": {"memory": 5}}},
+    "started_at": 1.8e9,
+    "requests": {"writes": 5},
+}
+PASS: dict[str, Any] = {
+    "holder": "host-1",
+    "progress": 3,
+    "suspects": {"host-2": {"beat": 1, "age": 5.0, "spared": True}},
+    "pools": {"default": {"agents": 1, "slots": 2}},
+    "problems": {"jobs/x.json": "odd"},
+    "repaired_at": 1.8e9,
+}
+ENDPOINT: dict[str, Any] = {
+    "namespace": "lab",
+    "name": "actor",
+    "actor_id": "actor-1",
+    "nonce": "n",
+    "address": "127.0.0.1:80",
+    "metadata": {"shard": 1},
+}
+SPEC: dict[str, Any] = {**JOB["spec"], "resources": {"cpu": 0.5, "ram": "1GB"}}
+LOG = b"2026-01-01T00:00:00.000001Z stdout F hello\n2026-01-01T00:00:00.000002Z stderr P part\n"
+REQUEST = b"POST /session HTTP/1.1\r\nhost: actor\r\ncontent-length: 3\r\nfray-key: k\r\n\r\nabc"
+RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nfray-seal: 00\r\n\r\nabc"
+
+
+def _cluster_with(key: str, act: Callable[[Core], Awaitable[object]]) -> Callable[[bytes], object]:
+    """A reader of the object `key` of a cluster by a service."""
+
+    async def run(data: bytes) -> object:
+        core = await _core()
+        await core.store.put(key, data, ANY)
+        return await act(core)
+
+    return lambda data: _runner().run(run(data))
+
+
+@functools.cache
+def _runner() -> asyncio.Runner:
+    return asyncio.Runner()
+
+
+async def _core() -> Core:
+    clock, chance = SystemClock(), system_chance()
+    backend = MemoryBackend("memory://fuzz", Contents(), clock)
+    return await core_on(Store(backend, clock, chance), None, clock, chance)
+
+
+def _record(name: str, key: str, kind: type[records.Record], example: object) -> Reader:
+    read = _cluster_with(key, lambda core: core.records.read(key, kind))
+    return Reader(name, read, (BadRecord,), msgspec.json.encode(example))
+
+
+def _job_named(job_id: str) -> records.JobRecord:
+    return msgspec.convert({**JOB, "id": job_id}, records.JobRecord)
+
+
+def _messages(requests: bool, data: bytes) -> int:
+    framing, count = Framing(requests, max_body=1000), 0
+    for start in range(0, len(data), RECEIVE):
+        framing.feed(data[start : start + RECEIVE])
+        while framing.next() is not None:
+            count += 1
+    return count
+
+
+_QUEUE = Queues.of("lab", "work", 1)
+READERS = [
+    _record("job", Jobs.key("train-1"), records.JobRecord, JOB),
+    _record("agent", Agents.key("host-1"), records.AgentRecord, AGENT),
+    _record("pass", Coordinator.lease, records.PassRecord, PASS),
+    _record("endpoint", Endpoint("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),
+    _record("name", Names.key("lab", "actor", "actor"), records.NameRecord, {"job": "train-1", "attempt": 2}),
+    _record("queue settings", _QUEUE.settings, QueueRecord, {"quarantine": 60.0, "max_deliveries": 5}),
+    _record(
+        "queue lease",
+        _QUEUE.lease("4991mcc5rxrg"),
+        QueueLease,
+        {"owner": "o", "done": "3", "marks": {"0": 1}, "buried": {"1": 1.8e9}},
+    ),
+    _record("pool", Tasks.of("lab", "work", 1).pool, tasks.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}),
+    Reader(
+        "keys",
+        _cluster_with(Secrets.rpc, keys.rpc_keys),
+        (BadRecord,),
+        msgspec.json.encode({"keys": [{"id": "k", "secret": "AAAA" * 8, "created_at": 1.8e9}]}),
+    ),
+    Reader(
+        "log chunk",
+        _cluster_with(Work.log("train-1", 2, 0, 1), lambda core: read_logs(core, _job_named("train-1"))),
+        (BadRecord,),
+        LOG,
+    ),
+    Reader(
+        "checkpoint",
+        _cluster_with(Checkpoints.key("train-1", "actor", 1), lambda core: open_log(core, "train-1", "actor", 3)),
+        (BadRecord, Fenced),
+        b'{"attempt":2,"writer":"w","fence":true}\nstate',
+    ),
+    Reader(
+        "segment",
+        unpack,
+        (msgspec.MsgspecError,),
+        pack(SegmentHeader(encoding="json", sizes=[1, 2]), [b"1", b"22"]),
+    ),
+    Reader("dropped spec", parse_spec, (InvalidInput,), json.dumps(SPEC).encode()),
+    Reader(
+        "job file",
+        lambda data: read_specs(data.decode(errors="replace")),
+        (InvalidInput,),
+        b"name: train\nentrypoint:\n  command: [python, train.py]\n",
+    ),
+    Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
+    Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
+]
