@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fray_agents.ledger import Held
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_layouts.names import Child, Inbox
-from fray_layouts.records import Settings
+from fray_layouts.records import JobRecord, Settings
 from tests.simulation.invariants import Broken, told
 
 if TYPE_CHECKING:
@@ -56,24 +56,31 @@ HEARD_ANYWAY = LONGEST_GRACE + A_WHILE + 2 * 1.2 * Settings().repair_interval
 
 def left(world: World) -> set[str]:
     """Jobs that have not ended and drops that wait."""
-    return {job.id for job in world.watching.jobs.values() if job.status not in TERMINAL}.union(_drops(world))
+    return {job.id for job in _unfinished(world)}.union(_drops(world))
+
+
+def _unfinished(world: World) -> list[JobRecord]:
+    """Jobs that have not ended, but for those that nobody can end while odd objects lie where they do."""
+    jobs = world.watching.jobs.values()
+    return [job for job in jobs if job.status not in TERMINAL and not world.strangers.excuses(job)]
 
 
 def explain(world: World) -> None:
     """Raises: the bound has passed."""
-    for job in world.watching.jobs.values():
-        if job.status not in TERMINAL:
-            name = "every runnable job ends"
-            if job.parent and (parent := world.watching.jobs.get(job.parent.job)) and parent.status in TERMINAL:
-                name = "no orphaned child"
-            about = [job.id] + ([job.lease.agent] if job.lease else [])
-            raise Broken(name, f"{job.id} is {told(job)}, and nothing has ended for {BOUND:g} s", *about)
+    for job in _unfinished(world):
+        name = "every runnable job ends"
+        if job.parent and (parent := world.watching.jobs.get(job.parent.job)) and parent.status in TERMINAL:
+            name = "no orphaned child"
+        about = [job.id] + ([job.lease.agent] if job.lease else [])
+        raise Broken(name, f"{job.id} is {told(job)}, and nothing has ended for {BOUND:g} s", *about)
     raise Broken("every drop is dealt with", f"{_drops(world)} still lie in the inbox", *_drops(world))
 
 
 def check(world: World) -> None:
     """What must hold soon after everything has ended."""
     for job in world.known_jobs:
+        if job in world.strangers.harmed:
+            continue
         if job not in world.watching.jobs and f"jobs/{job}.json" not in world.watching.gone:
             raise Broken("what was acknowledged is stored", f"{job} has no record", job)
     for host in world.hosts:
@@ -171,6 +178,12 @@ def check_fsck(world: World) -> None:
         raise Broken("fsck finds nothing", str(trouble), trouble.key)
 
 
+def check_named(world: World) -> None:
+    """Whoever asks `fray fsck` is told of everything odd."""
+    if unnamed := world.strangers.unnamed(trouble.key for trouble in world.troubles()):
+        raise Broken("every odd object is named", f"{len(unnamed)} are not, such as {unnamed[0]!r}", unnamed[0])
+
+
 def check_rest(world: World) -> None:
     """What retention must have removed."""
     world.loop.advance(world.loop.now + world.scenario.quarantine + world.scenario.gives_up + REMOVED)
@@ -182,4 +195,6 @@ def check_rest(world: World) -> None:
 
 
 def _drops(world: World) -> list[str]:
-    return [key for key in world.storage.contents.keys(Inbox.prefix, None) if Inbox.is_drop(key)]
+    """A name that no store can be asked for lies there until somebody removes it."""
+    keys = world.storage.contents.keys(Inbox.prefix, None)
+    return [key for key in keys if Inbox.is_drop(key) and world.strangers.is_readable(key)]

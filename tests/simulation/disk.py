@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DiskPath:
-    """A path on one host's disk."""
+    """A path on one host's disk. `mishap` may raise where a file is used."""
 
     files: dict[str, bytes]
     path: str = ""
+    mishap: Callable[[str], None] = lambda place: None
 
     def __truediv__(self, part: str) -> DiskPath:
-        return DiskPath(self.files, f"{self.path}/{part}")
+        return DiskPath(self.files, f"{self.path}/{part}", self.mishap)
 
     def __str__(self) -> str:
         return self.path
@@ -29,12 +31,15 @@ class DiskPath:
         return self.path in self.files
 
     def read_bytes(self) -> bytes:
+        self.mishap("file")
         return self.files[self.path]
 
     def write_bytes(self, data: bytes) -> None:
+        self.mishap("file")
         self.files[self.path] = data
 
     def unlink(self, missing_ok: bool = False) -> None:
+        self.mishap("file")
         del self.files[self.path]
 
     def rmtree(self) -> None:

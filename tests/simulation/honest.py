@@ -8,6 +8,7 @@ import msgspec
 
 from fray_coordinator.store.api import Expectation, Outcome, Rejected
 from fray_coordinator.store.store import Store
+from fray_layouts.records import Record
 from tests.simulation.invariants import Broken
 
 
@@ -20,10 +21,16 @@ class HonestStore(Store):
         self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
     ) -> Outcome:
         outcome = await super().put(key, data, expect, op, patience)
-        if op is not None and isinstance(outcome, Rejected) and outcome.current is not None:
-            lies = msgspec.json.decode(outcome.current.data)
-            if op in (lies.get("op"), lies.get("created_op"), *lies.get("recent_ops", ())):
-                self.broken(
-                    Broken("a rejected write is not in the object", f"{key} holds the rejected write {op}", key)
-                )
+        lies = outcome.current if isinstance(outcome, Rejected) else None
+        if op is not None and lies is not None and op in _ops(lies.data):
+            self.broken(Broken("a rejected write is not in the object", f"{key} holds the rejected write {op}", key))
         return outcome
+
+
+def _ops(data: bytes) -> list[object]:
+    """The writes that a record says are in it; none if it is no record."""
+    try:
+        lies = msgspec.json.decode(data, type=Record)
+    except (ValueError, RecursionError):
+        return []
+    return [lies.op, lies.created_op, *lies.recent_ops]

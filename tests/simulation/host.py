@@ -13,7 +13,7 @@ from fray_agents.agent import Agent, AgentOptions
 from fray_agents.serve import serve
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import StartFailed, TaskSpec
-from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
+from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreRefused, StoreUnavailable
 from fray_coordinator.submit import submit
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
@@ -62,7 +62,7 @@ class Host:
         capacity = Resources(cpu=1000 * self.cores, memory=2**36, disk=2**36)
         options = AgentOptions(
             capacity=capacity,
-            work_dir=DiskPath(self._disk, "/work"),  # type: ignore[arg-type]
+            work_dir=DiskPath(self._disk, "/work", self.world.mishap),  # type: ignore[arg-type]
         )
         self.world.note(self.name, "starts agent process", process.name)
         self.world.spawn(process, serve(self.world.root, options, self._on_join), self._ended)
@@ -107,7 +107,8 @@ class Host:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         error = task.exception()
         self.world.note(self.name, "agent process ended", repr(error) if error else "")
-        if error is not None and (self.joined or not isinstance(error, StoreUnavailable)):
+        absent = (StoreUnavailable, StoreRefused)  # who has not joined may give up
+        if error is not None and (self.joined or not isinstance(error, absent)):
             self.world.agent_failed(self, error)
         assert self.process is not None
         self.world.loop.crash(self.process)
@@ -132,6 +133,7 @@ class Host:
 
     async def start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         await asyncio.sleep(self.draw.uniform(0.005, 0.3))
+        self.world.mishap("start of a task")
         if self.fails_starts:
             raise StartFailed("this host is broken")
         return self.world.task(self, spec, deadline)  # type: ignore[return-value]
@@ -158,7 +160,7 @@ class Host:
         run = task.run
         try:
             core = await self.world.core(launcher, self.clock)
-        except StoreUnavailable:
+        except (StoreUnavailable, StoreRefused):
             return
         task.mark_children()
         for raw in drawn_children(self.world.seed, run.job, run.attempt, task.script.children):
@@ -170,7 +172,7 @@ class Host:
                 except StoreUnavailable:
                     if not raw.get("id"):
                         break
-                except ParentNotRunning:
+                except (ParentNotRunning, BadRecord, StoreRefused):
                     return
 
     def _in(self, delay: float, act: Any, *args: Any) -> None:

@@ -110,7 +110,7 @@ def reachable(w: Watching, job_id: str, why: str) -> None:
 
     A pending job may have lost all that for a moment: the next repair must find it (`repair_found_all`).
     """
-    job = w.jobs.get(job_id)
+    job = w.jobs.get(job_id) if job_id not in w.world.strangers.harmed else None
     if job is None or job.status in TERMINAL or job.status == Status.UNADMITTED or _is_findable(w, job):
         w.lost.pop(job_id, None)
     elif job.status == Status.PENDING:
@@ -134,7 +134,7 @@ def repair_found_all(w: Watching, began: float) -> None:
 
 def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sender: Participant) -> None:
     """Only people take a file away that became nothing."""
-    if sender.name.startswith("user"):
+    if sender.name.startswith(("user", "stranger")):
         return
     decided = any(
         w.jobs[job].status != Status.UNADMITTED for job in w.made_of.get((key, drop.version), ()) if job in w.jobs
@@ -181,9 +181,10 @@ def _stands_for(w: Watching, drop: Object) -> bool:
     """Whether a job exists that was submitted before under the id that the drop names."""
     try:
         spec = msgspec.json.decode(drop.data)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return False
-    job = JobId.given(spec["name"], spec["id"]) if "id" in spec else ""
+    named = isinstance(spec, dict) and "id" in spec and "name" in spec
+    job = JobId.given(spec["name"], spec["id"]) if named else ""
     return job in w.jobs or Jobs.key(job) in w.gone
 
 

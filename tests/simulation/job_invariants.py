@@ -90,6 +90,8 @@ def a_complete_result_is_never_thrown_away(w: Watching, c: Change) -> None:
     if not w.world.acts_for(c.sender, before.lease.agent):
         return
     run = w.world.effects.of(c.name, before.attempt)
+    if run is not None and w.world.mishaps.since(run.begin, run.host):
+        return  # an attempt may end so, with a reason
     heeds_a_stop = before.stop is not None and run is not None and not run.complete_before_stop
     if run is not None and run.how == "success" and run.told and not heeds_a_stop:
         message = f"{c.name}: attempt {before.attempt} was complete, and its own agent made it {told(after)}"
@@ -109,7 +111,15 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
     if after.failures > before.failures and not own_failure and not a_killer:
         message = f"{c.name}: attempt {before.attempt} ended by {run}, and counts as the job's failure"
         raise Broken("preemption never spends the failure budget", message, c.name)
-    if own_failure and run.told and holders_word and before.stop is None and after.failures != before.failures + 1:  # type: ignore[union-attr]
+    mishap = run is not None and w.world.mishaps.since(run.begin, run.host)
+    if (
+        own_failure
+        and run.told
+        and not mishap
+        and holders_word
+        and before.stop is None
+        and after.failures != before.failures + 1
+    ):  # type: ignore[union-attr]
         message = f"{c.name}: attempt {before.attempt} failed by itself, and its failures stay {after.failures}"
         raise Broken("failure spends the failure budget", message, c.name)
 

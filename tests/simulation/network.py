@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from fray_coordinator.store.api import (
     NotApplied,
     NotModified,
     Object,
+    Refused,
     Unknown,
     Version,
 )
@@ -40,6 +42,20 @@ CLIENT_TIMEOUT = 20.0
 Written = Callable[[str, Object | None, Object | None, Participant], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A burst of refusals: of these verbs, for names that begin with `area`, of this participant (None: of all)."""
+
+    verbs: tuple[str, ...]
+    area: str
+    whom: Participant | None
+    why: str
+    until: float
+
+    def befalls(self, verb: str, key: str, sender: Participant, now: float) -> bool:
+        return now < self.until and verb in self.verbs and key.startswith(self.area) and self.whom in (None, sender)
+
+
 class Storage:
     """The content, and what watches it.
 
@@ -47,6 +63,7 @@ class Storage:
         on_write: told of every change: key, the object before and after, who sent it.
         down_until: an outage of everybody lasts until then.
         unwritable: areas that can be read only, and until when; "" is all of them.
+        refusals: bursts of them, some of which may be over.
         latest: a write lands at most so many seconds after its sender gave it up; the design's quarantine bounds it.
         found_absent: when a participant last read a name and nothing was there.
         operations, faults: counters; the faults by kind.
@@ -62,6 +79,7 @@ class Storage:
         self.on_write = on_write
         self.down_until = 0.0
         self.unwritable: dict[str, float] = {}
+        self.refusals: list[Refusal] = []
         self.latest = 120.0
         self.found_absent: dict[tuple[Participant, str], float] = {}
         self.operations = 0
@@ -81,10 +99,16 @@ class Storage:
         """All outages are over."""
         self.down_until = 0.0
         self.unwritable.clear()
+        self.refusals.clear()
 
     def is_writable(self, area: str) -> bool:
         """Whether writes to names that begin with `area` can succeed now."""
         return self.loop.now >= max(self.unwritable.get("", 0.0), self.unwritable.get(area, 0.0))
+
+    def refusal(self, verb: str, key: str, sender: Participant) -> str:
+        """Why the request is refused now; "" if it is not."""
+        now = self.loop.now
+        return next((one.why for one in self.refusals if one.befalls(verb, key, sender, now)), "")
 
     def later(self, delay: float, act: Callable[..., object], *args: Any) -> None:
         self.loop.call_later(delay, act, *args, context=self.owner.context())
@@ -111,6 +135,7 @@ class Way:
     Attributes:
         rates: its faults; None in a calm.
         cut_until: a partition between this participant and the storage lasts until then.
+        mishap: may raise where an exception is to come out of a request or its reply.
         fate: called with "crash" or "freeze" when that is to befall the sender now.
         newer: it writes a field that other versions do not know.
         sent: its requests, by verb class and area (the first part of their names).
@@ -127,6 +152,7 @@ class Way:
         self.cut_until = 0.0
         self.newer = newer
         self.fate: Callable[[str], None] = lambda kind: None
+        self.mishap: Callable[[str], None] = lambda place: None
         self.sent: Counter[tuple[str, str]] = Counter()
         self.asked: dict[str, float] = {}
         self._storage = storage
@@ -183,6 +209,9 @@ class Way:
         out, back = 0.002 + 0.05 * draw() * draw(), 0.002 + 0.05 * draw() * draw()
         if storage.loop.now < max(storage.down_until, self.cut_until):
             self._unreachable(key, act, answer, writes)
+        elif why := storage.refusal(verb, key, self._owner):
+            storage.faults[f"refused: {why}"] += 1
+            storage.later(out + back, _fail, answer, Refused(why))
         elif writes and not storage.is_writable(area):
             storage.faults["unwritable"] += 1
             self._draw.choice([self._fail_before, self._too_many])(key, act, answer, out, back, writes)
@@ -195,7 +224,10 @@ class Way:
             else:
                 storage.faults[fault] += 1
                 getattr(self, f"_{fault}")(key, act, answer, out, back, writes)
+        about = " about a job" if area in ("jobs", "work", "blobs") else ""
+        self.mishap(f"request{about}")
         result, told = await answer
+        self.mishap(f"reply{about}")
         self._told.learn(_date(int(told)), sent)
         return result
 

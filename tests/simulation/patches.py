@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fray_agents import agent as agent_module
@@ -15,6 +15,7 @@ from fray_agents import hostlock
 from fray_agents import serve as serve_module
 from fray_agents.agent import Agent, AgentOptions
 from fray_coordinator.core import Core
+from fray_layouts import codec
 from tests.simulation.loop import OWNER
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replaced(world: World) -> Iterator[None]:
-    """Host names and the folder of host locks are those of the simulated host; `serve` opens the simulated store."""
+    """Host names and the folder of host locks are those of the simulated host; `serve` opens the simulated store.
+
+    Decoding a record may go wrong as the world wishes.
+    """
 
     class Noted(Agent):
         """An agent that the world knows of."""
@@ -35,6 +39,12 @@ def replaced(world: World) -> Iterator[None]:
     async def open_core(root: str) -> Core:
         host = world.here()
         return await world.core(OWNER.get(), host.clock, host.newer)
+
+    real_decode = codec.decode
+
+    def decode(data: bytes, kind: Any) -> Any:
+        world.mishap("decoding")
+        return real_decode(data, kind)
 
     with tempfile.TemporaryDirectory(prefix="fray-sim-") as folder:
 
@@ -66,6 +76,7 @@ def replaced(world: World) -> Iterator[None]:
 
         names = SimpleNamespace(gethostname=lambda: world.here().name)
         with (
+            mock.patch.object(codec, "decode", decode),
             mock.patch.object(agent_module, "socket", names),
             mock.patch.object(hostlock, "lock_folder", lock_folder),
             mock.patch.object(serve_module, "open_core", open_core),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, fields
 
@@ -71,12 +72,62 @@ class Habits(dict[str, float]):
     """How often users do each of these things, as weights."""
 
     @staticmethod
-    def drawn(draw: random.Random) -> Habits:
+    def drawn(draw: random.Random, usual: dict[str, float]) -> Habits:
         """Up to three times as often as usual, or as rarely."""
-        return Habits({name: between(draw, usual / 3, usual * 3) for name, usual in USUAL.items()})
+        return Habits({name: between(draw, weight / 3, weight * 3) for name, weight in usual.items() if weight})
 
     def __str__(self) -> str:
         return " ".join(f"{name}={weight:.3g}" for name, weight in self.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Perils(Plan):
+    """What is neither a fault of the storage nor the end of a process: strangers, refusals, exceptions, stuck tasks.
+
+    Each of them befalls a share of the seeds (`SHARES`), so that some suffer from one, some from all, some from none.
+
+    Attributes:
+        stranger_every: seconds between two things that strangers do, on average; infinite for none.
+        habits: what strangers do.
+        refuse_every: seconds between two bursts of refusals; infinite for none.
+        mishaps: share of the requests, sleeps, decodings and files of an agent that end in an exception.
+        stuck: share of the tasks that hear nothing of their agent for a while.
+    """
+
+    stranger_every: float
+    habits: Habits
+    refuse_every: float
+    mishaps: float
+    stuck: float
+
+    @staticmethod
+    def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
+        """`shares` as `SHARES`, `usual` as `STRANGE`."""
+        comes = {peril: draw.random() < share for peril, share in shares.items()}
+        return Perils(
+            stranger_every=between(draw, 2, 60) if comes["strangers"] else math.inf,
+            habits=Habits.drawn(draw, usual),
+            refuse_every=between(draw, 60, 600) if comes["refusals"] else math.inf,
+            mishaps=between(draw, 0.0001, 0.003) if comes["mishaps"] else 0.0,
+            stuck=between(draw, 0.02, 0.3) if comes["stuck"] else 0.0,
+        )
+
+
+SHARES = {"strangers": 0.0, "refusals": 0.0, "mishaps": 0.0, "stuck": 0.4}
+"""Shares of the seeds in which there are strangers, bursts of refusals, exceptions and stuck tasks."""
+
+STRANGE = {
+    "leave_odd_object": 8.0,
+    "copy_in_two_parts": 0.5,
+    "spoil_hint": 1.0,
+    "spoil_pass": 0.5,
+    "spoil_job": 0.5,
+    "spoil_agent": 0.3,
+    "restore_job": 0.3,
+    "touch": 1.0,
+    "tidy_some": 0.5,
+}
+"""What strangers do, as weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +152,7 @@ class People(Plan):
             pause=draw.uniform(3, 20),
             killers=between(draw, 0.005, 0.05),
             stubborn=between(draw, 0.02, 0.2),
-            habits=Habits.drawn(draw),
+            habits=Habits.drawn(draw, USUAL),
             hang_ups=between(draw, 0.05, 0.5),
         )
 

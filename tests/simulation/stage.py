@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -75,7 +76,10 @@ class Stage:
 
     def drawn_clock(self, draw: random.Random) -> HostClock:
         """A machine's clock: minutes off, too fast or too slow."""
-        return HostClock.drawn(self.loop, draw, self.hardships.clock_offset, self.hardships.clock_drift)
+        return HostClock.drawn(self.loop, draw, self.hardships.clock_offset, self.hardships.clock_drift, self.mishap)
+
+    def mishap(self, place: str) -> None:
+        """Raises where a world wants an exception."""
 
     def _again_and_again(self, every: float, act: Callable[[], object]) -> None:
         def now() -> None:
@@ -83,7 +87,8 @@ class Stage:
                 act()
                 self._again_and_again(every, act)
 
-        self._in(self.draw.expovariate(1 / every), now)
+        if every < math.inf:
+            self._in(self.draw.expovariate(1 / every), now)
 
     def _partition(self) -> None:
         reachable = [p for p in self.ways if p.mode == "up"]

@@ -6,9 +6,22 @@ from typing import Literal
 
 from tests.simulation.host import Host
 from tests.simulation.loop import Participant
+from tests.simulation.network import Refusal
 from tests.simulation.scenario import Scenario
 from tests.simulation.stage import Stage
 
+EVERY_VERB = ("get", "put", "delete", "list")
+REFUSALS = (
+    "400 RequestTimeout",
+    "400 ExpiredToken",
+    "400 bad request",
+    "401",
+    "403 RequestTimeTooSkewed",
+    "403 quota",
+    "403 forbidden",
+    "405",
+    "501",
+)
 AREAS = ("jobs", "agents", "pending", "children", "work", "coordinator", "inbox")
 
 
@@ -69,6 +82,24 @@ class Storm(Stage):
         self.storage.unwritable[area] = until
         if not area:
             self._outages.append((self.loop.now, until, "writes"))
+
+    def _refuse(self) -> None:
+        """Somebody's rights, quota, token or clock are not what they should be, or a filter on the way says no."""
+        verbs = self.draw.choice(
+            [EVERY_VERB, EVERY_VERB, ("put",), ("put", "delete"), ("get",), ("list",), ("delete",)]
+        )
+        area = self.draw.choice(["", "", *AREAS])
+        whom = self.draw.choice([None, *(host.process for host in self.hosts)])
+        length = self.draw.choice([1.0, 10.0, self.scenario.outage_length * self.draw.uniform(0.3, 1)])
+        until = self.loop.now + length
+        why = self.draw.choice(REFUSALS)
+        self.note(
+            "storage", "refuses", f"{why}: {','.join(verbs)} {area or 'anything'} of {whom or 'all'} until {until:.1f}"
+        )
+        self.storage.refusals = [one for one in self.storage.refusals if one.until > self.loop.now]
+        self.storage.refusals.append(Refusal(verbs, area, whom, why, until))
+        if not area and whom is None:
+            self._outages.append((self.loop.now, until, "all" if {"get", "list"} & set(verbs) else "writes"))
 
     def _meet(self, owner: Participant, kind: str) -> None:
         """A crash or a freeze at a write."""

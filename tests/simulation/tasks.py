@@ -59,6 +59,7 @@ class HostTask:
         self._host = host
         self._deadline = deadline
         self._cause = ""
+        self._deaf_until = host.world.deaf_until()
         self._kill_at: float | None = None
         if host.clock.boottime() >= deadline:  # as the runner does: the job may be someone else's
             self.run.end = host.world.loop.now
@@ -82,6 +83,9 @@ class HostTask:
 
     def stop(self, grace: float, why: str) -> None:
         if self.run.end is not None:
+            return
+        if self._host.world.stormy and self._host.world.loop.now < self._deaf_until:
+            self._at(1.0, self.stop, grace, why)
             return
         first = not self._cause
         self._cause = self._cause or why

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_agents.ledger import Held
+from fray_coordinator.errors import StoreRefused
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import EndpointRecord, JobRecord, Lease, NameRecord, Stop
@@ -154,10 +155,32 @@ def a_harmless_item_is_buried() -> None:
     world._check_letters()
 
 
+def an_agent_ends_by_what_it_read() -> None:
+    world = World(0)
+    world.agent_failed(world.hosts[0], RecursionError("deep"))
+    raise_what_broke(world)
+
+
+def an_agent_ends_by_a_refusal() -> None:
+    world = World(0)
+    world.agent_failed(world.hosts[0], StoreRefused("403"))
+    raise_what_broke(world)
+
+
+def nobody_is_told_of_an_odd_object() -> None:
+    world = World(0)
+    world.strangers._put("jobs/garbage.json", b"[", "odd object")
+    with mock.patch.object(world, "troubles", return_value=[]):
+        calm.check_named(world)
+
+
 SHOWN: dict[str, Callable[[], None]] = {
     "only transitions of the table": a_pending_job_succeeds,
     "nothing leaves a terminal state": a_job_that_ended_runs_again,
     "a deleted name is never born again": a_deleted_job_is_back,
+    "no object ends an agent": an_agent_ends_by_what_it_read,
+    "no refusal ends an agent": an_agent_ends_by_a_refusal,
+    "every odd object is named": nobody_is_told_of_an_odd_object,
     "mail is not lost": a_stop_is_never_heard,
     "the outage grace ends": a_task_runs_for_ever,
     "fsck finds nothing": something_does_not_fit,

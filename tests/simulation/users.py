@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import AgentNotFound, JobGone, JobNotFound, ParentNotRunning, StoreUnavailable
+from fray_coordinator.errors import JobGone, StoreUnavailable
 from fray_coordinator.follow import wait_for
 from fray_coordinator.mail import drain
 from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
 from fray_coordinator.submit import submit
+from fray_layouts.errors import FrayError
 from fray_layouts.names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
@@ -42,7 +43,7 @@ class User:
             action = self.draw.choices(list(people.habits), list(people.habits.values()))[0]
             try:
                 await getattr(self, action)()
-            except (StoreUnavailable, AgentNotFound, JobNotFound, ParentNotRunning, TimeoutError):
+            except (FrayError, TimeoutError):
                 continue
 
     async def submit_one(self) -> None:

@@ -64,9 +64,14 @@ class Watching:
 
     def on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         """Take note of one change and check everything that it could break."""
-        now = self.world.loop.now
+        now, strangers = self.world.loop.now, self.world.strangers
         if after is None:
             self.gone[key] = now
+        if strangers.is_stranger(key) and not key.startswith("pending/"):
+            self._odd(key, before, after, sender)
+            strangers.wrote(key, after, sender)
+            return
+        strangers.wrote(key, after, sender)
         if (job := Jobs.parse(key)) and key.startswith(Jobs.prefix):
             self._job(job, key, after, sender)
         elif (agent := Agents.parse(key)) and key.startswith(Agents.prefix):
@@ -80,6 +85,17 @@ class Watching:
             if before is not None and Inbox.is_drop(key):
                 self._drop_left(key, before, after, sender)
 
+    def _odd(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
+        """What lies under this name is not what it should be: it is nothing that is counted on."""
+        self.world.note(sender.name, "deletes" if after is None else "writes", f"odd {key!r:.80}")
+        self._raw.pop(key, None)
+        if key.startswith(Jobs.prefix):
+            self.jobs.pop(Jobs.parse(key) or "", None)
+        elif key.startswith(Agents.prefix):
+            self.agents.pop(Agents.parse(key) or "", None)
+        elif before is not None and Inbox.is_drop(key):
+            self._drop_left(key, before, after, sender)
+
     def _drop_left(self, key: str, before: Object, after: Object | None, sender: Participant) -> None:
         self.drop_left[key, before.version] = self.world.loop.now
         if after is None:
@@ -90,7 +106,7 @@ class Watching:
         change = self._change(job, key, self.jobs.get(job), record, after, sender)
         self.world.note(sender.name, f"job {job}", invariants.told(record))
         if record is None:
-            del self.jobs[job]
+            self.jobs.pop(job, None)
         else:
             self.jobs[job] = record
             if change.before is None:
@@ -98,8 +114,9 @@ class Watching:
             if record.stop is not None and job not in self.stopped:
                 self.stopped[job] = self.world.loop.now
                 self.world.stop_landed(sender)
-        for check in job_invariants.OF_JOBS:
-            check(self, change)
+        if job not in self.world.strangers.harmed:
+            for check in job_invariants.OF_JOBS:
+                check(self, change)
 
     def _born(self, job: JobRecord) -> None:
         if job.id in self.born:
@@ -119,11 +136,12 @@ class Watching:
         change = self._change(agent, key, self.agents.get(agent), record, after, sender)
         self.world.note(sender.name, f"agent {agent}", invariants.told_agent(record))
         if record is None:
-            del self.agents[agent]
+            self.agents.pop(agent, None)
         else:
             self.agents[agent] = record
-        for check in agent_invariants.OF_AGENTS:
-            check(self, change)
+        if agent not in self.world.strangers.harmed:
+            for check in agent_invariants.OF_AGENTS:
+                check(self, change)
         if record is not None and (change.before is None or record.beat > change.before.beat):
             self.landed[agent] = (self.world.loop.now, record.interval)
 

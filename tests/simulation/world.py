@@ -14,12 +14,12 @@ from fray_coordinator import fsck
 from fray_coordinator.clock import Chance
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import Trouble
 from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_coordinator.stopping import stop
-from fray_layouts.names import Agents
+from fray_layouts.names import Agents, Jobs
 from fray_layouts.records import JobRecord, Settings
 from tests.simulation import agent_variants, calm, invariants, submission_variants, variants
 from tests.simulation.broken_code import Variants
@@ -29,10 +29,12 @@ from tests.simulation.honest import HonestStore
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
+from tests.simulation.mishaps import Mishaps, is_mishap
 from tests.simulation.network import Way
 from tests.simulation.patches import replaced
-from tests.simulation.scenario import People, Scenario
+from tests.simulation.scenario import SHARES, STRANGE, People, Perils, Scenario
 from tests.simulation.storm import Storm
+from tests.simulation.strangers import Strangers
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
 from tests.simulation.watching import Watching
@@ -51,12 +53,19 @@ class World(Storm):
     module = "tests.simulation"
     variants = Variants(variants.VARIANTS | submission_variants.VARIANTS | agent_variants.VARIANTS)
 
+    shares = SHARES
+    strange = STRANGE
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.seed = str(seed)
         self.root = "memory://sim"
         self.epoch = EPOCH
         self.scenario = Scenario.drawn(random.Random(f"scenario {seed}"))
+        self.perils = Perils.drawn(random.Random(f"perils {seed}"), self.shares, self.strange)
+        self.mishaps = Mishaps(self, self.perils.mishaps)
+        self.strangers = Strangers(self)
+        self._stuck = random.Random(f"stuck {seed}")
         self.people = People.drawn(random.Random(f"people {seed}"))
         self.storage.latest = self.scenario.latest
         self._hang_ups = random.Random(f"hang ups {seed}")
@@ -75,7 +84,7 @@ class World(Storm):
 
     @property
     def plan(self) -> str:
-        return f"{self.scenario} {self.hardships} {self.people}"
+        return f"{self.scenario} {self.hardships} {self.people} {self.perils}"
 
     # --- the run
 
@@ -104,6 +113,8 @@ class World(Storm):
         self._again_and_again(plan.outage_every, self._outage)
         self._again_and_again(plan.unwritable_every, self._write_outage)
         self._again_and_again(plan.once_every, self._run_once)
+        self._again_and_again(self.perils.stranger_every, self.strangers.act)
+        self._again_and_again(self.perils.refuse_every, self._refuse)
         while self.loop.now < plan.storm:
             self.loop.advance(min(self.loop.now + SWEEP, plan.storm))
             self._sweep()
@@ -129,6 +140,9 @@ class World(Storm):
             if not calm.left(self):
                 break
             self._settle()
+        if self.strangers.odd:
+            calm.check_named(self)
+            self._tidy()
         calm.check(self)
         calm.check_held(self)
         calm.wait_out(self)
@@ -136,6 +150,12 @@ class World(Storm):
         if self.scenario.rests:
             calm.check_rest(self)
         calm.check_idle(self)
+
+    def _tidy(self) -> None:
+        """People have read what `fray fsck` says, and remove it; then what was harmed must end too."""
+        self.note("world", "is tidied")
+        self.strangers.tidy()
+        self._settle()
 
     def _close_up(self) -> None:
         """People stop what would never end, but not before it is seen whether mail that the storm lost is missed."""
@@ -171,6 +191,7 @@ class World(Storm):
     async def core(self, owner: Participant, clock: HostClock, newer: bool = False) -> Core:
         """A participant's view of the cluster, through a way of its own."""
         way = Way(self.storage, owner, clock, self.scenario.rates if self.stormy else None, newer)
+        way.mishap = self.mishap
         way.fate = lambda kind: self._meet(owner, kind)
         self.ways[owner] = way
         chance = Chance(f"chance {self.seed} {self._next()}")
@@ -189,8 +210,8 @@ class World(Storm):
                 try:
                     core = await self.core(owner, clock, draw.random() < self.hardships.newer)
                     break
-                except StoreUnavailable:
-                    continue
+                except (StoreUnavailable, StoreRefused):
+                    await clock.sleep(1.0)
             await User(self, name, core, draw).live()
 
         def again() -> None:
@@ -224,7 +245,7 @@ class World(Storm):
             try:
                 core = await self.core(owner, clock)
                 await Pass(core, f"once-{core.chance.token()}").once()
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreRefused, BadRecord):
                 return
 
         self.spawn(owner, once())
@@ -250,10 +271,21 @@ class World(Storm):
         for job in list(agent._ledger.held):
             invariants.reachable(self.watching, job, f"{agent.id} crashed")
 
+    def mishap(self, place: str) -> None:
+        self.mishaps.at(place)
+
     def agent_failed(self, host: Host, error: BaseException) -> None:
-        self.is_broken(
-            Broken("no outage kills an agent", f"the agent process on {host.name} ended with {error!r}", host.name)
-        )
+        """Only an exception out of nowhere may end an agent's process."""
+        if is_mishap(error):
+            return
+        name = "no object ends an agent"
+        if isinstance(error, StoreUnavailable):
+            name = "no outage kills an agent"
+        elif isinstance(error, StoreRefused):
+            name = "no refusal ends an agent"
+        broken = Broken(name, f"the agent process on {host.name} ended with {error!r:.500}", host.name)
+        broken.__cause__ = error
+        self.is_broken(broken)
 
     def is_process_of(self, sender: Participant, agent_id: str) -> bool:
         found = self._process_of.get(agent_id)
@@ -320,6 +352,16 @@ class World(Storm):
             if job in agent._ledger.held or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
         ]
 
+    def listed_by(self, agent_id: str) -> list[str]:
+        """Jobs that the agent has in memory."""
+        return list(self.agents[agent_id]._ledger.held) if agent_id in self.agents else []
+
+    def is_used(self, key: str) -> bool:
+        """Whether the object is the record of a process that lives or of a job that runs."""
+        agent, job = Agents.parse(key) or "", Jobs.parse(key) or ""
+        lives = agent in self._process_of and not self.is_gone(agent, for_at_least=1.0)
+        return lives or bool(self.effects.running.get(job))
+
     def trusted_until(self, agent_id: str) -> float | None:
         if not self.is_up(agent_id):
             return None
@@ -329,10 +371,20 @@ class World(Storm):
         """A task that starts on the host."""
         return HostTask(host, spec, deadline)
 
+    def deaf_until(self) -> float:
+        """Until when a task that starts now hears nothing of its agent."""
+        if not self.stormy or not self._stuck.random() < self.perils.stuck:
+            return 0.0
+        self.storage.faults["stuck task"] += 1
+        return self.loop.now + self._stuck.uniform(5, 120)
+
     def task_began(self, run: Run) -> None:
         self.note(run.host, f"task {run.job}~{run.attempt}", f"starts under {run.agent}")
         others = list(self.effects.running.get(run.job, ()))
         self.effects.begin(run)
+        if run.job in self.strangers.harmed or self.strangers.is_stranger(Jobs.key(run.job)):
+            self.effects.twice.clear()
+            return
         try:
             if self.effects.twice:
                 invariants.an_attempt_runs_once(run)
@@ -343,6 +395,8 @@ class World(Storm):
     def task_ended(self, run: Run, how: str, complete: bool) -> None:
         self.effects.end(run, self.loop.now, how, complete)
         self.note(run.host, f"task {run.job}~{run.attempt}", f"ends: {how}")
+        if run.job in self.strangers.harmed:
+            return
         try:
             invariants.the_outage_grace_ends(self.watching, run)
         except Broken as broken:
@@ -350,6 +404,8 @@ class World(Storm):
 
     def submitted(self, job: JobRecord, found: bool) -> None:
         """A submission was acknowledged; `found`: as one that had been made before."""
+        if job.id in self.strangers.harmed:
+            return
         if found and not job.spec.id:
             self.is_broken(Broken("a new job is not an old one", f"{job.id} was found by its submitter", job.id))
         if job.id not in self.watching.jobs and f"jobs/{job.id}.json" not in self.watching.gone:
@@ -365,11 +421,12 @@ class World(Storm):
 
     def stop_acknowledged(self, job_id: str) -> None:
         job = self.watching.jobs.get(job_id)
-        if job is not None and job.stop is None and job.status not in TERMINAL:
+        harmed = job_id in self.strangers.harmed
+        if job is not None and not harmed and job.stop is None and job.status not in TERMINAL:
             self.is_broken(Broken("a stop that returned is recorded", f"{job_id}: {invariants.told(job)}", job_id))
 
     def outcome_seen(self, seen: JobRecord) -> None:
-        now = self.watching.jobs.get(seen.id)
+        now = self.watching.jobs.get(seen.id) if seen.id not in self.strangers.harmed else None
         if now is not None and (now.status, now.attempt) != (seen.status, seen.attempt):
             message = f"{seen.id}: a waiter saw {invariants.told(seen)}, it is {invariants.told(now)}"
             self.is_broken(Broken("an outcome that was seen stands", message, seen.id))
@@ -404,6 +461,8 @@ class World(Storm):
             self._unexpected(OWNER.get(), context["exception"])
 
     def _unexpected(self, owner: Participant, error: BaseException) -> None:
+        if is_mishap(error):
+            return
         broken = Broken("nobody ends by an unexpected error", f"{owner}: {error!r}", owner.name)
         broken.__cause__ = error
         self.is_broken(broken)

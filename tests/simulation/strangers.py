@@ -1,0 +1,243 @@
+"""Users of the bucket who know nothing of Fray's rules, and copies that were cut off: they leave odd objects.
+
+What they put under names of their own harms nobody. What they overwrite is harmed, and with it whatever cannot be
+known without it: the jobs of an agent whose record is gone, the children of such a job. Everything else must go on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fray_coordinator.store.api import ANY, AttemptFailed, Object
+from fray_coordinator.store.keys import check_key
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Agents, Coordinator, Endpoint, Inbox, Jobs, Names, Pools, Work
+from fray_layouts.records import (
+    AgentRecord,
+    Doorbell,
+    EndpointRecord,
+    JobRecord,
+    NameRecord,
+    PassRecord,
+    Record,
+)
+from tests.simulation.loop import Participant
+from tests.simulation.work import drawn_spec
+from tests.support.poison import odd_body, odd_object
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_KEPT_BODIES = 4
+"""Earlier bodies of each job's record that a restored backup may bring back."""
+
+_KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = [
+    (Jobs.prefix, Jobs.parse, JobRecord),
+    (Agents.prefix, Agents.parse, AgentRecord),
+    (Names.prefix, Names.parse, NameRecord),
+    (Endpoint.prefix, Endpoint.parse, EndpointRecord),
+    (Pools.prefix, Pools.parse, Doorbell),
+    (Coordinator.lease, lambda key: key, PassRecord),
+    (Work.prefix("")[:-1], Work.parse, None),
+]
+"""What must be named if it lies there and is not what its name says."""
+
+
+class Strangers:
+    """Whoever is not Fray.
+
+    Attributes:
+        owner: who sends what they write.
+        odd: keys of objects that strangers wrote, or wrote over, and that still lie there.
+        harmed: ids of jobs and agents whose records were overwritten once, and of what was known only by those.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.owner = Participant("stranger")
+        self.odd: set[str] = set()
+        self.harmed: set[str] = set()
+        self._draw = random.Random(f"strangers {world.seed}")
+        self._bodies: dict[str, list[bytes]] = {}
+        self._spoils = False
+
+    # --- what they do
+
+    def act(self) -> None:
+        """One thing of those that this seed's strangers do, now and then many at once."""
+        habits = self.world.perils.habits
+        how_many = self._draw.randint(5, 40) if self._draw.random() < 0.05 else 1
+        for _ in range(how_many):
+            getattr(self, self._draw.choices(list(habits), list(habits.values()))[0])()
+
+    def leave_odd_object(self) -> None:
+        odd = odd_object(self._draw, self._lying())
+        if odd.key not in self.world.storage.contents.objects:
+            self._put(odd.key, odd.data, "odd object")
+
+    def copy_in_two_parts(self) -> None:
+        """A file in the inbox that is a part of itself for a while."""
+        spec = msgspec.json.encode(drawn_spec(self._draw, "quick"))
+        key = Inbox.key(f"copied-{self._draw.randrange(10**9)}")
+        self._put(key, spec[: self._draw.randrange(len(spec))], "half-finished copy", odd=False)
+        self.world._in(self._draw.uniform(0.1, 20), self._put, key, spec, "finished copy", False)
+
+    def spoil_hint(self) -> None:
+        """A doorbell, or the body of an index entry: nothing depends on these."""
+        self._overwrite([key for key, _ in self._lying("pools/", "pending/", "children/")], odd=False)
+
+    def spoil_pass(self) -> None:
+        self._overwrite([Coordinator.lease])
+
+    def spoil_job(self) -> None:
+        jobs = [job for job in self.world.watching.jobs.values() if job.spec.name != "endless"]
+        self._overwrite([Jobs.key(job.id) for job in jobs])
+
+    def spoil_agent(self) -> None:
+        self._overwrite([key for key, _ in self._lying(Agents.prefix)])
+
+    def restore_job(self) -> None:
+        """A backup brings an earlier body of a record back."""
+        jobs = [key for key in self._bodies if Jobs.parse(key) in self.world.watching.jobs]
+        if jobs:
+            key = self._draw.choice(jobs)
+            self._harm(key)
+            self._put(key, self._draw.choice(self._bodies[key]), "restored", odd=False)
+
+    def touch(self) -> None:
+        """The storage's time of an object changes, and nothing else: `chmod`, `touch`, a copy with equal content."""
+        contents = self.world.storage.contents
+        keys = [key for key, _ in self._lying() if not key.startswith(Inbox.prefix)]
+        if keys:
+            key = self._draw.choice(keys)
+            lies = contents.objects[key]
+            self._count("touched")
+            self.world.note(self.owner.name, "touches", key)
+            contents.set(key, Object(lies.data, lies.version, self.world.storage.clock.wall()))
+
+    def tidy_some(self) -> None:
+        """People remove what they see to be odd; of a live agent or a running job not before that has ended."""
+        idle = [key for key in sorted(self.odd) if not self.world.is_used(key)]
+        for key in self._draw.sample(idle, min(3, len(idle))):
+            self.remove(key)
+
+    def tidy(self) -> None:
+        """Everything odd is removed."""
+        for key in sorted(self.odd):
+            self.remove(key)
+
+    def remove(self, key: str) -> None:
+        self._send(key, lambda: self.world.storage.backend.delete(key, ANY))
+
+    # --- what came of it
+
+    def wrote(self, key: str, after: Object | None, sender: Participant) -> None:
+        """Something changed: take note of what is odd no more, and of what a backup may hold.
+
+        A job's or an agent's record stays odd until it is removed: what others write keeps most of it.
+        """
+        stays = key.startswith((Jobs.prefix, Agents.prefix, Inbox.prefix)) or sender is self.owner
+        if after is None or not stays:
+            self.odd.discard(key)
+        elif key.startswith(Jobs.prefix) and not self.is_stranger(key):
+            self._bodies.setdefault(key, []).append(after.data)
+            del self._bodies[key][:-_KEPT_BODIES]
+
+    def is_stranger(self, key: str) -> bool:
+        """Whether what lies there was written by strangers, or on top of what they wrote."""
+        return key in self.odd
+
+    def excuses(self, job: JobRecord) -> bool:
+        """Whether nobody can end the job while odd objects lie where they do."""
+        if job.lease is not None and job.status == "running" and Agents.key(job.lease.agent) in self.odd:
+            return True
+        if job.parent is None:
+            return False
+        above = self.world.watching.jobs.get(job.parent.job)
+        return Jobs.key(job.parent.job) in self.odd or (above is not None and self.excuses(above))
+
+    def unnamed(self, named: Iterable[str]) -> list[str]:
+        """The odd objects that no trouble of `fray fsck` is about."""
+        told = set(named)
+        objects = self.world.storage.contents.objects
+        misfits = [key for key in sorted(self.odd) if key in objects and is_misfit(key, objects[key].data)]
+        return [key for key in misfits if key not in told and key.partition("/")[0] + "/" not in told]
+
+    def is_readable(self, key: str) -> bool:
+        """Whether a store can be asked for this name at all."""
+        try:
+            check_key(key)
+        except InvalidInput:
+            return False
+        return True
+
+    # --- inside
+
+    def _lying(self, *prefixes: str) -> list[tuple[str, bytes]]:
+        objects = self.world.storage.contents
+        keys = [key for prefix in prefixes or ("",) for key in objects.keys(prefix, None)]
+        return [(key, objects.objects[key].data) for key in keys if key != "cluster.json"]
+
+    def _overwrite(self, keys: list[str], odd: bool = True) -> None:
+        known = [key for key in keys if key in self.world.storage.contents.objects]
+        if known:
+            key = self._draw.choice(known)
+            if odd:
+                self._harm(key)
+            self._put(key, odd_body(self._draw, self.world.storage.contents.objects[key].data), "overwritten", odd)
+
+    def _harm(self, key: str) -> None:
+        watching = self.world.watching
+        if key.startswith(Jobs.prefix) and (job := Jobs.parse(key)):
+            self.harmed.add(job)
+        if key.startswith(Agents.prefix) and (agent := Agents.parse(key)):
+            self.harmed.add(agent)
+            listed = watching.agents[agent].holdings if agent in watching.agents else {}
+            held = [j.id for j in watching.jobs.values() if j.lease is not None and j.lease.agent == agent]
+            self.harmed.update(listed, held, self.world.listed_by(agent))
+
+    def _put(self, key: str, data: bytes, kind: str, odd: bool = True) -> None:
+        if odd:
+            self.odd.add(key)
+        self._count(kind)
+        self.world.note(self.owner.name, kind, f"{key!r:.80} {len(data)} bytes: {data[:200]!r}")
+        self._send(key, lambda: self.world.storage.backend.put(key, data, ANY))
+
+    def _send(self, key: str, act: Callable[[], Any]) -> None:
+        try:
+            self.world.storage.perform(key, act, self.owner)
+        except AttemptFailed:
+            return
+
+    def _count(self, kind: str) -> None:
+        self.world.storage.faults[f"stranger: {kind}"] += 1
+
+
+def is_misfit(key: str, data: bytes) -> bool:
+    """Whether the object is not what its name says, so that somebody must be told."""
+    if key.startswith(Inbox.prefix):
+        known = (Inbox.rejected_prefix, Inbox.aside_prefix, f"{Inbox.prefix}.")
+        return not Inbox.is_drop(key) and not key.startswith(known)
+    for prefix, parse, kind in _KINDS:
+        if key.startswith(prefix):
+            return parse(key) is None or (kind is not None and not _holds(key, data, kind))
+    return key.endswith("/")
+
+
+def _holds(key: str, data: bytes, kind: type[Record]) -> bool:
+    try:
+        record = msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError):
+        return False
+    match record:
+        case JobRecord():
+            return Jobs.key(record.id) == key
+        case AgentRecord():
+            return Agents.key(record.id) == key
+        case EndpointRecord():
+            return Endpoint(record.namespace, record.name, record.actor_id).key() == key
+    return True
