@@ -127,6 +127,8 @@ class Agent:
             self._start_worked,
             self._heart.trusts,
             self._may_claim,
+            lambda: self._heart.leaving,
+            self._warnings,
             reach,
             options.cwd,
         )
@@ -135,6 +137,7 @@ class Agent:
         self._start_failures = 0
         self._terminations = 0
         self._gives_up = asyncio.Event()
+        self._broken: asyncio.Queue[BaseException] = asyncio.Queue()
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -195,6 +198,7 @@ class Agent:
             self._hold_deadlines(),
             self._look_at_jobs_for_ever(),
             self._coordinate(),
+            self._until_broken(),
         ]
         await self._until_over([asyncio.create_task(loop) for loop in loops])
 
@@ -234,9 +238,14 @@ class Agent:
     async def _carry(self, held: Held) -> None:
         try:
             await self._carrier.carry(held)
-        finally:
-            self._ledger.remove(held)
-            self._claimer.wake.set()
+        except BaseException as error:  # the job is not ended: it stays listed, until its agent has
+            self._broken.put_nowait(error)
+            return
+        self._ledger.remove(held)
+        self._claimer.wake.set()
+
+    async def _until_broken(self) -> None:
+        raise await self._broken.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

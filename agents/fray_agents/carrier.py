@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fray_agents import health
 from fray_agents.environment import CHILDREN_MARK, noted_endpoints, task_environment, wanted
 from fray_agents.ledger import Held
 from fray_agents.reach import Reach
+from fray_agents.repeated import Repeated
 from fray_agents.shipping import persist, ship_logs, ship_result
-from fray_agents.taskhandle import StartTask
+from fray_agents.task import in_words
+from fray_agents.taskhandle import StartTask, TaskHandle
 from fray_agents.tasks import StartFailed, TaskExit, TaskSpec
 from fray_coordinator import families
 from fray_coordinator.core import Core
 from fray_coordinator.endings import end_attempt
 from fray_coordinator.endpoints import withdraw_all
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.records import Stored
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Exit, JobRecord
 
+log = logging.getLogger("fray")
 
-class BlobMissing(Exception):
-    """The object that holds the job's callable is gone."""
+
+class CannotCall(Exception):
+    """There is no callable where the job says that it is."""
 
 
 @dataclass(slots=True)
@@ -39,6 +47,8 @@ class Carrier:
         started: told after each start whether it worked.
         trusts: whether this agent's leases may be relied on now.
         may_restart: whether this agent is the one to start a failed actor again.
+        leaving: whether this agent ends once nothing is left to do.
+        warnings: of this agent.
         reach: where its servers listen and are reached.
         cwd: where tasks start; None: a fresh directory each.
     """
@@ -52,11 +62,17 @@ class Carrier:
     started: Callable[[bool], None]
     trusts: Callable[[], bool]
     may_restart: Callable[[], bool]
+    leaving: Callable[[], bool]
+    warnings: Repeated
     reach: Reach
     cwd: str | None = None
 
     async def carry(self, held: Held) -> None:
-        """Run the attempt, and those by which the job is restarted here, until nothing is left to do about it."""
+        """Run the attempt, and those by which the job is restarted here, until nothing is left to do about it.
+
+        Raises:
+            Exception: an attempt's end could not be written. The job is still held: its agent must end.
+        """
         while (job := await self._carry_attempt(held)) is not None:
             held.restart(job)
             await self.core.clock.sleep(max(0.0, job.record.not_before - self.core.now()))
@@ -64,55 +80,71 @@ class Carrier:
     async def _carry_attempt(self, held: Held) -> Stored[JobRecord] | None:
         """Run one attempt and write how it ended; the record, if the job is to be started here again."""
         assert held.job is not None, "a carried job was claimed"
+        job = held.job
         held.directory = self.work_dir / f"{held.entry.job}~{held.attempt}"
-        if held.attempt > 1:
-            await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
-        ending = await self._run(held, held.job)
+        ending = await self._outcome(held, job)
         held.phase = "ending"
-        after = await self._end(held, held.job, ending)
-        if held.task is not None:
-            await held.task.discard()
+        after = await self._commit(held, job, ending)
+        await self._tidy(held, job.record)
         return after if after is not None and holds(after.record, held.attempt + 1, self.agent) else None
 
-    async def _run(self, held: Held, job: Stored[JobRecord]) -> Ending:
+    async def _outcome(self, held: Held, job: Stored[JobRecord]) -> Ending:
+        """How the attempt ended, whatever went wrong on the way; nothing of its task is left then."""
+        try:
+            return await self._run(held, job.record)
+        except Exception as error:
+            if held.task is not None:
+                held.task.kill()
+                await held.task.gone()
+            return _unforeseen("the attempt", held, error)
+
+    async def _run(self, held: Held, job: JobRecord) -> Ending:
         if held.stop is not None:
             return _not_started(held.stop[1])
         try:
-            spec = await self._task_spec(held, job.record)
-            if not self.trusts():  # frozen since the claim, perhaps: the job may be someone else's
-                return _not_started("preempted")
-            held.task = await self.start_task(spec, self.deadline(job.record), self.lock_fd)
+            held.task = await self._started(held, job)
         except (StartFailed, OSError) as error:
             self.started(False)
             return Ending(Exit(kind="start-failed", message=f"the host could not start the task: {error}"))
-        except BlobMissing as error:
-            return Ending(Exit(kind="exception", message=str(error)))
+        except CannotCall as error:
+            return Ending(Exit(kind="exception", message=f"{error}; submit it again"))
+        if held.task is None:
+            return _not_started(held.stop[1] if held.stop else "preempted")
         self.started(True)
         if held.stop is not None:
             held.task.stop(*held.stop)
-        try:
-            return await self._see_through(held, job.record)
-        except OSError as error:
-            held.task.kill()
-            await held.task.gone()
-            return Ending(Exit(kind="host-failed", message=f"the host failed while the task ran: {error}"))
+        return await self._see_through(held, job, held.task)
 
-    async def _see_through(self, held: Held, job: JobRecord) -> Ending:
-        task = held.task
-        assert task is not None, "it was just started"
-        logs = asyncio.create_task(ship_logs(self.core, job, task))
-        watch = asyncio.create_task(self._watch_health(held, job)) if job.spec.health_check else None
+    async def _started(self, held: Held, job: JobRecord) -> TaskHandle | None:
+        """The task; None if it is not to run, because a stop came first or this agent's leases may be others'."""
+        starting = held.starting = asyncio.create_task(self._start(held, job))
         try:
-            end = await asyncio.shield(task.exit)  # its owner sets it, also after this was cancelled
+            await asyncio.wait([starting])
+        except asyncio.CancelledError:
+            starting.cancel()
+            await asyncio.wait([starting])
+            raise
+        return None if starting.cancelled() else starting.result()
+
+    async def _start(self, held: Held, job: JobRecord) -> TaskHandle | None:
+        if held.attempt > 1:
+            await persist(self.core, lambda: families.end_children(self.core, job.id))
+        spec = await self._task_spec(held, job)
+        if not self.trusts():  # frozen since the claim, perhaps: the job may be someone else's
+            return None
+        return await self.start_task(spec, self.deadline(job), self.lock_fd)
+
+    async def _see_through(self, held: Held, job: JobRecord, task: TaskHandle) -> Ending:
+        logs = asyncio.create_task(ship_logs(self.core, job, task))
+        watch = asyncio.create_task(self._watch_health(held, job))
+        try:
+            end = await _end_of(task, logs, watch)
             await task.gone()
-            shipped = await logs
-            held.published = noted_endpoints(held.directory) if held.directory else []
-            end.exit.log_chunks = shipped
+            end.exit.log_chunks = await logs
             return await self._ending(held, job, end)
         finally:
             logs.cancel()
-            if watch is not None:
-                watch.cancel()
+            watch.cancel()
 
     async def _ending(self, held: Held, job: JobRecord, end: TaskExit) -> Ending:
         if held.unhealthy:
@@ -124,14 +156,12 @@ class Carrier:
         return Ending(end.exit, await ship_result(self.core, job, end.result), end.complete_before_stop)
 
     async def _watch_health(self, held: Held, job: JobRecord) -> None:
-        check = job.spec.health_check
-        assert check is not None, "only jobs with a check are watched"
-
         def fail(why: str) -> None:
             held.unhealthy = why
             held.ask_to_stop(job.spec.grace, "unhealthy")
 
-        await health.watch(check, self.core.clock, fail)
+        if job.spec.health_check is not None:
+            await health.watch(job.spec.health_check, self.core.clock, fail)
 
     async def _task_spec(self, held: Held, job: JobRecord) -> TaskSpec:
         directory = held.directory
@@ -139,7 +169,7 @@ class Carrier:
         call = job.spec.entrypoint.callable
         pickle = None
         if call is not None:
-            pickle = base64.b64decode(call.pickle) if call.pickle else await self._blob(call.blob)
+            pickle = _inline(call.pickle) if call.pickle else await self._blob(call.blob)
         return TaskSpec(
             directory=directory,
             command=job.spec.entrypoint.command or None,
@@ -152,24 +182,56 @@ class Carrier:
         )
 
     async def _blob(self, key: str) -> bytes:
-        found = await persist(self.core, lambda: self.core.store.get(key))
+        try:
+            found = await persist(self.core, lambda: self.core.store.get(key))
+        except InvalidInput as error:
+            raise CannotCall(f"the job's callable cannot be read: {error}") from error
         if found is None:
-            raise BlobMissing(f"the job's callable is gone: there is no object {key}; submit it again")
+            raise CannotCall(f"the job's callable is gone: there is no object {key}")
         return found.data
 
-    async def _end(self, held: Held, job: Stored[JobRecord], ending: Ending) -> Stored[JobRecord] | None:
-        """Write the end and take away what the attempt leaves behind for others to see; the record as it is then."""
+    async def _commit(self, held: Held, job: Stored[JobRecord], ending: Ending) -> Stored[JobRecord] | None:
+        """Write how the attempt ended, until that is known; the record as it is then.
+
+        What cannot be written is replaced by the reason. When that cannot be written either, the agent has to end.
+        """
+        try:
+            return await self._write(held, job, ending)
+        except Exception as error:
+            return await self._write(held, job, _unforeseen("the attempt, while its end was written,", held, error))
+
+    async def _write(self, held: Held, job: Stored[JobRecord], ending: Ending) -> Stored[JobRecord] | None:
+        """Write the end, however long the store is away or the job's record is not one."""
 
         async def end() -> Stored[JobRecord] | None:
             decided = replace(ending, restart=self._restarts(held, job.record))
             return await end_attempt(self.core, job, self.agent, decided, held.entry_in_index)
 
-        after = await persist(self.core, end)
-        if held.published:
-            await persist(self.core, lambda: withdraw_all(self.core, held.published, job.record))
-        if held.directory is not None and (held.directory / CHILDREN_MARK).exists():
-            await persist(self.core, lambda: families.end_children(self.core, held.entry.job))
-        return after
+        while True:
+            try:
+                return await persist(self.core, end)
+            except BadRecord as error:  # an object that someone may repair; until then it names no other holder
+                self.warnings.warn("%s has ended, which cannot be written: %s", job.record.id, error)
+                held.idle = True
+                retry_at = self.core.clock.boottime() + self.core.settings.repair_interval
+                while self.core.clock.boottime() < retry_at:
+                    if self.leaving():
+                        return None
+                    await self.core.clock.sleep(1.0)
+
+    async def _tidy(self, held: Held, job: JobRecord) -> None:
+        """Take away what the attempt leaves behind; its end is written, whatever comes of this."""
+        if held.task is None or held.directory is None:
+            return
+        try:
+            published, has_children = await asyncio.to_thread(_left_in, held.directory)
+            if published:
+                await persist(self.core, lambda: withdraw_all(self.core, published, job))
+            if has_children:
+                await persist(self.core, lambda: families.end_children(self.core, job.id))
+            await held.task.discard()
+        except Exception:
+            log.exception("what attempt %d of %s left behind was not taken away", held.attempt, job.id)
 
     def _restarts(self, held: Held, job: JobRecord) -> bool:
         """Whether a failure is followed by another attempt here, and not by one wherever there is room."""
@@ -177,6 +239,36 @@ class Carrier:
         return job.spec.actor and wanted and self.may_restart()
 
 
+async def _end_of(task: TaskHandle, *helpers: asyncio.Task[Any]) -> TaskExit:
+    """How the task ended; raises as soon as one of the helpers that accompany it does."""
+    waited: set[asyncio.Future[Any]] = {task.exit, *helpers}
+    while not task.exit.done():
+        done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            future.result()
+    return task.exit.result()
+
+
+def _inline(pickle: str) -> bytes:
+    try:
+        return base64.b64decode(pickle, validate=True)
+    except ValueError as error:
+        raise CannotCall(f"the job's callable is not base64: {error}") from error
+
+
+def _left_in(directory: Path) -> tuple[list[str], bool]:
+    """Keys of the endpoints that the task may have left behind, and whether it submitted children."""
+    return noted_endpoints(directory), (directory / CHILDREN_MARK).exists()
+
+
 def _not_started(why: str) -> Ending:
     kind = "preempted" if why == "preempted" else "stopped"
     return Ending(Exit(kind=kind, message=f"{why} before it was started", log_chunks=0), None, False)
+
+
+def _unforeseen(what: str, held: Held, error: Exception) -> Ending:
+    """The end of an attempt that an exception in its agent ended: not the job's failure, for all that is known."""
+    log.error("%s %d of %s failed", what, held.attempt, held.entry.job, exc_info=error)
+    told = in_words(error)
+    message = f"{what} failed in its agent: {told['message']}"
+    return Ending(Exit(kind="host-failed", message=message, exception=told["exception"], traceback=told["traceback"]))

@@ -41,8 +41,8 @@ async def _ask(check: HealthCheck) -> str | None:
         return f"no answer within {check.timeout:g} s"
     except ConnectionRefusedError:
         return "connection refused"
-    except (OSError, ValueError) as error:
-        return f"no answer: {error}"
+    except Exception as error:  # whatever it is, nothing answered
+        return f"no answer: {type(error).__name__}: {error}"
     found = _STATUS_LINE.match(line)
     if found is None:
         return f"the answer is not HTTP: {line[:80]!r}"

@@ -22,22 +22,24 @@ class Held:
         attempt: the one that runs; a restart raises it.
         phase: as in the heartbeat: "claiming", "running", "ending".
         job: the record as last seen; None while the claim is not resolved.
+        starting: what starts its task; a stop cancels it.
         task: its processes; None before they are started.
         stop: (grace in seconds, why) of a stop asked for before the task was started.
         entry_deleted: the index entry was removed since a beat listed this attempt.
         unhealthy: what the health check saw, once it has failed.
-        published: keys of the endpoints that the task may have left behind.
+        idle: its task has ended and its end cannot be written, so that it uses nothing of the host.
     """
 
     entry: Pending
     phase: str = "claiming"
     job: Stored[JobRecord] | None = None
+    starting: asyncio.Task[TaskHandle | None] | None = None
     task: TaskHandle | None = None
     directory: Path | None = None
     stop: tuple[float, str] | None = None
     entry_deleted: bool = False
     unhealthy: str = ""
-    published: list[str] = field(default_factory=list)
+    idle: bool = False
     attempt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,15 +51,17 @@ class Held:
         return None if self.entry_deleted else self.entry
 
     def ask_to_stop(self, grace: float, why: str) -> None:
-        """Stop the task, now or as soon as it is started."""
+        """Stop the task, or have it not started."""
         self.stop = self.stop or (grace, why)
         if self.task is not None:
             self.task.stop(grace, why)
+        elif self.starting is not None:
+            self.starting.cancel()
 
     def restart(self, job: Stored[JobRecord]) -> None:
         """Go on with the job's next attempt; a wish that it end stays, unless it was about the last one's health."""
         self.job, self.attempt, self.phase = job, job.record.attempt, "running"
-        self.task, self.unhealthy, self.published = None, "", []
+        self.starting, self.task, self.unhealthy, self.idle = None, None, "", False
         if self.stop is not None and self.stop[1] == "unhealthy":
             self.stop = None
 
@@ -86,7 +90,7 @@ class Ledger:
         """What no held job uses."""
         left = self.capacity
         for held in self.held.values():
-            left = take(left, held.entry.shape)
+            left = left if held.idle else take(left, held.entry.shape)
         return left
 
     def holdings(self) -> dict[str, Holding]:

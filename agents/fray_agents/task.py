@@ -129,19 +129,22 @@ def _has_json_types(value: Any) -> bool:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """What an exception says, in the fields of `Exit`, short enough for the job's record."""
-    text = "".join(traceback.format_exception(error))
-    described: dict[str, Any] = {
-        "kind": "exception",
-        "message": _summary(error),
-        "exception": type(error).__qualname__,
-        "traceback": _printable(text, _TRACEBACK_LIMIT),
-        "data": _pickled_exception(error),
-    }
+    described = {"kind": "exception", **in_words(error), "data": _pickled_exception(error)}
     if isinstance(error, _Failure):
         cause = error.__cause__
         described |= {"kind": error.kind, "message": _printable(str(error), _MESSAGE_LIMIT), "data": ""}
         described["exception"] = type(cause).__qualname__ if cause else ""
     return described
+
+
+def in_words(error: BaseException) -> dict[str, str]:
+    """What an exception says, as text: the fields of `Exit` that people read."""
+    text = "".join(traceback.format_exception(error))
+    return {
+        "message": _summary(error),
+        "exception": type(error).__qualname__,
+        "traceback": _printable(text, _TRACEBACK_LIMIT),
+    }
 
 
 def _summary(error: BaseException) -> str:

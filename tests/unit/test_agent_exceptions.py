@@ -1,0 +1,252 @@
+"""An exception on the way of an attempt ends the attempt with a reason, or ends its agent; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fray_agents import carrier, health
+from fray_agents.agent import Agent, AgentOptions
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.tasks import TaskSpec
+from fray_coordinator.core import Core
+from fray_coordinator.follow import wait_for
+from fray_coordinator.stopping import stop
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Blobs, Jobs
+from fray_layouts.records import JobRecord, Resources
+from tests.support.faketask import fake
+from tests.support.participants import agent_now, job_now, launch
+from tests.support.virtual import Cluster, run
+
+HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
+
+
+@dataclass
+class Stage:
+    """One agent with one core, and who uses the cluster."""
+
+    cluster: Cluster
+    user: Core
+    agent: Agent
+    life: asyncio.Task[object]
+
+    async def ended(self, job: JobRecord) -> JobRecord:
+        """The job once it has ended; the agent must still be there."""
+        ended = await wait_for(self.user, [job.id], timeout=4000)
+        assert ended[job.id].status in ("succeeded", "failed", "stopped")
+        assert not self.life.done(), self.life
+        return await job_now(self.user, job.id)
+
+    async def until_running(self, job: JobRecord) -> None:
+        for _ in range(60):
+            if (await job_now(self.user, job.id)).status == "running":
+                return
+            await asyncio.sleep(1)
+        raise AssertionError("it does not run")
+
+
+def with_an_agent(
+    folder: Path, act: Callable[[Stage], Awaitable[None]], wrap: Callable[[TaskHandle], TaskHandle] = lambda task: task
+) -> None:
+    """Run `act` with an agent whose tasks are as `wrap` leaves them."""
+    plain = fake(folder, {"quick": 1.0, "slow": 200.0})
+
+    async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        return wrap(await plain(spec, deadline, lock_fd))
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        options = AgentOptions(capacity=HOST, work_dir=folder, start_task=start)
+        agent = Agent(await cluster.core(), options)
+        life = asyncio.create_task(agent.run())
+        await asyncio.sleep(5)
+        await act(Stage(cluster, user, agent, life))
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+
+    run(main)
+
+
+def raising_once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, error: BaseException) -> None:
+    """The first call of this coroutine function raises."""
+    plain, raised = getattr(where, name), False
+
+    async def wrapped(*args: Any) -> Any:
+        nonlocal raised
+        if not raised:
+            raised = True
+            raise error
+        return await plain(*args)
+
+    monkeypatch.setattr(where, name, wrapped)
+
+
+@pytest.mark.parametrize("call", [{"pickle": "abc"}, {"blob": "blobs//x"}, {"blob": Blobs.key(0.0, "gone")}])
+def test_a_callable_that_cannot_be_had_is_the_jobs_failure(tmp_path: Path, call: dict[str, str]) -> None:
+    async def act(stage: Stage) -> None:
+        after = await stage.ended(await launch(stage.user, name="quick", entrypoint={"callable": call}))
+        assert (after.status, after.attempt, after.exit and after.exit.kind) == ("failed", 1, "exception")
+        assert after.exit is not None
+        assert "submit it again" in after.exit.message
+        assert (await stage.ended(await launch(stage.user, name="quick"))).status == "succeeded"
+
+    with_an_agent(tmp_path, act)
+
+
+@pytest.mark.parametrize("step", ["ship_logs", "end_attempt", "task_environment"])
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("odd"), RecursionError("deep")])
+def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    async def act(stage: Stage) -> None:
+        if step == "task_environment":
+            raising_once(monkeypatch, carrier.Carrier, "_task_spec", error)
+        else:
+            raising_once(monkeypatch, carrier, step, error)
+        after = await stage.ended(await launch(stage.user, name="quick"))
+        assert (after.status, after.attempt, after.failures, after.preemptions) == ("succeeded", 2, 0, 1)
+        assert after.history[0].exit.kind == "host-failed"
+        assert type(error).__name__ in after.history[0].exit.message
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_log_that_cannot_be_shipped_ends_the_task_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(stage: Stage) -> None:
+        raising_once(monkeypatch, carrier, "ship_logs", OSError("odd"))
+        job = await launch(stage.user, name="slow")
+        await asyncio.sleep(30)
+        assert (await job_now(stage.user, job.id)).history[0].exit.kind == "host-failed"
+
+    with_an_agent(tmp_path, act)
+
+
+def test_the_task_is_gone_before_its_attempt_ends(tmp_path: Path) -> None:
+    class Lingering:
+        """Its logs cannot be had, and it takes a minute to go."""
+
+        def __init__(self, task: TaskHandle) -> None:
+            self._task = task
+            self.killed = False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._task, name)
+
+        async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+            raise ValueError("odd")
+            yield 1, Path()
+
+        def kill(self) -> None:
+            self.killed = True
+
+        async def gone(self) -> None:
+            assert self.killed
+            await asyncio.sleep(60)
+
+    async def act(stage: Stage) -> None:
+        job = await launch(stage.user, name="slow")
+        await stage.until_running(job)
+        await asyncio.sleep(50)
+        assert (await job_now(stage.user, job.id)).attempt == 1
+        assert job.id in (await agent_now(stage.user, stage.agent.id)).holdings
+        await asyncio.sleep(60)
+        assert (await job_now(stage.user, job.id)).history[0].exit.kind == "host-failed"
+
+    with_an_agent(tmp_path, act, Lingering)  # type: ignore[arg-type]
+
+
+def test_an_end_that_cannot_be_written_ends_the_agent_which_lists_it_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(stage: Stage) -> None:
+        async def broken(*args: Any) -> None:
+            raise MemoryError("again")
+
+        monkeypatch.setattr(carrier, "end_attempt", broken)
+        job = await launch(stage.user, name="slow")
+        with pytest.raises(MemoryError, match="again"):
+            await stage.life
+        assert job.id in (await agent_now(stage.user, stage.agent.id)).holdings
+        assert (await job_now(stage.user, job.id)).status == "running"
+
+    with_an_agent(tmp_path, act)
+
+
+def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(stage: Stage) -> None:
+        def broken(task_dir: Path) -> list[str]:
+            raise OSError("odd")
+
+        monkeypatch.setattr(carrier, "noted_endpoints", broken)
+        after = [await stage.ended(await launch(stage.user, name="quick")) for _ in range(2)]
+        assert [(job.status, job.attempt) for job in after] == [("succeeded", 1)] * 2
+
+    with_an_agent(tmp_path, act)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OverflowError("port must be 0-65535")])
+def test_a_health_check_that_raises_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def broken(check: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(health, "_status_line", broken)
+
+    async def act(stage: Stage) -> None:
+        check = {"port": 80, "path": "/", "interval": 1, "grace": 0, "failures": 3}
+        after = await stage.ended(await launch(stage.user, name="slow", health_check=check))
+        assert after.exit is not None
+        assert after.exit.kind == "unhealthy"
+        assert type(error).__name__ in after.exit.message
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_record_that_is_spoilt_is_listed_until_it_can_be_ended_and_takes_no_room(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        job = await launch(stage.user, name="slow")
+        await stage.until_running(job)
+        sound = (await stage.user.store.get(Jobs.key(job.id))).data  # type: ignore[union-attr]
+        await stage.user.store.put(Jobs.key(job.id), b"{}", ANY)
+        await asyncio.sleep(400)
+        assert job.id in (await agent_now(stage.user, stage.agent.id)).holdings
+        assert (await stage.ended(await launch(stage.user, name="quick"))).status == "succeeded"
+        await stage.user.store.put(Jobs.key(job.id), sound, ANY)
+        after = await stage.ended(job)
+        assert (after.status, after.attempt) == ("succeeded", 1)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        job = await launch(stage.user, name="slow")
+        await stage.until_running(job)
+        await stage.user.store.put(Jobs.key(job.id), b"{}", ANY)
+        await asyncio.sleep(400)
+        stage.agent.terminate()
+        await asyncio.wait_for(stage.life, 60)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_job_that_waits_for_its_callable_can_be_stopped(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        stage.cluster.ways[-1].before["get", "blobs/"] = lambda: asyncio.sleep(10**6)
+        call = {"blob": Blobs.key(0.0, "slow")}
+        job = await launch(stage.user, name="quick", entrypoint={"callable": call})
+        await stage.until_running(job)
+        await stop(stage.user, job.id, "enough")
+        after = await stage.ended(job)
+        assert after.status == "stopped"
+
+    with_an_agent(tmp_path, act)
