@@ -46,9 +46,9 @@ class Admission:
         """Deal with one key under `inbox/`."""
         if Inbox.is_drop(key):
             await self._look_at_drop(key)
-        elif key.startswith(Inbox.aside_prefix):
+        elif Inbox.parse_aside(key):
             await self._look_aside(key)
-        elif key.startswith(Inbox.rejected_prefix):
+        elif Inbox.is_rejection(key):
             await self._look_at_rejection(key)
 
     def forget_all_but(self, keys: list[str]) -> None:

@@ -63,7 +63,7 @@ class CheckpointLog:
             pass
 
     def _key(self, number: int) -> str:
-        return Checkpoints.key(self.job, self.actor, number)
+        return Checkpoints(self.job, self.actor, number).key()
 
 
 async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[bytes | None, CheckpointLog]:
@@ -91,23 +91,23 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
             return wanted.state, CheckpointLog(core, job, actor, wanted, numbers)
 
 
-async def _numbers(core: Core, job: str, actor: str, after: str | None = None, limit: int | None = None) -> list[int]:
-    rows = await core.store.list(Checkpoints.prefix(job, actor), after, limit)
-    return [number for row in rows if (number := Checkpoints.parse(row.key)) is not None]
+async def _numbers(core: Core, job: str, actor: str, after: str | None = None) -> list[int]:
+    rows = await core.store.list(Checkpoints.prefix(job, actor), after)
+    return [found.number for row in rows if (found := Checkpoints.parse(row.key)) is not None]
 
 
 async def _is_highest(core: Core, job: str, actor: str, number: int) -> bool:
-    return not await _numbers(core, job, actor, after=Checkpoints.key(job, actor, number), limit=1)
+    return not await _numbers(core, job, actor, after=Checkpoints(job, actor, number).key())
 
 
 async def _read(core: Core, job: str, actor: str, number: int) -> Checkpoint | None:
-    return _decoded(number, await core.store.get(Checkpoints.key(job, actor, number)))
+    return _decoded(number, await core.store.get(Checkpoints(job, actor, number).key()))
 
 
 async def _create(core: Core, job: str, actor: str, wanted: Checkpoint) -> Outcome:
     head = CheckpointHead(attempt=wanted.attempt, writer=wanted.writer, fence=wanted.fence, empty=wanted.state is None)
     body = msgspec.json.encode(head) + b"\n" + (wanted.state or b"")
-    return await core.store.put(Checkpoints.key(job, actor, wanted.number), body, ABSENT)
+    return await core.store.put(Checkpoints(job, actor, wanted.number).key(), body, ABSENT)
 
 
 def _decoded(number: int, found: Object | None) -> Checkpoint | None:

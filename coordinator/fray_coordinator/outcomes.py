@@ -41,7 +41,8 @@ class Reader:
         now = self.core.clock.boottime()
         full = now >= self._full_look
         after = None if full else self.tasks.outcomes_after(max(self._from - MARGIN, 0.0))
-        keys = [row.key for row in await self.core.store.list(self.tasks.outcomes, after)]
+        rows = await self.core.store.list(self.tasks.outcomes, after)
+        keys = [row.key for row in rows if self.tasks.time_of(row.key) is not None]
         batches = await each([key for key in keys if key not in self._seen], self._read)
         self._seen.update(keys)
         if full:
@@ -56,5 +57,5 @@ class Reader:
             outcomes = unpack(found.data)
         except Malformed as error:
             raise BadRecord(f"{key} holds no outcomes: {error}; remove it, and its tasks run again") from None
-        self._from = max(self._from, self.tasks.time_of(key))
+        self._from = max(self._from, self.tasks.time_of(key) or 0.0)
         return outcomes

@@ -1,7 +1,8 @@
 """The names of everything under a root. Nothing but this and `queue_names` builds a key or takes one apart.
 
-One class per area. A part that came from a person was checked by `spec.NAME`, so it holds no '/', no '~' and cannot be
-'..'; `JobId.parse` and its siblings check what came from a listing or a command line.
+One class per area. A part that came from a person was checked by `spec.check_name`, so it holds no '/', no '~' and
+cannot be '..'. Anything may lie under a root, so every `parse` takes apart just the keys that are built here, and is
+None for all others: what it returns can be made a key again, and that is the same key.
 """
 
 from __future__ import annotations
@@ -13,31 +14,20 @@ from typing import ClassVar
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import Resources
+from fray_layouts.words import (
+    ALPHABET,
+    ATTEMPT,
+    LONGEST_SEGMENT,
+    NUMBER,
+    RANDOM_DIGITS,
+    decode_time,
+    encode_time,
+    file_name,
+    is_id,
+    is_name,
+)
 
 CLUSTER = "cluster.json"
-ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-TIME_DIGITS = 9
-RANDOM_DIGITS = 6
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_WORK = re.compile(r"work/([^/]+)/(?:([0-9]+)/[0-9]+/(?:log-[0-9]{8}|result)|checkpoints/.+/[0-9]{12})")
-
-
-def encode_time(seconds: float) -> str:
-    """Milliseconds since the epoch in nine base-32 digits: text order is time order until the year 3084."""
-    number = round(seconds * 1000)
-    digits = ""
-    for _ in range(TIME_DIGITS):
-        number, rest = divmod(number, 32)
-        digits = ALPHABET[rest] + digits
-    return digits
-
-
-def decode_time(digits: str) -> float:
-    """Seconds since the epoch that `encode_time` was given, to the millisecond."""
-    number = 0
-    for digit in digits:
-        number = number * 32 + ALPHABET.index(digit)
-    return number / 1000
 
 
 class JobId:
@@ -56,7 +46,7 @@ class JobId:
     @staticmethod
     def checked(text: str, field: str = "job") -> str:
         """`text`, if it can be a job id; else InvalidInput naming `field`."""
-        if not _JOB_ID.fullmatch(text) or ".." in text or len(text) > 300:
+        if not is_id(text):
             raise InvalidInput(field, text, "a job id is a name and a suffix, as `fray ps` shows it")
         return text
 
@@ -73,8 +63,11 @@ class Jobs:
     @staticmethod
     def parse(key: str) -> str | None:
         """The job id of a key under `jobs/`, None for anything else that lies there."""
-        name = key.removeprefix("jobs/")
-        return name.removesuffix(".json") if name.endswith(".json") and "/" not in name else None
+        name = file_name(key, Jobs.prefix)
+        return name if name is not None and is_id(name) else None
+
+
+_OF_ATTEMPT = re.compile(rf"work/([^/]+)/{ATTEMPT}/{NUMBER}/(?:log-[0-9]{{8}}|result)")
 
 
 class Work:
@@ -96,27 +89,37 @@ class Work:
     @staticmethod
     def parse(key: str) -> tuple[str, int] | None:
         """(job, attempt) of a key; attempt 0 for checkpoints, which are all attempts' own; None for anything else."""
-        found = _WORK.fullmatch(key)
-        return (found[1], int(found[2] or 0)) if found else None
+        if (number := Checkpoints.parse(key)) is not None:
+            return number.job, 0
+        found = _OF_ATTEMPT.fullmatch(key)
+        return (found[1], int(found[2])) if found and is_id(found[1]) else None
 
 
+_CHECKPOINT = re.compile(r"work/([^/]+)/checkpoints/([^/]+)/([0-9]{12})")
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoints:
     """`work/<job_id>/checkpoints/<actor>/<number>`: one create-only sequence for all attempts of a durable actor."""
+
+    job: str
+    actor: str
+    number: int
 
     @staticmethod
     def prefix(job_id: str, actor: str) -> str:
         return f"work/{job_id}/checkpoints/{actor}/"
 
-    @staticmethod
-    def key(job_id: str, actor: str, number: int) -> str:
+    def key(self) -> str:
         """`number` counts from 1."""
-        return f"{Checkpoints.prefix(job_id, actor)}{number:012d}"
+        return f"{Checkpoints.prefix(self.job, self.actor)}{self.number:012d}"
 
     @staticmethod
-    def parse(key: str) -> int | None:
-        """The number of a key of a sequence; None for anything else that lies there."""
-        name = key.rpartition("/")[2]
-        return int(name) if re.fullmatch("[0-9]{12}", name) else None
+    def parse(key: str) -> Checkpoints | None:
+        found = _CHECKPOINT.fullmatch(key)
+        if found is None or not is_id(found[1]) or not is_name(found[2]):
+            return None
+        return Checkpoints(found[1], found[2], int(found[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +140,8 @@ class Shape:
         )
 
 
-_ENTRY = re.compile(rf"(\d{{3}})([{ALPHABET}]{{9}})-([^~]+)~(\d+)~(.*)", re.ASCII)
-_SHAPE = re.compile(r"c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g(\d+)([A-Za-z0-9._-]+))?", re.ASCII)
+_SHAPE = rf"c{NUMBER}m{NUMBER}d{NUMBER}(o?)(a?)(?:g{NUMBER}([A-Za-z][A-Za-z0-9._-]*))?"
+_ENTRY = re.compile(rf"pending/([^/]+)/([0-9]{{3}})([{ALPHABET}]{{9}})-([^/~]+)~{ATTEMPT}~{_SHAPE}")
 _MIB = 1024 * 1024
 
 
@@ -188,15 +191,14 @@ class Pending:
     @staticmethod
     def parse(key: str) -> Pending | None:
         """The entry a key names; None for anything else that lies under `pending/`."""
-        folder, _, name = key.rpartition("/")
-        entry = _ENTRY.fullmatch(name)
-        shape = _SHAPE.fullmatch(entry[5]) if entry else None
-        if entry is None or shape is None or not folder.startswith("pending/"):
+        found = _ENTRY.fullmatch(key)
+        if found is None:
             return None
-        order, time, job, attempt, _ = entry.groups()
-        cpu, memory, disk, on_demand, actor, count, device = shape.groups()
+        pool, order, time, job, attempt, cpu, memory, disk, on_demand, actor, count, device = found.groups()
+        if not is_name(pool) or not is_id(job) or len(key) - key.rindex("/") > LONGEST_SEGMENT + 1:
+            return None
         return Pending(
-            pool=folder.removeprefix("pending/"),
+            pool=pool,
             priority=499 - int(order),
             time=decode_time(time),
             job=job,
@@ -211,6 +213,9 @@ class Pending:
                 actor=bool(actor),
             ),
         )
+
+
+_CHILD = re.compile(rf"children/([^/]+)/{ATTEMPT}/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +235,10 @@ class Child:
 
     @staticmethod
     def parse(key: str) -> Child | None:
-        parts = key.split("/")
-        if len(parts) != 4 or parts[0] != "children" or not re.fullmatch("[0-9]+", parts[2]):
+        found = _CHILD.fullmatch(key)
+        if found is None or not is_id(found[1]) or not is_id(found[3]):
             return None
-        return Child(parts[1], int(parts[2]), parts[3])
+        return Child(found[1], int(found[2]), found[3])
 
 
 class Agents:
@@ -252,10 +257,14 @@ class Agents:
 
     @staticmethod
     def parse(key: str) -> str | None:
-        name = key.removeprefix("agents/")
-        return name.removesuffix(".json") if name.endswith(".json") and "/" not in name else None
+        name = file_name(key, Agents.prefix)
+        return name if name is not None and is_id(name) else None
 
 
+_VISIBLE = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
+_DROP = re.compile(rf"inbox/(?!\.){_VISIBLE}+\.json")
+_REJECTED = re.compile(rf"inbox/rejected/({_VISIBLE}+)\.([A-Za-z0-9-]{{0,64}})\.json")
+_ASIDE = re.compile(rf"inbox/aside/({_VISIBLE}+)~([A-Za-z0-9-]{{0,64}})~([A-Za-z0-9-]+)")
 _LONGEST_STEM = 150
 """Bytes of a drop's name that its other names keep, so that they fit where it did."""
 
@@ -270,8 +279,7 @@ class Inbox:
     @staticmethod
     def is_drop(key: str) -> bool:
         """Whether the key is a submission: `*.json` right under `inbox/`, not starting with a dot."""
-        name = key.removeprefix("inbox/")
-        return "/" not in name and name.endswith(".json") and not name.startswith(".")
+        return _DROP.fullmatch(key) is not None and len(key.encode()) <= len(Inbox.prefix) + LONGEST_SEGMENT
 
     @staticmethod
     def key(name: str) -> str:
@@ -289,8 +297,14 @@ class Inbox:
     @staticmethod
     def parse_aside(key: str) -> tuple[str, str] | None:
         """(stem of the drop, version that was dealt with) of a key under `inbox/aside/`."""
-        parts = key.removeprefix("inbox/aside/").split("~")
-        return (parts[0], parts[1]) if len(parts) == 3 else None
+        found = _ASIDE.fullmatch(key)
+        return (found[1], found[2]) if found and Inbox.aside(found[1], found[2], found[3]) == key else None
+
+    @staticmethod
+    def is_rejection(key: str) -> bool:
+        """Whether the key is one that `rejected` builds."""
+        found = _REJECTED.fullmatch(key)
+        return found is not None and Inbox.rejected(found[1], found[2]) == key
 
     @staticmethod
     def _stem(key: str) -> str:
@@ -313,6 +327,7 @@ class Names:
     """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor", "job" and "queue"."""
 
     prefix = "names/"
+    kinds = frozenset({"actor", "job", "queue"})
 
     @staticmethod
     def key(namespace: str, kind: str, name: str) -> str:
@@ -321,10 +336,13 @@ class Names:
     @staticmethod
     def parse(key: str) -> tuple[str, str, str] | None:
         """(namespace, kind, name) of a key under `names/`; None for anything else that lies there."""
-        parts = key.split("/")
-        if len(parts) != 4 or parts[0] != "names" or not key.endswith(".json"):
+        namespace, kind, name = [*(file_name(key, Names.prefix) or "").split("/"), "", ""][:3]
+        if kind not in Names.kinds or not is_name(namespace) or not is_name(name):
             return None
-        return parts[1], parts[2], parts[3].removesuffix(".json")
+        return (namespace, kind, name) if Names.key(namespace, kind, name) == key else None
+
+
+_LONGEST_ACTOR_ID = LONGEST_SEGMENT - len(".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,10 +366,10 @@ class Endpoint:
     @staticmethod
     def parse(key: str) -> Endpoint | None:
         """The endpoint a key names; None for anything else that lies under `actors/`."""
-        parts = key.removesuffix(".json").split("/")
-        if len(parts) != 4 or parts[0] != "actors" or not key.endswith(".json"):
+        parts = (file_name(key, Endpoint.prefix) or "").split("/")
+        if len(parts) != 3 or not is_name(parts[0]) or not is_name(parts[1]) or not is_id(parts[2], _LONGEST_ACTOR_ID):
             return None
-        return Endpoint(*parts[1:])
+        return Endpoint(*parts)
 
 
 class Coordinator:
@@ -373,7 +391,10 @@ class Pools:
     def parse(key: str) -> str | None:
         """The pool whose doorbell the key names; None for anything else that lies there."""
         found = re.fullmatch("pools/([^/]+)/doorbell", key)
-        return found[1] if found else None
+        return found[1] if found and is_name(found[1]) else None
+
+
+_BLOB = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
 
 
 class Blobs:
@@ -392,6 +413,7 @@ class Blobs:
         return datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
 
     @staticmethod
-    def is_older(key: str, month: str) -> bool:
-        """Whether the blob was stored in a month before this one."""
-        return key.removeprefix("blobs/").partition("/")[0] < month
+    def parse(key: str) -> str | None:
+        """The month of a blob's key; None for anything else that lies under `blobs/`."""
+        found = _BLOB.fullmatch(key)
+        return found[1] if found else None

@@ -6,20 +6,25 @@ import re
 from dataclasses import dataclass
 
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import ALPHABET, RANDOM_DIGITS, TIME_DIGITS, decode_time, encode_time
+from fray_layouts.words import ALPHABET, NUMBER, RANDOM_DIGITS, decode_time, encode_time, is_name
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SEGMENT = re.compile(rf"([{ALPHABET}]{{9}})([{ALPHABET}]{{3}})([{ALPHABET}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII)
+_LARGE = re.compile(rf"({_SEGMENT.pattern})~{NUMBER}", re.ASCII)
+_OUTCOME = re.compile(rf"([{ALPHABET}]{{5}})/([{ALPHABET}]{{2}})/(\1\2[{ALPHABET}]{{2}})[{ALPHABET}]{{6}}")
 _LEASE = "~lease"
-_OF_QUEUE = re.compile(r"queues/[^/]+/[^/]+~[0-9]+/(?:dead/)?")
-_OF_TASKS = re.compile(r"tasks/[^/]+/[^/]+~[0-9]+/")
-_OWNER = re.compile(r"(?:queues|tasks)/([^/]+)/([^/]+)~([0-9]+)/")
+_OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/(dead/)?")
 
 
 def owner_of(key: str) -> tuple[str, str, int] | None:
     """(namespace, name, incarnation) of the queue or pool that a key under `queues/` or `tasks/` belongs to."""
+    found = _owned(key)
+    return (found[2], found[3], int(found[4])) if found else None
+
+
+def _owned(key: str) -> re.Match[str] | None:
     found = _OWNER.match(key)
-    return (found[1], found[2], int(found[3])) if found else None
+    return found if found and is_name(found[2]) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,8 @@ class Queues:
     @staticmethod
     def around(key: str) -> Queues | None:
         """The cluster's queue that a key under `queues/` belongs to; None if it belongs to none."""
-        found = _OF_QUEUE.match(key)
-        return Queues(found[0]) if found else None
+        found = _owned(key)
+        return Queues(found[0]) if found and found[1] == "queues" else None
 
     @staticmethod
     def folder(namespace: str) -> str:
@@ -135,12 +140,16 @@ class Queues:
         """(segment, whether this is its lease) of a key under `segments`; None for anything else that lies there."""
         name = key.rpartition("/")[2]
         segment = name.removesuffix(_LEASE)
-        return (segment, name != segment) if _SEGMENT.fullmatch(segment) else None
+        if _SEGMENT.fullmatch(segment) is None:
+            return None
+        is_lease = name != segment
+        return (segment, is_lease) if key == (self.lease(segment) if is_lease else self.segment(segment)) else None
 
     def parse_large(self, key: str) -> tuple[str, int] | None:
-        """(segment, item) of a key under `all_large`."""
-        segment, _, item = key.rpartition("/")[2].partition("~")
-        return (segment, int(item)) if _SEGMENT.fullmatch(segment) and item.isdecimal() else None
+        """(segment, item) of a key under `all_large`; None for anything else that lies there."""
+        found = _LARGE.fullmatch(key.rpartition("/")[2])
+        parsed = (found[1], int(found.groups()[-1])) if found else None
+        return parsed if parsed and self.large(*parsed) == key else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +165,8 @@ class Tasks:
     @staticmethod
     def around(key: str) -> Tasks | None:
         """The pool's tasks that a key under `tasks/` belongs to; None if it belongs to none."""
-        found = _OF_TASKS.match(key)
-        return Tasks(found[0]) if found else None
+        found = _owned(key)
+        return Tasks(found[0].removesuffix("dead/")) if found and found[1] == "tasks" else None
 
     @property
     def pool(self) -> str:
@@ -182,10 +191,10 @@ class Tasks:
         name = encode_time(time)
         return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
 
-    @staticmethod
-    def time_of(key: str) -> float:
-        """When the batch of this name was written."""
-        return decode_time(key.rpartition("/")[2][:TIME_DIGITS])
+    def time_of(self, key: str) -> float | None:
+        """When the batch of this name was written; None for anything else that lies under `outcomes`."""
+        found = _OUTCOME.fullmatch(key.removeprefix(self.outcomes))
+        return decode_time(found[3]) if found and key.startswith(self.outcomes) else None
 
     def object(self, digest: str) -> str:
         """An object that tasks share, named by its content."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY, Object
@@ -30,6 +31,12 @@ ODD = {
     "jobs/odd-1.json": DEEP,
     "jobs/odd-2.json": b"\xff",
 }
+STRAYS = [
+    *("blobs/", "blobs/2020-01/", "blobs/notes.txt", "jobs/", "jobs/a\n.json", "inbox/", "inbox/a\nb.json"),
+    *("inbox/rejected/", "inbox/aside/", "pending/", "pending/default/", "pending/default/4991mcc5rxrg-a\nb~1~c1m0d0"),
+    *(f"pending/default/4991mcc5rxrg-{'a' * 300}~1~c1000m0d0", "children/", "children/a/1/b\n", "agents/a\n.json"),
+    *("agents/", "actors/", "actors/a/b/c\n.json", "work/x-1/", "names/", "pools/", "queues/n/q~1/", "tasks/"),
+]
 
 
 def with_an_agent(folder: Path, act: Callable[[Cluster, Core, asyncio.Task[object]], Awaitable[None]]) -> None:
@@ -66,6 +73,19 @@ def test_an_agent_lives_with_odd_objects_of_every_place(tmp_path: Path) -> None:
         assert set(ODD) <= {*(await pass_now(user)).problems, "inbox/deep.json"}
         (rejected,) = cluster.keys("inbox/")
         assert rejected.startswith(Inbox.rejected_prefix)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_an_agent_lives_with_names_that_fray_never_gives(tmp_path: Path) -> None:
+    """Such as a console's markers of empty folders; `fsck` tells of them."""
+
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        for key in STRAYS:
+            cluster.contents.set(key, Object(b"", digest(b""), cluster.clock.wall()))
+        await asyncio.sleep(150)
+        await succeeded(user, await launch(user, name="quick"))
+        assert set(STRAYS) <= {trouble.key for trouble in await fsck.check(user)}
 
     with_an_agent(tmp_path, act)
 

@@ -101,8 +101,8 @@ async def data_of_nobody(core: Core) -> str:
 
 
 async def a_blob_of_nobody(core: Core) -> str:
-    await core.store.put("blobs/2020-01/abc", b"", ANY)
-    return "blobs/2020-01/abc"
+    await core.store.put(f"blobs/2020-01/{0:064x}", b"", ANY)
+    return f"blobs/2020-01/{0:064x}"
 
 
 async def a_missing_entry_of_a_later_attempt(core: Core) -> str:
@@ -223,11 +223,11 @@ def test_blobs_that_a_submitter_may_be_about_to_name_stay() -> None:
     async def test(core: Core) -> None:
         _, used = await a_large_job(core)
         month = used.split("/")[1]
-        await core.store.put(f"blobs/{month}/new", b"", ANY)
-        await core.store.put("blobs/2020-01/old", b"", ANY)
+        await core.store.put(f"blobs/{month}/{1:064x}", b"", ANY)
+        await core.store.put(f"blobs/2020-01/{2:064x}", b"", ANY)
         await fsck.repair(core)
         left = [row.key for row in await core.store.list("blobs/")]
-        assert left == sorted([used, f"blobs/{month}/new"])
+        assert left == sorted([used, f"blobs/{month}/{1:064x}"])
 
     on_memory(test)
 

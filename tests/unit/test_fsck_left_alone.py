@@ -266,7 +266,7 @@ def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone() -> None
     async def test(core: Core) -> None:
         job, other = await a_job(core), await a_job(core)
         old_entry = Pending("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
-        its_own = [Work.log(job.id, 1, 0, 1), old_entry, "blobs/2020-01/perhaps-its-callable"]
+        its_own = [Work.log(job.id, 1, 0, 1), old_entry, f"blobs/2020-01/{0:064x}"]  # perhaps its callable
         moved = [Work.log(other.id, 1, 0, 1), entry_of(other).key()]
         for key in (*its_own, *moved):
             await core.store.put(key, b"{}", ANY)

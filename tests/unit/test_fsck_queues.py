@@ -226,7 +226,7 @@ def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up(
     async def test(core: Core) -> None:
         job = await a_job(core)
         for number in (1, 3, 4):
-            await core.store.put(Checkpoints.key(job.id, "actor", number), b"{}\n", ANY)
+            await core.store.put(Checkpoints(job.id, "actor", number).key(), b"{}\n", ANY)
         await core.clock.sleep(LONG)
         assert await fsck.check(core) == []
 

@@ -36,7 +36,7 @@ def test_a_batch_that_lands_late_is_found_within_a_repair_interval() -> None:
         await cluster.clock.sleep(300.0)
         await outcomes.write(worker, TASKS, [Outcome("new", "value")])
         await reader.look()
-        late = TASKS.outcome(EPOCH + 10.0, "late00")
+        late = TASKS.outcome(EPOCH + 10.0, "1ate00")
         await outcomes.write(worker, TASKS, [Outcome("late", "value")])
         [written] = [key for key in cluster.keys(TASKS.outcomes) if key not in reader._seen]
         body = await worker.store.get(written)
@@ -66,7 +66,7 @@ def test_a_look_costs_one_list_while_nothing_comes() -> None:
 def test_an_object_that_holds_no_outcomes_is_named() -> None:
     async def main(cluster: Cluster) -> None:
         driver = await cluster.core()
-        key = TASKS.outcome(EPOCH, "torn00")
+        key = TASKS.outcome(EPOCH, "t0rn00")
         await driver.store.put(key, b"{", ABSENT)
         with pytest.raises(BadRecord, match=key):
             await outcomes.Reader(driver, TASKS).look()

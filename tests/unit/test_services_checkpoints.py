@@ -107,7 +107,7 @@ def test_a_checkpoint_without_an_answer_is_written_again_or_found() -> None:
         async def lost() -> None:
             """The write lands, and nobody hears of it."""
             body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
-            await way._backend.put(Checkpoints.key("a-1", "a", log.last.number + 1), body, ABSENT)
+            await way._backend.put(Checkpoints("a-1", "a", log.last.number + 1).key(), body, ABSENT)
             way.cut = True
 
         way.before["put", Checkpoints.prefix("a-1", "a")] = lost

@@ -71,7 +71,7 @@ def _of_inbox(key: str) -> Kind | None:
     """Under a name that begins with a dot, files are on their way."""
     if Inbox.is_drop(key):
         return Drop
-    ours = Inbox.parse_aside(key) if key.startswith(Inbox.aside_prefix) else key.startswith(Inbox.rejected_prefix)
+    ours = Inbox.parse_aside(key) or Inbox.is_rejection(key)
     return NotRead if ours or key.startswith(f"{Inbox.prefix}.") else None
 
 
@@ -94,7 +94,7 @@ def _of_tasks(key: str) -> Kind | None:
 AREAS = (
     Area(Inbox.prefix, _of_inbox),
     Area("work/", _named(Work.parse, NotRead)),
-    Area(Blobs.prefix, lambda key: NotRead),
+    Area(Blobs.prefix, _named(Blobs.parse, NotRead)),
     Area("pending/", _named(Pending.parse, NotRead)),
     Area("children/", _named(Child.parse, NotRead)),
     Area("coordinator/", _only(Coordinator.lease, PassRecord)),

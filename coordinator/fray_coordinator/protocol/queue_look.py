@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from fray_layouts.names import encode_time
 from fray_layouts.queue_names import Queues
+from fray_layouts.words import encode_time
 
 SETTLED = 5.0
 """Seconds after which a create has landed, as a rule: later names are looked at again before a queue counts as empty.

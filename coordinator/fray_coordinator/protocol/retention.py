@@ -56,7 +56,8 @@ def blobs_since(now: float, settings: Settings) -> str:
 
 def unneeded(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
     """The blobs that no job names (`used`) and that are older than the month `since`."""
-    return [key for key in blobs if key not in used and Blobs.is_older(key, since)]
+    months = ((key, Blobs.parse(key)) for key in blobs)
+    return [key for key, month in months if month is not None and month < since and key not in used]
 
 
 def agent_is_due(agent: AgentRecord, last_written: float, now: float, settings: Settings) -> bool:

@@ -1,0 +1,40 @@
+"""Bounds of what records and specs hold: msgspec checks them as it decodes, and the schemas tell them.
+
+What is within them can be compared, added to a time, put into a key and listed in order without a further check. A
+value beyond them makes a record unreadable, so every bound is far from what any cluster has.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+LARGEST = 2**53
+"""Every whole number up to it is exact in any JSON reader."""
+LATEST = (32**9 - 1) / 1000
+"""The last time that a name can hold, in seconds since the epoch: the year 3084."""
+LONGEST = 1e9
+"""Seconds, some 31 years: longer waits overflow what operating systems count in nanoseconds."""
+MOST_ATTEMPTS = 10**9 - 1
+MAX_NAME = 128
+MAX_JOB_ID = 144
+"""A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
+MAX_VARIANT = 32
+
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+NAME = rf"^(?!.*(\.\.|\n)){_NAME}$"
+ID = r"^(?!.*(\.\.|\n))[A-Za-z0-9][A-Za-z0-9._-]*$"
+KEY = r"^(?!.*(\n|//))(?!(.*/)?\.\.?(/|$))[^/\0\r]([^\0\r]*[^/\0\r])?$"
+
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Amount = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Attempts = Annotated[int, Meta(ge=0, le=MOST_ATTEMPTS)]
+Attempt = Annotated[int, Meta(ge=1, le=MOST_ATTEMPTS)]
+Time = Annotated[float, Meta(ge=0, le=LATEST)]
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST)]
+Interval = Annotated[float, Meta(gt=0, le=LONGEST)]
+Name = Annotated[str, Meta(pattern=NAME, max_length=MAX_NAME)]
+MaybeName = Annotated[str, Meta(pattern=rf"^(?!.*(\.\.|\n))({_NAME})?$", max_length=MAX_NAME)]
+Id = Annotated[str, Meta(pattern=ID, max_length=MAX_JOB_ID)]
+Key = Annotated[str, Meta(pattern=KEY, max_length=900)]

@@ -1,0 +1,57 @@
+"""What keys are made of: words, numbers and times, as `names` and `queue_names` put them together."""
+
+from __future__ import annotations
+
+import re
+
+from fray_layouts.bounds import ID, LATEST, MAX_JOB_ID, MAX_NAME, NAME
+from fray_layouts.errors import InvalidInput
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+TIME_DIGITS = 9
+RANDOM_DIGITS = 6
+LONGEST_SEGMENT = 255
+"""Bytes between two slashes that every store can hold."""
+_ID, _NAME = re.compile(ID), re.compile(NAME)
+NUMBER = "(0|[1-9][0-9]{0,15})"
+ATTEMPT = "([1-9][0-9]{0,8})"
+
+
+def is_id(text: str, longest: int = MAX_JOB_ID) -> bool:
+    """Whether it can be the id of a job or an agent."""
+    return len(text) <= longest and _ID.match(text) is not None
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be a name that a person gave: of a pool, a namespace, an actor."""
+    return len(text) <= MAX_NAME and _NAME.match(text) is not None
+
+
+def file_name(key: str, folder: str) -> str | None:
+    """What stands between the folder and ".json"."""
+    name = key.removeprefix(folder)
+    return name.removesuffix(".json") if name.endswith(".json") and name != key else None
+
+
+def encode_time(seconds: float) -> str:
+    """Milliseconds since the epoch in nine base-32 digits: text order is time order.
+
+    Raises:
+        InvalidInput: the time is before the epoch, or after the year 3084.
+    """
+    if not 0 <= seconds <= LATEST:
+        raise InvalidInput("time", seconds, f"give seconds since the epoch, at most {LATEST:.0f}")
+    number = round(seconds * 1000)
+    digits = ""
+    for _ in range(TIME_DIGITS):
+        number, rest = divmod(number, 32)
+        digits = ALPHABET[rest] + digits
+    return digits
+
+
+def decode_time(digits: str) -> float:
+    """Seconds since the epoch that `encode_time` was given, to the millisecond."""
+    number = 0
+    for digit in digits:
+        number = number * 32 + ALPHABET.index(digit)
+    return number / 1000
