@@ -19,14 +19,14 @@ from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
 from fray_agents.reach import Reach
-from fray_agents.repeated import Repeated
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
 from fray_agents.tasks import Task
+from fray_agents.troubles import Troubles
 from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.schedule import HostKind
@@ -63,6 +63,7 @@ class AgentOptions:
         cwd: where tasks start; None: a fresh directory each.
         reach: where servers on this host listen and are reached.
         ear: where this agent takes hints; what opened it passes them on to `poke` and `look`.
+        rejoins: this process had joined before: it waits until it may join again, also while it is refused.
     """
 
     pool: str = "default"
@@ -75,6 +76,7 @@ class AgentOptions:
     cwd: str | None = None
     reach: Reach = Reach()  # noqa: RUF009  it is frozen
     ear: Ear | None = None
+    rejoins: bool = False
 
 
 class Agent:
@@ -102,8 +104,8 @@ class Agent:
             ear=options.ear,
             **asdict(reach),
         )
-        self._heart = Heart(core, self._ledger, record, self._listed, self._mail)
-        self._warnings = Repeated(core.clock)
+        self._troubles = Troubles(core)
+        self._heart = Heart(core, self._ledger, record, self._listed, self._mail, self._troubles)
         self._pass = Pass(core, self.id, lambda: self._heart.beat)
         self._claimer = Claimer(
             core,
@@ -116,6 +118,7 @@ class Agent:
             self._take_over,
             lambda: self._pass.pool_slots(options.pool),
             self._pass.fleet,
+            self._troubles,
         )
         self._carrier = Carrier(
             core,
@@ -128,7 +131,7 @@ class Agent:
             self._heart.trusts,
             self._may_claim,
             lambda: self._heart.leaving,
-            self._warnings,
+            self._troubles.warnings,
             reach,
             options.cwd,
         )
@@ -146,7 +149,11 @@ class Agent:
         return self._claimer.tally
 
     async def run(self) -> Departure:
-        """Join the cluster and work until asked to leave or declared dead."""
+        """Join the cluster and work until asked to leave or declared dead.
+
+        Raises:
+            StoreRefused: it may not join, and has not joined before.
+        """
         work = asyncio.create_task(self._work())
         giving_up = asyncio.create_task(self._gives_up.wait())
         try:
@@ -190,7 +197,7 @@ class Agent:
         self._mail()
 
     async def _work(self) -> None:
-        await self._heart.register()
+        await persist(self._core, self._heart.register, StoreError if self._options.rejoins else StoreUnavailable)
         await persist(self._core, lambda: hostlock.bury_predecessors(self._core, self._lock))
         loops = [
             self._claimer.run(),
@@ -228,7 +235,7 @@ class Agent:
         self._lock.release()
 
     def _may_claim(self) -> bool:
-        return self._heart.trusts() and not self._heart.leaving and not self._heart.drained and not self._heart.trouble
+        return self._heart.trusts() and not self._heart.leaving and not self._heart.drained and not self._troubles.unfit
 
     async def _take_over(self, held: Held) -> None:
         if self._heart.leaving:
@@ -261,7 +268,9 @@ class Agent:
     def _start_worked(self, worked: bool) -> None:
         self._start_failures = 0 if worked else self._start_failures + 1
         if self._start_failures >= self._core.settings.start_failure_limit:
-            self._heart.trouble = f"{self._start_failures} tasks in a row could not be started; see their jobs"
+            self._troubles.unfit = (
+                f"claims nothing: {self._start_failures} tasks in a row could not be started; see their jobs"
+            )
             self._heart.beat_soon()
 
     # --- trust and deadlines
@@ -297,7 +306,7 @@ class Agent:
     async def _delete_entry(self, held: Held) -> None:
         try:
             await index.leave(self._core, held.entry)
-        except StoreUnavailable:
+        except StoreError:
             held.entry_deleted = False
 
     def _mail(self) -> None:
@@ -306,7 +315,8 @@ class Agent:
     async def _look_at_jobs_for_ever(self) -> None:
         while True:
             await self._core.clock.sleep(self._core.jittered(self._core.settings.repair_interval))
-            await self._look_at_jobs()
+            with self._troubles.survived("look at what it holds"):
+                await self._look_at_jobs()
 
     async def _look_at_jobs(self) -> None:
         """Read the records of what is held: some are to be stopped, some are no longer ours."""
@@ -316,10 +326,8 @@ class Agent:
                 continue
             try:
                 job = record_of(await self._core.records.reread(held.job))
-            except StoreUnavailable:
-                return
-            except BadRecord as error:  # its task goes on; what it was to do is not known
-                self._warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
+            except (StoreError, BadRecord) as error:  # its task goes on; what it is to do is not known
+                self._troubles.warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
                 continue
             if held.phase != "running" or held.attempt != attempt:  # it ended meanwhile
                 continue
@@ -340,16 +348,12 @@ class Agent:
             self._pass.stop()
 
     async def _take_turn(self) -> None:
-        try:
+        with self._troubles.survived("run the coordinator's pass"):
             if self._heart.trusts() and not self._heart.leaving:
                 await self._pass.turn()
                 self._heart.fleet = self._pass.fleet()
             elif self._heart.leaving and self._pass.holds_lease:
                 await self._pass.resign()
-        except StoreUnavailable:
-            pass
-        except BadRecord as error:  # the pass is stuck, the agent's own work is not
-            self._warnings.warn("the coordinator's pass cannot run: %s", error)
 
     def _on_duty(self) -> bool:
         """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""

@@ -23,7 +23,7 @@ from fray_coordinator import families
 from fray_coordinator.core import Core
 from fray_coordinator.endings import end_attempt
 from fray_coordinator.endpoints import withdraw_all
-from fray_coordinator.errors import BadRecord
+from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.records import Stored
@@ -220,15 +220,18 @@ class Carrier:
                     await self.core.clock.sleep(1.0)
 
     async def _tidy(self, held: Held, job: JobRecord) -> None:
-        """Take away what the attempt leaves behind; its end is written, whatever comes of this."""
+        """Take away what the attempt leaves behind; its end is written, whatever comes of this.
+
+        What the store refuses is left to the repair: nobody's slot waits for it.
+        """
         if held.task is None or held.directory is None:
             return
         try:
             published, has_children = await asyncio.to_thread(_left_in, held.directory)
             if published:
-                await persist(self.core, lambda: withdraw_all(self.core, published, job))
+                await persist(self.core, lambda: withdraw_all(self.core, published, job), StoreUnavailable)
             if has_children:
-                await persist(self.core, lambda: families.end_children(self.core, job.id))
+                await persist(self.core, lambda: families.end_children(self.core, job.id), StoreUnavailable)
             await held.task.discard()
         except Exception:
             log.exception("what attempt %d of %s left behind was not taken away", held.attempt, job.id)

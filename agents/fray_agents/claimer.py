@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from fray_agents.candidates import STALE, Candidates
 from fray_agents.ledger import Held, Ledger
-from fray_agents.repeated import Repeated
+from fray_agents.troubles import Troubles
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import HostKind, where_to_list
-from fray_coordinator.store.api import NotModified
+from fray_coordinator.store.api import NotModified, Version
 from fray_layouts.names import Pending, Pools
 
 LIST_LIMIT = 1000
@@ -59,6 +59,7 @@ class Claimer:
         on_claimed: takes over a job whose claim was applied.
         pool_slots: the one-core tasks that the pool can run at once, as the last pass saw it.
         fleet: live agents, as the last pass saw them.
+        troubles: of the agent.
     """
 
     core: Core
@@ -71,11 +72,11 @@ class Claimer:
     on_claimed: Callable[[Held], Awaitable[None]]
     pool_slots: Callable[[], int]
     fleet: Callable[[], int]
+    troubles: Troubles
     tally: Tally = field(default_factory=Tally)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _bell: str = ""
+    _bell: Version | None = None
     _candidates: Candidates = field(init=False)
-    _warnings: Repeated = field(init=False)
     _last: str | None = None
     _pages: int = 0
     _stale: int = 0
@@ -85,15 +86,13 @@ class Claimer:
 
     def __post_init__(self) -> None:
         self._candidates = Candidates(self.kind)
-        self._warnings = Repeated(self.core.clock)
 
     async def run(self) -> None:
         """Look for work for ever."""
         while True:
-            try:
+            worked = False
+            with self.troubles.survived("look for work"):
                 worked = self.may_claim() and await self._look()
-            except StoreUnavailable:
-                worked = False
             await self._pause(worked)
 
     async def _pause(self, worked: bool) -> None:
@@ -133,7 +132,11 @@ class Claimer:
         return claimed > 0
 
     async def _bell_rang(self) -> bool:
-        answer = await self.core.store.get_if_changed(Pools.doorbell(self.pool), self._bell)
+        """Whether it rang, as far as can be told: who cannot read it lists on the repair interval all the same."""
+        try:
+            answer = await self.core.store.get_if_changed(Pools.doorbell(self.pool), self._bell, patience=0.0)
+        except StoreError:
+            return False
         if answer is None or isinstance(answer, NotModified):
             return False
         self._bell = answer.version
@@ -186,21 +189,11 @@ class Claimer:
     async def _claim(self, entry: Pending) -> bool:
         """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
         held = self.ledger.add(entry)
-        in_doubt = False
-        while True:
-            try:
-                answer = await try_claim(self.core, entry, self.agent, self.host, in_doubt)
-                break
-            except StoreUnavailable:
-                in_doubt = True
-                await self.core.clock.sleep(self.core.jittered(1.0))
-            except BadRecord as error:  # one odd object must not keep the agent from all the others
-                self._warnings.warn("%s is not claimed: %s", entry.job, error)
-                answer = NotClaimed(self.core.now() + self.core.settings.repair_interval, 0)
-                break
-            except BaseException:
-                self.ledger.remove(held)
-                raise
+        try:
+            answer = await self._outcome(entry)
+        except BaseException:
+            self.ledger.remove(held)
+            raise
         self.tally.rejected += answer.rejections
         if isinstance(answer, Claimed):
             self.tally.won += 1
@@ -212,3 +205,24 @@ class Claimer:
         self._stale += answer.until is None
         self._candidates.put_off(entry, STALE if answer.until is None else answer.until)
         return False
+
+    async def _outcome(self, entry: Pending) -> Claimed | NotClaimed:
+        doing, in_doubt = f"claim {entry.job}", False
+        while True:
+            with self.troubles.survived(doing):
+                try:
+                    return await try_claim(self.core, entry, self.agent, self.host, in_doubt)
+                except BadRecord as error:  # one odd object must not keep the agent from all the others
+                    return self._left_alone(entry, error)
+                except StoreRefused as error:
+                    if not in_doubt:
+                        return self._left_alone(entry, error)
+                    raise
+                except Exception:
+                    in_doubt = True
+                    raise
+            await self.core.clock.sleep(self.core.jittered(1.0))
+
+    def _left_alone(self, entry: Pending, error: Exception) -> NotClaimed:
+        self.troubles.warnings.warn("%s is not claimed: %s", entry.job, error)
+        return NotClaimed(self.core.now() + self.core.settings.repair_interval, 0)

@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+from msgspec.structs import replace
+
 from fray_agents.ledger import Ledger
+from fray_agents.troubles import Troubles
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.heartbeat import Pulse
 from fray_coordinator.records import Stored, record_of
@@ -26,6 +28,9 @@ LETTERBOXES_A_SECOND = 1000.0
 SPACING = 1.0
 """Seconds between two beats at least, where the store limits writes to one name."""
 
+LONGEST_PAUSE = 8.0
+"""Seconds until a beat that failed is tried again: they grow to this."""
+
 
 @dataclass(slots=True)
 class Heart:
@@ -36,7 +41,7 @@ class Heart:
         on_mail: called after the beat was applied that cleared the mail.
         fleet: live agents, as the last pass saw them.
         fenced: set once this id must do nothing more for ever.
-        trouble: why the agent claims nothing, for people.
+        troubles: what is wrong with the agent, for people.
         leaving: the next beat without holdings is the last.
     """
 
@@ -45,8 +50,8 @@ class Heart:
     record: AgentRecord
     on_listed: Callable[[dict[str, Holding]], None]
     on_mail: Callable[[], None]
+    troubles: Troubles
     fleet: int = 1
-    trouble: str = ""
     leaving: bool = False
     fenced: asyncio.Event = field(default_factory=asyncio.Event)
     trusted_until: float = 0.0
@@ -84,41 +89,41 @@ class Heart:
         self.ledger.changed.set()
 
     async def register(self) -> None:
-        """Create the agent's record; before that it may claim nothing. Repeats until the store answers."""
-        while True:
-            sent = self.core.clock.boottime()
-            try:
-                written = await self.core.records.write(Agents.key(self.record.id), AgentRecord, self.record, None)
-            except StoreUnavailable:
-                continue
-            self._stored = written.stored
-            if written.wrote:
-                self._applied(sent, self.record.interval)
-            elif heartbeat.is_fenced(record_of(written.stored)):
-                self.fenced.set()
-            return
+        """Create the agent's record; before that it may claim nothing. Raises StoreError: ask again."""
+        sent = self.core.clock.boottime()
+        record = replace(self.record, trouble=self.troubles.told())
+        written = await self.core.records.write(Agents.key(record.id), AgentRecord, record, None)
+        self._stored = written.stored
+        if written.wrote:
+            self._applied(sent, record.interval)
+        elif heartbeat.is_fenced(record_of(written.stored)):
+            self.fenced.set()
 
     async def run(self) -> None:
-        """Beat until fenced or gone."""
+        """Beat until fenced or gone; while that fails, for whatever reason, trust runs out as in an outage."""
+        pause = SPACING
         while not self.fenced.is_set() and not self.has_left:
             await self._until_due()
-            try:
+            with self.troubles.survived("beat"):
                 await self._beat()
-            except StoreUnavailable:
-                await self.core.clock.sleep(self.core.jittered(SPACING))
+                pause = SPACING
+                continue
+            self._early = True
+            await self.core.clock.sleep(self.core.jittered(pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def listen(self) -> None:
         """Look for mail between beats, while there is anything that mail could be about."""
         while not self.fenced.is_set() and not self.has_left:
             await self.core.clock.sleep(self.core.jittered(self._mail_pace()))
-            if self._stored is None or not (self.ledger.held or self.core.store.local):
-                continue
-            try:
-                found = record_of(await self.core.records.reread(self._stored))
-            except StoreUnavailable:
-                continue
-            if found is None or found.state != "live" or found.mail or found.drain != self.drained:
-                self.beat_soon()
+            if self._stored is not None and (self.ledger.held or self.core.store.local):
+                with self.troubles.survived("look for mail"):
+                    await self._look_for_mail(self._stored)
+
+    async def _look_for_mail(self, known: Stored[AgentRecord]) -> None:
+        found = record_of(await self.core.records.reread(known))
+        if found is None or found.state != "live" or found.mail or found.drain != self.drained:
+            self.beat_soon()
 
     def _mail_pace(self) -> float:
         poll = self.core.settings.poll_interval
@@ -152,7 +157,8 @@ class Heart:
         self._early = False
         self._mail_taken |= self._stored.record.mail
         listed, interval = self.ledger.holdings(), self._interval()
-        pulse = Pulse(listed, interval, self.ledger.free(), self.trouble, self.leaving, asdict(self.core.store.usage))
+        trouble, usage = self.troubles.told(), asdict(self.core.store.usage)
+        pulse = Pulse(listed, interval, self.ledger.free(), trouble, self.leaving, usage)
         wanted = heartbeat.beat(self._stored.record, pulse)
         sent = self._last_send = self.core.clock.boottime()
         self.trusted_until = min(self.trusted_until, heartbeat.trusted_until(sent, interval))

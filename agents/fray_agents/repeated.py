@@ -23,8 +23,15 @@ class Repeated:
 
     def warn(self, text: str, *args: object) -> None:
         """Log the warning, unless the same words were logged within the hour."""
-        words, now = escaped(text % args), self.clock.boottime()
+        words = text % args
+        if self.is_due(words):
+            log.warning("%s", escaped(words))
+
+    def is_due(self, subject: str) -> bool:
+        """Whether nothing was said about the subject within the hour; it is to be said now."""
+        now = self.clock.boottime()
         self._said = {said: at for said, at in self._said.items() if now - at < AGAIN}
-        if words not in self._said:
-            self._said[words] = now
-            log.warning(words)
+        if subject in self._said:
+            return False
+        self._said[subject] = now
+        return True

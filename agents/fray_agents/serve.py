@@ -37,6 +37,7 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
             on_join(agent.id)
             if await agent.run() is Departure.LEFT:
                 return
+            options = replace(options, rejoins=True)
     finally:
         await spares.close()
         if listener is not None:

@@ -12,7 +12,7 @@ import msgspec
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import ResultFile
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.store.api import ABSENT
 from fray_layouts.names import Work
 from fray_layouts.records import JobRecord, Result
@@ -20,14 +20,23 @@ from fray_layouts.spec import INLINE_LIMIT
 
 T = TypeVar("T")
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 8.0
+"""Seconds between two attempts at what the store does not do: they grow."""
 
-async def persist(core: Core, act: Callable[[], Awaitable[T]]) -> T:
-    """Repeat `act` until the store answers."""
+
+async def persist(core: Core, act: Callable[[], Awaitable[T]], through: type[StoreError] = StoreError) -> T:
+    """Repeat `act` until the store does it: an outage ends, and so does a refusal.
+
+    Args:
+        through: what it is repeated after.
+    """
+    pause = FIRST_PAUSE
     while True:
         try:
             return await act()
-        except StoreUnavailable:
-            await core.clock.sleep(core.jittered(1.0))
+        except through:
+            await core.clock.sleep(core.jittered(pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 async def ship_logs(core: Core, job: JobRecord, task: TaskHandle) -> int:

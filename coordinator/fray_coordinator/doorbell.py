@@ -7,7 +7,7 @@ else has rung since, that ring is as good as one's own, for whoever hears it lis
 from __future__ import annotations
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec, names
 from fray_layouts.records import Doorbell
@@ -17,7 +17,9 @@ SPACING = 1.0
 
 
 async def ring(core: Core, pool: str) -> None:
-    """Change the doorbell's version, or see that somebody else did; without a read unless the ring is refused.
+    """Change the doorbell's version, or see that somebody else did; without a read unless the ring comes too soon.
+
+    Who has no right to ring leaves it at that.
 
     Raises:
         StoreUnavailable: neither came about for as long as the store is given.
@@ -26,6 +28,8 @@ async def ring(core: Core, pool: str) -> None:
     while True:
         try:
             return await _ring_once(core, pool)
+        except StoreRefused:
+            return None
         except StoreUnavailable:
             if core.clock.boottime() - begun > core.store.patience:
                 raise

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from fray_layouts.errors import Permanent, Temporary
+from fray_layouts.errors import FrayError, Permanent, Temporary
 
 
-class StoreUnavailable(Temporary, RuntimeError):
+class StoreError(FrayError):
+    """The object store did not do what it was asked.
+
+    Whoever has joined a cluster goes on through both kinds: rights, credentials and quotas come back as a server does.
+    """
+
+
+class StoreUnavailable(StoreError, Temporary, RuntimeError):
     """The object store did not answer within the retry time; try again when it is back.
 
     A write that ends this way is unresolved: it was applied, or not, or will be applied later.
     """
 
 
-class StoreRefused(Permanent):
-    """The object store refuses this request; check the credentials and the rights on the root."""
+class StoreRefused(StoreError, Permanent):
+    """The object store refuses this request; check the credentials and the rights on the root.
+
+    A write that ends this way was not applied, and will not be.
+    """
 
 
 class RootMismatch(Permanent):

@@ -10,7 +10,7 @@ from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
 from fray_coordinator.protocol.schedule import HostKind, shape_of, shortage
 from fray_coordinator.records import Stored
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Agents, JobId, Jobs, Pending
+from fray_layouts.names import Agents, JobId, Jobs, Pending, Shape
 from fray_layouts.records import AgentRecord, JobRecord
 
 _SHOWN = 5
@@ -110,8 +110,13 @@ def why_waiting(job: JobRecord, live: Sequence[AgentRecord], now: float) -> list
         return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
     shape = shape_of(job.spec)
     able = [agent for agent in live if not shortage(shape, agent.capacity, kind_of(agent))]
-    short = {agent.id: agent.trouble or shortage(shape, agent.free, kind_of(agent)) for agent in able}
-    return [f"{agent}: {what or 'has room and should claim it soon'}" for agent, what in short.items()]
+    return [f"{agent.id}: {_hindrance(shape, agent)}" for agent in able]
+
+
+def _hindrance(shape: Shape, agent: AgentRecord) -> str:
+    """What keeps an agent from a job that it could run, as far as its record tells."""
+    lacks = shortage(shape, agent.free, kind_of(agent))
+    return "; ".join(filter(None, [lacks, agent.trouble])) or "has room and should claim it soon"
 
 
 def _unknown(core: Core, text: str) -> JobNotFound:

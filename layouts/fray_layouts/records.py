@@ -260,7 +260,7 @@ class AgentRecord(Record, kw_only=True):
         drain: someone asks the agent to take no more work and to leave when it has none.
         buried: every holding of this dead agent has been put back.
         started_at: when the process started.
-        trouble: why the agent claims nothing, for people.
+        trouble: what is wrong with the agent now, for people; "" if nothing is.
         preemptible: the host may be taken away at any time.
         requests: what the process had asked of the storage before this beat: "writes", "lists", "reads", "deletes".
         network: name of the network that its address belongs to; agents of one network reach one another.

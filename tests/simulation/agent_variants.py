@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents import claimer
+from fray_agents import claimer, shipping
 from fray_agents.agent import Agent
 from fray_agents.heart import Heart
 from fray_coordinator import burial, mail, watch
@@ -37,7 +37,7 @@ def claims_before_its_own_record_exists() -> list[Swap]:
         self.trusted_until = heartbeat.trusted_until(self.core.clock.boottime(), self.record.interval)
 
     async def register_and_run(self: Heart) -> None:
-        await register(self)
+        await shipping.persist(self.core, lambda: register(self))
         await run(self)
 
     return [(Heart, "register", trust), (Heart, "run", register_and_run)]

@@ -253,7 +253,7 @@ def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
 def an_outage_is_an_error() -> list[Swap]:
     """What the store does not answer once is given up."""
 
-    async def persist(core: Any, act: Any) -> Any:
+    async def persist(core: Any, act: Any, *through: Any) -> Any:
         return await act()
 
     return everywhere(shipping.persist, persist)

@@ -22,6 +22,7 @@ from fray_coordinator.store.api import (
     NotApplied,
     NotModified,
     Object,
+    Refused,
     Unknown,
     Version,
 )
@@ -90,6 +91,7 @@ class Way:
             ("unchanged", key).
         cut: every request ends in a time-out, without effect.
         read_only: nothing is written, reads are answered: a full disk.
+        refused: requests of such a verb, on a key that begins like this, are refused.
         before: what happens, once, just before a request of this verb on a key that begins like this.
     """
 
@@ -101,6 +103,7 @@ class Way:
         self.asked: list[tuple[str, str]] = []
         self.cut = False
         self.read_only = False
+        self.refused: list[tuple[str, str]] = []
         self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
         self._backend = MemoryBackend(self.root, contents, clock)
 
@@ -146,6 +149,8 @@ class Way:
             raise Unknown("the way to the store is cut")
         if self.read_only and verb in ("put", "delete", "withdraw"):
             raise NotApplied("the disk is full")
+        if any(verb == refused and key.startswith(prefix) for refused, prefix in self.refused):
+            raise Refused("HTTP 403: the test says so")
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import contextlib
 
 from fray_agents.claimer import Claimer
 from fray_agents.ledger import Held, Ledger
+from fray_agents.troubles import Troubles
 from fray_coordinator.protocol.schedule import HostKind
 from fray_layouts.names import Pending
 from fray_layouts.records import Resources
@@ -31,7 +32,17 @@ def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_
 
         ledger = Ledger(HOST)
         claimer = Claimer(
-            core, ledger, "agent", "host", "default", HostKind(), lambda: True, take, lambda: 1, lambda: 1
+            core,
+            ledger,
+            "agent",
+            "host",
+            "default",
+            HostKind(),
+            lambda: True,
+            take,
+            lambda: 1,
+            lambda: 1,
+            Troubles(core),
         )
         held = ledger.add(entry)
         await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung

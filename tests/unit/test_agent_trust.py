@@ -10,6 +10,7 @@ from fray_agents.heart import Heart
 from fray_agents.ledger import Ledger
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import TaskSpec
+from fray_agents.troubles import Troubles
 from fray_coordinator.protocol.schedule import entry_of
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.faketask import fake
@@ -26,7 +27,7 @@ def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_is_app
         core = await cluster.core()
         clock, way, ledger = cluster.clock, cluster.ways[-1], Ledger(HOST)
         record = AgentRecord(id="a", host="h", pool="default", interval=core.settings.idle_beat_interval)
-        heart = Heart(core, ledger, record, lambda holdings: None, lambda: None)
+        heart = Heart(core, ledger, record, lambda holdings: None, lambda: None, Troubles(core))
         trust: list[float] = []
 
         async def sent() -> None:

@@ -7,6 +7,7 @@ import sys
 
 from fray_agents.claimer import STALE_LIMIT, Claimer
 from fray_agents.ledger import Held, Ledger
+from fray_agents.troubles import Troubles
 from fray_coordinator import index
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.protocol.schedule import HostKind
@@ -32,9 +33,19 @@ async def first_claim(core: Core, fleet: int = 1) -> Held:
     async def take(held: Held) -> None:
         found.set_result(held)
 
-    ledger, kind = Ledger(CAPACITY), HostKind()
+    ledger, kind, troubles = Ledger(CAPACITY), HostKind(), Troubles(core)
     claimer = Claimer(
-        core, ledger, "agent", "host", "default", kind, lambda: not found.done(), take, lambda: 8, lambda: fleet
+        core,
+        ledger,
+        "agent",
+        "host",
+        "default",
+        kind,
+        may_claim=lambda: not found.done(),
+        on_claimed=take,
+        pool_slots=lambda: 8,
+        fleet=lambda: fleet,
+        troubles=troubles,
     )
     search = asyncio.create_task(claimer.run())
     try:

@@ -14,6 +14,7 @@ import pytest
 import fray_layouts
 from fray_agents.heart import Heart
 from fray_agents.ledger import Ledger
+from fray_agents.troubles import Troubles
 from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, open_core
@@ -140,7 +141,7 @@ def _heart(core: Core) -> Heart:
     capacity = Resources(cpu=4000, memory=2**30, disk=2**30, device="gpu-h100", device_count=8)
     holdings = {"parent-1": Holding(attempt=1, phase="running", usage=Usage(cpu_seconds=0.5, memory=2**20))}
     record = AgentRecord(id="agent", host="host", pool="default", capacity=capacity, free=capacity, holdings=holdings)
-    return Heart(core, Ledger(capacity), record, lambda holdings: None, lambda: None)
+    return Heart(core, Ledger(capacity), record, lambda holdings: None, lambda: None, Troubles(core))
 
 
 async def _claim(core: Core, job: JobRecord) -> Any:

@@ -115,7 +115,14 @@ class Unknown(AttemptFailed):
 
 
 class Refused(AttemptFailed):
-    """The storage will not do this however often it is asked (401, 403, 400, no such bucket, read-only disk)."""
+    """The storage will not do this now, and it was not applied (401, 403, 400, no such bucket, read-only disk).
+
+    `may_pass`: it is about something that is renewed by itself, such as a token, and is worth asking again soon.
+    """
+
+    def __init__(self, message: str, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 class Backend(Protocol):

@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fray_coordinator.clock import Chance, Clock
-from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.errors import StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import (
     ABSENT,
     ANY,
     Applied,
+    AttemptFailed,
     Backend,
     Expect,
     Expectation,
@@ -34,6 +35,7 @@ from fray_coordinator.store.api import (
     Unknown,
     Version,
 )
+from fray_coordinator.store.failing import Failing
 from fray_coordinator.store.keys import check_key
 from fray_coordinator.store.metering import Metered, Usage
 from fray_layouts.errors import Malformed
@@ -43,12 +45,18 @@ T = TypeVar("T")
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 8.0
+REFUSED_PATIENCE = 5.0
+"""Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
 CLOCK_KEY = "doctor/clock"
 """An object that is never there: asking for it tells the storage's time and that the root may be read."""
 
 
 class Store:
     """One root, opened.
+
+    Attributes:
+        usage: requests so far.
+        failing: which kinds of requests fail now.
 
     Args:
         backend: where the objects are.
@@ -62,6 +70,7 @@ class Store:
 
     def __init__(self, backend: Backend, clock: Clock, chance: Chance, patience: float = 60.0) -> None:
         self.usage = Usage()
+        self.failing = Failing(clock)
         self.patience = patience
         self._backend = Metered(backend, self.usage)
         self._clock = clock
@@ -85,14 +94,23 @@ class Store:
 
         return await self._persist("get", key, read)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
-        """The object, or `NOT_MODIFIED` while it still has `version`: the cheap way to poll."""
+    async def get_if_changed(
+        self, key: str, version: Version | None, patience: float | None = None
+    ) -> Object | NotModified | None:
+        """The object, or `NOT_MODIFIED` while it still has `version`: the cheap way to poll.
+
+        Args:
+            version: None: nothing is known of the object, which is read plainly.
+            patience: seconds to go on trying, instead of the store's; 0: one attempt.
+        """
         check_key(key)
 
         async def read() -> Object | NotModified | None:
+            if version is None:
+                return await self._backend.get(key)
             return await self._backend.get_if_changed(key, version)
 
-        return await self._persist("get", key, read)
+        return await self._persist("get", key, read, patience)
 
     async def put(
         self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
@@ -106,27 +124,37 @@ class Store:
             patience: seconds to go on trying, instead of the store's; 0: one attempt.
 
         Returns:
-            `Applied` only if the object now is this write. `StoreUnavailable` leaves the write unresolved.
+            `Applied` only if the object now is this write. `StoreUnavailable` leaves the write unresolved, after
+            `StoreRefused` it was not applied.
         """
         check_key(key)
         if op is None and not isinstance(expect, Expect):
             raise ValueError("a write on a version needs an op: without it a lost reply cannot be resolved")
+        recognizable = expect is not ANY or op is not None
         in_doubt = False
 
-        async def write() -> Outcome:
+        async def attempt() -> Outcome:
             nonlocal in_doubt
-            if in_doubt and (outcome := await self._read_back(key, data, expect, op)):
+            if in_doubt and recognizable and (outcome := await self._read_back(key, data, expect, op)):
                 return outcome
             try:
                 return await self._backend.put(key, data, expect)
             except Unknown:
-                in_doubt = expect is not ANY or op is not None
+                in_doubt = True
                 raise
             except PreconditionFailed:
                 in_doubt = True
                 if outcome := await self._read_back(key, data, expect, op):
                     return outcome
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
+
+        async def write() -> Outcome:
+            try:
+                return await attempt()
+            except Refused as error:
+                if in_doubt:  # it tells nothing of the attempts before
+                    raise Unknown(str(error)) from error
+                raise
 
         return await self._persist("put", key, write, patience)
 
@@ -205,23 +233,34 @@ class Store:
     ) -> T:
         """Call `attempt` until it returns, while patience lasts."""
         patience = self.patience if patience is None else patience
-        deadline = self._clock.boottime() + patience
+        begun = self._clock.boottime()
         failures = 0
         while True:
             try:
-                return await attempt()
-            except Refused as error:
-                raise StoreRefused(f"{verb} {self.root}/{key}: {error}") from error
-            except (NotApplied, Unknown) as error:
+                answer = await attempt()
+                self.failing.worked(verb, key)
+                return answer
+            except (NotApplied, Unknown, Refused) as error:
                 wait = self._wait(failures, error)
-                if self._clock.boottime() + wait > deadline:
-                    raise StoreUnavailable(
-                        f"{verb} {self.root}/{key}: no success within {patience:g} s, the last answer was: {error}"
-                    ) from error
+                limit = patience
+                if isinstance(error, Refused):
+                    limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
+                if self._clock.boottime() + wait > begun + limit:
+                    raise self._given_up(verb, key, error, patience) from error
             failures += 1
             await self._clock.sleep(wait)
 
-    def _wait(self, failures_before: int, error: NotApplied | Unknown) -> float:
+    def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float) -> StoreError:
+        what = f"{verb} {self.root}/{key}"
+        if isinstance(error, Refused):
+            failed: StoreError = StoreRefused(f"{what}: {error}")
+        else:
+            failed = StoreUnavailable(f"{what}: no success within {patience:g} s, the last answer was: {error}")
+        if patience or not isinstance(error, NotApplied):  # who has no patience expects to be put off now and then
+            self.failing.failed(verb, key, str(failed))
+        return failed
+
+    def _wait(self, failures_before: int, error: AttemptFailed) -> float:
         longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0**failures_before)
         asked = error.after if isinstance(error, NotApplied) and error.after else 0.0
         return asked + longest * self._chance.uniform(0.5, 1.0)

@@ -1,0 +1,221 @@
+"""Agents whose requests are refused: nobody who has joined ends of it, it is told, and it passes when it passes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from fray_agents.agent import Agent, AgentOptions, Departure
+from fray_agents.claimer import Claimer
+from fray_agents.heart import Heart
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreRefused
+from fray_layouts.records import Resources
+from tests.support.faketask import fake
+from tests.support.participants import agent_now, job_now, launch
+from tests.support.virtual import Cluster, Way, run
+
+HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+REFUSED = [
+    ("put", "agents/"),
+    ("get", "agents/"),
+    ("get_if_changed", "agents/"),
+    ("list", "agents/"),
+    ("get", "jobs/"),
+    ("get_if_changed", "jobs/"),
+    ("put", "jobs/"),
+    ("list", "jobs/"),
+    ("list", "pending/"),
+    ("put", "pending/"),
+    ("delete", "pending/"),
+    ("list", "children/"),
+    ("list", "inbox/"),
+    ("list", "actors/"),
+    ("get", "pools/"),
+    ("get_if_changed", "pools/"),
+    ("put", "pools/"),
+    ("get", "coordinator/"),
+    ("get_if_changed", "coordinator/"),
+    ("put", "coordinator/"),
+    ("put", "work/"),
+    ("list", "work/"),
+]
+
+
+class Scene:
+    """Two agents at work and a user; what is refused is refused to the agents."""
+
+    def __init__(self, cluster: Cluster, tmp_path: Path) -> None:
+        self._cluster = cluster
+        self._tmp_path = tmp_path
+        self.agents: list[Agent] = []
+        self.running: list[asyncio.Task[Departure]] = []
+
+    async def begin(self) -> Core:
+        user = await self._cluster.core()
+        for _ in range(2):
+            tasks = fake(self._tmp_path, {"long": 250.0, "short": 5.0})
+            options = AgentOptions(capacity=HOST, work_dir=self._tmp_path, start_task=tasks)
+            self.agents.append(Agent(await self._cluster.core(), options))
+            self.running.append(asyncio.create_task(self.agents[-1].run()))
+        return user
+
+    @property
+    def ways(self) -> list[Way]:
+        return self._cluster.ways[1:]
+
+    def refuse(self, *refused: tuple[str, str]) -> None:
+        for way in self.ways:
+            way.refused = list(refused)
+
+    async def troubles(self, user: Core) -> list[str]:
+        return [(await agent_now(user, agent.id)).trouble for agent in self.agents]
+
+    async def leave(self) -> list[Departure]:
+        for agent in self.agents:
+            agent.terminate()
+        return await asyncio.gather(*self.running)
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=" ".join)
+def test_a_refusal_ends_no_agent_and_loses_no_job(refused: tuple[str, str], tmp_path: Path) -> None:
+    """Once, and then for a while."""
+
+    async def main(cluster: Cluster) -> None:
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin()
+        jobs = [(await launch(user, name="long")).id for _ in range(3)]
+        await asyncio.sleep(60)
+        for seconds in (0.5, 200.0):
+            scene.refuse(refused)
+            jobs.append((await launch(user, name="short")).id)
+            await asyncio.sleep(seconds)
+            assert not any(task.done() for task in scene.running)
+            scene.refuse()
+            jobs.append((await launch(user, name="short")).id)
+            await asyncio.sleep(20)
+        await asyncio.sleep(280)
+        assert [(await job_now(user, job)).status for job in jobs] == ["succeeded"] * 7
+        assert await scene.troubles(user) == ["", ""]
+        assert await scene.leave() == [Departure.LEFT] * 2
+
+    run(main)
+
+
+def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(cluster: Cluster) -> None:
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin()
+        await asyncio.sleep(60)
+        scene.refuse(("get_if_changed", "pools/"), ("get", "pools/"))
+        await asyncio.sleep(300)
+        for trouble in await scene.troubles(user):
+            assert "pools/default/doorbell: HTTP 403: the test says so" in trouble
+        scene.refuse()
+        await asyncio.sleep(300)
+        assert await scene.troubles(user) == ["", ""]
+        await scene.leave()
+
+    with caplog.at_level(logging.WARNING, "fray"):
+        run(main)
+    assert len([record for record in caplog.records if "the test says so" in record.message]) == 2
+
+
+def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_outage(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin()
+        await asyncio.sleep(20)
+        job = (await launch(user, name="long")).id
+        await asyncio.sleep(20)
+        (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+        scene.ways[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
+        await asyncio.sleep(120)
+        put_back = await job_now(user, job)
+        assert (put_back.attempt, put_back.lease and put_back.lease.agent) == (2, scene.agents[1 - holder].id)
+        assert not scene.running[holder].done()
+        scene.refuse()
+        await asyncio.sleep(600)
+        assert scene.running[holder].done(), "it is told that it was declared dead"
+        assert (await job_now(user, job)).status == "succeeded"
+        scene.agents[1 - holder].terminate()
+        await scene.running[1 - holder]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("loop", "method", "trouble"),
+    [
+        (Heart, "_beat", ""),
+        (Heart, "_look_for_mail", "cannot look for mail: ValueError: odd"),
+        (Claimer, "_look", "cannot look for work: ValueError: odd"),
+        (Agent, "_look_at_jobs", "cannot look at what it holds: ValueError: odd"),
+        (Pass, "turn", "cannot run the coordinator's pass: ValueError: odd"),
+    ],
+)
+def test_no_error_in_a_loop_ends_the_agent(
+    loop: type, method: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the heartbeat is like an outage: trust runs out. Each is reported once an hour."""
+    real, failing, reported = getattr(loop, method), False, list[str]()
+
+    async def look(self: object, *given: object) -> object:
+        if failing:
+            raise ValueError("odd")
+        return await real(self, *given)
+
+    async def main(cluster: Cluster) -> None:
+        nonlocal failing
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin()
+        job = await launch(user, name="long")
+        await asyncio.sleep(60)
+        (holder,) = [agent for agent in scene.agents if agent._ledger.held]
+        failing = True
+        await asyncio.sleep(100)
+        assert not any(task.done() for task in scene.running)
+        assert await scene.troubles(user) == [trouble] * 2
+        assert holder._heart.trusts() == (loop is not Heart or method != "_beat")
+        failing = False
+        await asyncio.sleep(300)
+        assert await scene.troubles(user) == ["", ""]
+        assert (await job_now(user, job.id)).status == "succeeded"
+        await scene.leave()
+
+    monkeypatch.setattr(loop, method, look)
+    run(main)
+    assert len(reported) == 2
+
+
+def test_who_is_refused_before_it_ever_joined_is_told_at_once(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> float:
+        core = await cluster.core()
+        cluster.ways[0].refused = [("put", "agents/")]
+        with pytest.raises(StoreRefused, match=r"put .*agents/.*HTTP 403"):
+            await Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path)).run()
+        return core.clock.boottime()
+
+    assert run(main) < 10
+
+
+def test_who_has_joined_before_waits_until_it_may_join_again(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        cluster.ways[0].refused = [("put", "agents/")]
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, rejoins=True))
+        running = asyncio.create_task(agent.run())
+        await asyncio.sleep(300)
+        assert not running.done()
+        cluster.ways[0].refused = []
+        await asyncio.sleep(20)
+        assert (await agent_now(core, agent.id)).state == "live"
+        agent.terminate()
+        assert await running is Departure.LEFT
+
+    run(main)
