@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test models histories chaos check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test models histories chaos fuzz check schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -126,6 +126,10 @@ simulate: $(VENV)/.dev
 # Which invariant catches which deliberately broken variant of the code, and after how many seeds.
 simulate-variants: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation.strength
+
+# Ten minutes of fresh odd bytes for every reader; docs/simulation.md says where this stands among the proofs.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --timeout 1200 --hypothesis-profile=fresh tests/fuzz
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas

@@ -43,7 +43,7 @@ def nested(depth: int, inner: bytes = b"", opening: bytes = b"[", closing: bytes
 
 deep = st.builds(
     lambda depth, pair: nested(depth, b"1", *pair),
-    st.sampled_from([10, 500, 900, 1100, 5000, 100_000]),
+    st.sampled_from([10, 90, 110, 900, 1100, 3000]),
     st.sampled_from([(b"[", b"]"), (b'{"a":', b"}")]),
 )
 

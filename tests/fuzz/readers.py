@@ -24,7 +24,7 @@ from fray_coordinator.store.api import ANY
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.store import Store
 from fray_layouts import records, tasks
-from fray_layouts.errors import InvalidInput
+from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.names import Agents, Checkpoints, Coordinator, Endpoint, Jobs, Names, Secrets, Work
 from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.queues import QueueLease, QueueRecord, SegmentHeader, pack, unpack
@@ -192,16 +192,21 @@ READERS = [
     Reader(
         "segment",
         unpack,
-        (msgspec.MsgspecError,),
+        (Malformed,),
         pack(SegmentHeader(encoding="json", sizes=[1, 2]), [b"1", b"22"]),
     ),
     Reader("dropped spec", parse_spec, (InvalidInput,), json.dumps(SPEC).encode()),
+    Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
+    Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
+]
+"""Readers of what strangers may have written: they are bounded in cost too."""
+
+OWN = [
     Reader(
         "job file",
         lambda data: read_specs(data.decode(errors="replace")),
         (InvalidInput,),
         b"name: train\nentrypoint:\n  command: [python, train.py]\n",
     ),
-    Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
-    Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
 ]
+"""Readers of what people give to their own commands."""

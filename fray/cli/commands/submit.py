@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray_layouts.errors import InvalidInput
+from fray_layouts.errors import InvalidInput, Malformed
+from fray_layouts.parsing import parse_json
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -53,13 +53,13 @@ def read_specs(text: str) -> list[JobSpec]:
 
 def _documents(text: str) -> list[Any]:
     try:
-        documents = [json.loads(text)]
-    except (ValueError, RecursionError) as not_json:
+        documents = [parse_json(text)]
+    except Malformed as not_json:
         documents = _yaml(text, not_json)
     return [job for document in documents for job in (document if isinstance(document, list) else [document])]
 
 
-def _yaml(text: str, not_json: Exception) -> list[Any]:
+def _yaml(text: str, not_json: Malformed) -> list[Any]:
     import yaml
 
     try:
