@@ -6,6 +6,6 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("fixed", derandomize=True, max_examples=60, deadline=None, database=None)
 settings.register_profile(
-    "fresh", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "fresh", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("fixed")

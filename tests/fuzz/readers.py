@@ -185,7 +185,7 @@ READERS = [
     ),
     Reader(
         "checkpoint",
-        _cluster_with(Checkpoints.key("train-1", "actor", 1), lambda core: open_log(core, "train-1", "actor", 3)),
+        _cluster_with(Checkpoints("train-1", "actor", 1).key(), lambda core: open_log(core, "train-1", "actor", 3)),
         (BadRecord, Fenced),
         b'{"attempt":2,"writer":"w","fence":true}\nstate',
     ),
