@@ -42,8 +42,15 @@ class JobGone(Permanent):
     """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
 
 
+LOOK_AT_IT = "; look at it, then remove it"
+"""How the message of a `BadRecord` ends."""
+
+
 class BadRecord(Permanent):
-    """An object under this root is not the record that its name promises; `fray fsck` says which."""
+    """An object under this root is not what its name promises, or cannot be read at all; `fray fsck` says which.
+
+    Nothing follows from it for any other object.
+    """
 
 
 class ParentNotRunning(Permanent):

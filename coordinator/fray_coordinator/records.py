@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fray_coordinator.clock import Chance, Clock
-from fray_coordinator.errors import BadRecord
+from fray_coordinator.errors import LOOK_AT_IT, BadRecord
 from fray_coordinator.store.api import ABSENT, Applied, NotModified, Object
 from fray_coordinator.store.store import Store
 from fray_layouts import codec
@@ -15,9 +15,6 @@ from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
-
-LOOK_AT_IT = "; look at it, then remove it"
-"""How the message of a `BadRecord` ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,10 @@ def test_a_root_that_cannot_be_opened() -> None:
 def test_who_holds_a_lock_for_long(tmp_path: Path) -> None:
     assert problems(str(tmp_path)) == []
     lock = sorted((tmp_path / ".fray/locks").iterdir())[0]
-    lock.write_text(f"pid {os.getpid()} on this host")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         finding = only(problems(str(tmp_path)))
-    assert f"by pid {os.getpid()} on this host" in finding.what
+    assert f"by pid {os.getpid()} (" in finding.what
 
 
 @pytest.mark.parametrize(

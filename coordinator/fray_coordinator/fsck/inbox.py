@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fray_coordinator.errors import LOOK_AT_IT
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import Suspicion, Trouble
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS
-from fray_coordinator.records import LOOK_AT_IT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import parse_spec
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 
 from fray_coordinator import doorbell
+from fray_coordinator.errors import LOOK_AT_IT
 from fray_coordinator.fsck.areas import AREAS, MEANING, Kind
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_HAND, BY_US, Suspicion, Trouble
-from fray_coordinator.records import LOOK_AT_IT
 from fray_layouts.names import Inbox, Pools
 
 

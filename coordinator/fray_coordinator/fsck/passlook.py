@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fray_coordinator.clock import SystemClock, system_chance
-from fray_coordinator.errors import BadRecord
+from fray_coordinator.errors import LOOK_AT_IT, BadRecord
 from fray_coordinator.fsck.areas import MEANING
-from fray_coordinator.records import LOOK_AT_IT, Records
+from fray_coordinator.records import Records
 from fray_coordinator.store.open import open_store
 from fray_coordinator.store.probe import Finding
 from fray_layouts.names import Coordinator

@@ -125,6 +125,13 @@ class Refused(AttemptFailed):
         self.may_pass = may_pass
 
 
+class BadObject(AttemptFailed):
+    """What lies under this one name can be no object: no regular file, too large, or closed to this user alone.
+
+    Nothing follows from it for other names.
+    """
+
+
 class Backend(Protocol):
     """One attempt per call, no retries inside, outcomes by exception. Keys are as `names` builds them.
 

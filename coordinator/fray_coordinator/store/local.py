@@ -7,7 +7,8 @@ it carries the id of its write, so equal content means that nothing happened: th
 A create links a finished file into place, which is atomic even against plain tools. A change takes the name's lock,
 compares, and renames a finished file over it. Reads take no lock. File and folder are synced before the answer.
 
-Unlike on object stores, a key cannot also be the folder of other keys.
+Unlike on object stores, a key cannot also be the folder of other keys. Only regular files are objects, and no link is
+followed below the root: whoever may drop a file into the inbox must not choose what an agent reads.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fray_coordinator.store.api import (
     ABSENT,
     NOT_MODIFIED,
     Applied,
+    BadObject,
     Expectation,
     Listed,
     NotApplied,
@@ -36,7 +38,9 @@ from fray_coordinator.store.api import (
     Version,
 )
 from fray_coordinator.store.files import Files
-from fray_coordinator.store.locks import Locks
+from fray_coordinator.store.listing import rows
+from fray_coordinator.store.locks import Holder, Locks, holders
+from fray_coordinator.store.tree import Tree
 
 T = TypeVar("T")
 
@@ -53,15 +57,14 @@ class LocalBackend:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.root = folder.as_uri()
         self.folder = folder
-        self._files = Files(folder)
-        self.lock_folder = self._files.locks
-        self._locks = Locks(self.lock_folder, clock)
+        self._tree = Tree(folder)
+        self._files = Files(self._tree)
+        self._locks = Locks(self._tree, clock)
         self._prepared = False
 
     async def get(self, key: str) -> Object | None:
         with _explained(key):
-            size = self._files.size(key)
-            return None if size is None else await _run(size, partial(self._files.read, key))
+            return await _run(self._files.size(key) or 0, partial(self._files.read, key))
 
     async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
         current = await self.get(key)
@@ -86,7 +89,11 @@ class LocalBackend:
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         with _explained(prefix):
-            return await asyncio.to_thread(lambda: list(islice(self._files.rows(prefix, after, versions), limit)))
+            return await asyncio.to_thread(lambda: list(islice(rows(self._tree, prefix, after, versions), limit)))
+
+    def holders(self) -> Iterator[Holder]:
+        """Who has a lock at this moment."""
+        return holders(self._tree)
 
     def server_offset(self) -> float | None:
         """The file system of this machine keeps this machine's time."""
@@ -125,6 +132,8 @@ def _explained(key: str) -> Iterator[None]:
     """Turn the operating system's errors into outcomes of the attempt."""
     try:
         yield
+    except BadObject as error:
+        raise BadObject(f"{key}: {error}") from error
     except OSError as error:
         text = f"{key}: {error.strerror} ({error.filename})" if error.filename else f"{key}: {error.strerror}"
         match error.errno:
@@ -132,8 +141,8 @@ def _explained(key: str) -> Iterator[None]:
                 raise NotApplied(text) from error
             case errno.EACCES | errno.EPERM | errno.EROFS:
                 raise Refused(f"{text}; this user needs the right to read and write below the root") from error
-            case errno.ENOTDIR | errno.EISDIR | errno.EEXIST:
-                raise Refused(f"{text}; local files cannot hold a key that is also the folder of others") from error
+            case errno.ENOTDIR | errno.EISDIR | errno.EEXIST | errno.ENOTEMPTY:
+                raise BadObject(f"{text}; local files cannot hold a key that is also the folder of others") from error
             case errno.EIO:
                 raise Unknown(text) from error
         raise Refused(text) from error

@@ -1,13 +1,14 @@
 """Locks between processes of one machine: 256 files under `.fray/locks`, never deleted, taken with `flock`.
 
 A lock belongs to the open file, so every call opens its own descriptor; it ends with its holder, however that dies.
-The holder writes who it is into the file, so that whoever waits too long can name it.
+The kernel knows who has it (`/proc/locks`), but not across containers, so the holder writes who it is into the file.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.api import NotApplied
+from fray_coordinator.store.tree import LOCKS, Tree, open_file
 
 STRIPES = 256
 DEADLINE = 10.0
@@ -27,7 +29,7 @@ LONGEST_PAUSE = 0.02
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holder:
-    """Who has a stripe right now, in the words that it left there."""
+    """Who has a stripe right now."""
 
     stripe: str
     who: str
@@ -36,17 +38,17 @@ class Holder:
 class Locks:
     """The lock files of one root."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
+    def __init__(self, tree: Tree, clock: Clock) -> None:
+        self._tree = tree
         self._clock = clock
         self._host = socket.gethostname()
 
     async def acquire(self, key: str) -> int:
         """Take the stripe of `key`; returns the descriptor for `release`. Raises `NotApplied` after `DEADLINE`."""
-        path = self._folder / f"{zlib.crc32(key.encode()) % STRIPES:02x}"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        stripe = f"{zlib.crc32(key.encode()) % STRIPES:02x}"
+        handle = self._open(stripe)
         try:
-            await self._wait(handle, path)
+            await self._wait(handle, stripe)
         except BaseException:
             os.close(handle)
             raise
@@ -59,27 +61,37 @@ class Locks:
         fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
-    async def _wait(self, handle: int, path: Path) -> None:
+    def _open(self, stripe: str) -> int:
+        with self._tree.folder(LOCKS) as folder:
+            with suppress(FileNotFoundError):
+                return open_file(folder, stripe, os.O_RDWR)
+            with suppress(FileExistsError):
+                self._tree.write(folder, stripe, b"", os.link, synced=False)
+            return open_file(folder, stripe, os.O_RDWR)
+
+    async def _wait(self, handle: int, stripe: str) -> None:
         deadline = self._clock.boottime() + DEADLINE
         pause = FIRST_PAUSE
         while not _try(handle):
             if self._clock.boottime() > deadline:
+                path = self._tree.root / LOCKS / stripe
                 raise NotApplied(f"lock {path} is held by {_who(handle)} for more than {DEADLINE:g} s")
             await self._clock.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 2)
 
 
-def holders(folder: Path) -> Iterator[Holder]:
+def holders(tree: Tree) -> Iterator[Holder]:
     """Every stripe that somebody holds at this moment."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if _try(handle):
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            else:
-                yield Holder(path.name, _who(handle))
-        finally:
-            os.close(handle)
+    with suppress(FileNotFoundError), tree.folder(LOCKS) as folder:
+        for stripe in sorted(os.listdir(folder)):
+            handle = open_file(folder, stripe, os.O_RDWR)
+            try:
+                if _try(handle):
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+                else:
+                    yield Holder(stripe, _who(handle))
+            finally:
+                os.close(handle)
 
 
 def _try(handle: int) -> bool:
@@ -91,4 +103,12 @@ def _try(handle: int) -> bool:
 
 
 def _who(handle: int) -> str:
+    """The kernel's word; else what the holder, or the one before, left in the file."""
+    status = os.fstat(handle)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for pid in re.findall(rf"FLOCK +ADVISORY +\w+ +([1-9]\d*) {file} ", Path("/proc/locks").read_text()):
+        name = ""
+        with suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        return f"pid {pid} ({name})" if name else f"pid {pid}"
     return os.pread(handle, 200, 0).decode(errors="replace").strip() or "an unknown process"

@@ -21,7 +21,6 @@ from fray_coordinator.store.api import (
 )
 from fray_coordinator.store.bucket import BucketSettings, Inspectable
 from fray_coordinator.store.local import LocalBackend
-from fray_coordinator.store.locks import holders
 from fray_coordinator.store.mounts import network_file_system
 from fray_coordinator.store.open import open_backend
 from fray_layouts.errors import FrayError
@@ -182,10 +181,10 @@ async def _machine(backend: Backend, folder: str, clock: Clock) -> list[Finding]
         remedy = "make sure that only this machine uses the folder, or use a bucket"
         what = f"{backend.folder} is on a {kind} file system, whose locks do not hold between machines"
         found.append(Finding("warning", what, remedy))
-    before = set(holders(backend.lock_folder))
+    before = set(backend.holders())
     if before:
         await clock.sleep(LOCK_SECONDS)
-    for holder in sorted(before & set(holders(backend.lock_folder))):
+    for holder in sorted(before & set(backend.holders())):
         what = f"lock {holder.stripe} has been held for more than {LOCK_SECONDS:g} s by {holder.who}"
         found.append(Finding("warning", what, "if that process is stopped or stuck, continue it or end it"))
     return found

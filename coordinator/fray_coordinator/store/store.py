@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fray_coordinator.clock import Chance, Clock
-from fray_coordinator.errors import StoreError, StoreRefused, StoreUnavailable
+from fray_coordinator.errors import LOOK_AT_IT, BadRecord, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import (
     ABSENT,
     ANY,
     Applied,
     AttemptFailed,
     Backend,
+    BadObject,
     Expect,
     Expectation,
     Gone,
@@ -37,6 +38,7 @@ from fray_coordinator.store.api import (
 )
 from fray_coordinator.store.failing import Failing
 from fray_coordinator.store.keys import check_key
+from fray_coordinator.store.limits import check_size
 from fray_coordinator.store.metering import Metered, Usage
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import parse_json
@@ -65,7 +67,8 @@ class Store:
         patience: seconds that one call may go on trying before it raises `StoreUnavailable`.
 
     Every method raises `StoreUnavailable` when the storage does not answer within `patience`, `StoreRefused` when it
-    will not do it however often it is asked, and `InvalidInput` for a key that no store can hold.
+    will not do it however often it is asked, `BadRecord` when only this name cannot be read or written, and
+    `InvalidInput` for a key or a size that no store can hold.
     """
 
     def __init__(self, backend: Backend, clock: Clock, chance: Chance, patience: float = 60.0) -> None:
@@ -128,6 +131,7 @@ class Store:
             `StoreRefused` it was not applied.
         """
         check_key(key)
+        check_size(key, len(data))
         if op is None and not isinstance(expect, Expect):
             raise ValueError("a write on a version needs an op: without it a lost reply cannot be resolved")
         recognizable = expect is not ANY or op is not None
@@ -240,6 +244,8 @@ class Store:
                 answer = await attempt()
                 self.failing.worked(verb, key)
                 return answer
+            except BadObject as error:
+                raise BadRecord(f"{error}{LOOK_AT_IT}") from error
             except (NotApplied, Unknown, Refused) as error:
                 wait = self._wait(failures, error)
                 limit = patience

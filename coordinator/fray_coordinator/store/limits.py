@@ -1,0 +1,28 @@
+"""The largest object that a name may have, the same on every backend: nobody reads what nobody can have written."""
+
+from __future__ import annotations
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Inbox
+
+SPEC = 4 * 1024**2
+"""Bytes of what people drop into the inbox; a callable of `INLINE_LIMIT` and a full environment need a tenth of it."""
+RECORD = 16 * 1024**2
+"""Bytes of a record, an index entry, a lease: of whatever the pass and every agent read again and again."""
+DATA = 1024**3
+"""Bytes of a result, a callable, a log chunk, a checkpoint, a segment: what is read once, by who asked for it."""
+
+_SMALL = ("pending/", "children/", "pools/")
+
+
+def largest(key: str) -> int:
+    """Bytes that an object under `key` may have."""
+    if key.startswith(Inbox.prefix):
+        return SPEC
+    return RECORD if key.endswith((".json", "~lease")) or key.startswith(_SMALL) else DATA
+
+
+def check_size(key: str, size: int) -> None:
+    """Raise `InvalidInput` for an object that is too large for its name."""
+    if size > (most := largest(key)):
+        raise InvalidInput(key, f"{size} bytes", f"at most {most} bytes may lie under this name; divide it")

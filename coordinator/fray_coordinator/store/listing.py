@@ -1,0 +1,121 @@
+"""Lists a local root: every name in order, whatever kind of thing it is, so that what is odd can be told of.
+
+A folder that is not entered is listed like an object store's folder marker, by a name that ends in a slash: one that
+this user may not read, one that is deeper than any key, one in the inbox, and an empty one with the name of a record.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from fray_coordinator.store.api import BadObject, Listed
+from fray_coordinator.store.files import read_in
+from fray_coordinator.store.keys import LONGEST_KEY, PRIVATE_FOLDER
+from fray_coordinator.store.tree import Tree, open_folder
+from fray_layouts.names import Inbox
+
+EMPTY = 600.0
+"""Seconds after which nobody will put anything into an empty folder, as a rule."""
+DEEPEST = 16
+"""Folders on the way to an object: twice what any key of Fray has."""
+NOT_A_KEY = re.compile("[\r\n\ud800-\udfff]")
+"""In names of files dropped by hand: what no key can contain (surrogates stand for bytes that are not UTF-8)."""
+
+
+def rows(tree: Tree, prefix: str, after: str | None, versions: bool) -> Iterator[Listed]:
+    """What lies under `prefix`, behind `after`. With `versions`, rows of what cannot be read have none."""
+    folder = prefix[: prefix.rfind("/") + 1]
+    with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folder) as handle:
+        yield from _Walk(tree, prefix, after or "", versions).below(handle, folder)
+
+
+class _Walk:
+    def __init__(self, tree: Tree, prefix: str, after: str, versions: bool) -> None:
+        self._tree = tree
+        self._prefix = prefix
+        self._after = after
+        self._versions = versions
+
+    def below(self, handle: int, folder: str) -> Iterator[Listed]:
+        """The rows of an open folder."""
+        entries = _entries(handle, folder)
+        if not entries:
+            yield from self._empty(handle, folder)
+        for key in entries:
+            if not key.startswith(self._prefix):
+                continue
+            if key.endswith("/"):
+                yield from self._inside(handle, key)
+            elif key > self._after:
+                yield from self._row(handle, key)
+
+    def _inside(self, parent: int, key: str) -> Iterator[Listed]:
+        if key <= self._after and not self._after.startswith(key):
+            return
+        try:
+            inner = self._open(parent, key)
+        except FileNotFoundError:
+            return
+        if inner is None:
+            yield from self._marker(key)
+            return
+        try:
+            yield from self.below(inner, key)
+        finally:
+            os.close(inner)
+
+    def _open(self, parent: int, key: str) -> int | None:
+        """A descriptor; None for a folder that is not entered."""
+        if not _is_entered(key):
+            return None
+        try:
+            return open_folder(key[:-1].rpartition("/")[2], parent)
+        except (PermissionError, NotADirectoryError):
+            return None
+
+    def _row(self, folder: int, key: str) -> Iterator[Listed]:
+        if not self._versions:
+            yield Listed(key)
+            return
+        try:
+            found = read_in(folder, key.rpartition("/")[2], key)
+        except FileNotFoundError:
+            return
+        except BadObject:
+            yield Listed(key)
+        else:
+            yield Listed(key, found.version, found.updated)
+
+    def _empty(self, handle: int, folder: str) -> Iterator[Listed]:
+        """Remove a folder that has been empty for a while; who creates in it right now is told to try again."""
+        if not self._prefix or folder in ("", Inbox.prefix):
+            return
+        if time.time() - os.fstat(handle).st_mtime > EMPTY:
+            with suppress(OSError), self._tree.place_of(folder[:-1]) as (parent, name):
+                os.rmdir(name, dir_fd=parent)
+        elif folder.endswith(".json/"):
+            yield from self._marker(folder)
+
+    def _marker(self, folder: str) -> Iterator[Listed]:
+        if folder > self._after:
+            yield Listed(folder)
+
+
+def _is_entered(folder: str) -> bool:
+    if folder.startswith(Inbox.prefix):
+        return folder in (Inbox.prefix, Inbox.rejected_prefix, Inbox.aside_prefix)
+    return folder.count("/") <= DEEPEST and len(folder.encode()) <= LONGEST_KEY
+
+
+def _entries(handle: int, folder: str) -> list[str]:
+    """What a folder holds, as keys. Folders end in a slash, which puts them where their contents sort."""
+    with os.scandir(handle) as entries:
+        return sorted(
+            folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
+            for entry in entries
+            if (folder or entry.name != PRIVATE_FOLDER) and not NOT_A_KEY.search(entry.name)
+        )

@@ -1,0 +1,264 @@
+"""Local files: whatever lies under a name harms that name alone, is listed, and costs nobody time or memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fray_coordinator.clock import SystemClock, system_chance
+from fray_coordinator.errors import BadRecord, StoreRefused
+from fray_coordinator.store import limits
+from fray_coordinator.store.api import ABSENT, ANY, Gone
+from fray_coordinator.store.local import LocalBackend
+from fray_coordinator.store.store import Store
+from fray_layouts.errors import InvalidInput
+from tests.support.users import place_for_all, unprivileged
+
+KEYS = ("inbox/odd.json", "jobs/odd.json", "work/job/1/0/result", "secrets/rpc.json")
+PRIVATE = b"what the agent's user alone may read"
+
+
+def store_at(root: Path) -> Store:
+    clock = SystemClock()
+    return Store(LocalBackend(root, clock), clock, system_chance(), patience=5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Under `tmp_path / "root"`, with one object in every folder of `KEYS`."""
+    found = store_at(tmp_path / "root")
+    for key in KEYS:
+        asyncio.run(found.put(f"{key}-sound", b"{}", ABSENT))
+    return found
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        here = os.open(path.parent, os.O_RDONLY)
+        sock.bind(f"/proc/self/fd/{here}/{path.name}")
+        os.close(here)
+
+
+def a_link_to_endless_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def a_link_to_a_private_file(path: Path) -> None:
+    private = path.parents[2] / "private"
+    private.write_bytes(PRIVATE)
+    path.symlink_to(private)
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to("/nowhere")
+
+
+def a_huge_file(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(200 * 10**9)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+ODD = [a_pipe, a_socket, a_link_to_endless_zeros, a_link_to_a_private_file, a_link_to_nothing, a_huge_file, a_folder]
+
+
+def quickly(store: Store, key: str) -> BaseException | object:
+    """What a read gives; a read that blocks is an error rather than the end of the tests."""
+    answer: list[BaseException | object] = []
+
+    def read() -> None:
+        try:
+            answer.append(asyncio.run(store.get(key)))
+        except BaseException as error:
+            answer.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert answer, "the read blocks"
+    return answer[0]
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("make", ODD)
+def test_what_is_no_regular_file_harms_its_name_alone(
+    store: Store, tmp_path: Path, make: Callable[[Path], None], key: str
+) -> None:
+    make(tmp_path / "root" / key)
+    error = quickly(store, key)
+    assert isinstance(error, BadRecord), error
+    assert key in str(error)
+    with pytest.raises(BadRecord):
+        asyncio.run(store.put(key, b"{}", ABSENT))
+    assert asyncio.run(store.get(f"{key}-sound")) is not None
+    if make is not a_folder:
+        assert asyncio.run(store.delete(key)) == Gone()
+        asyncio.run(store.put(key, b"{}", ABSENT))
+        assert asyncio.run(store.get(key)) is not None
+
+
+@pytest.mark.parametrize("make", ODD)
+def test_what_is_no_regular_file_is_listed(store: Store, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "root/jobs/odd.json")
+    named = "jobs/odd.json/" if make is a_folder else "jobs/odd.json"
+    for versions in (False, True):
+        rows = asyncio.run(store.list("jobs/", versions=versions))
+        assert sorted(row.key for row in rows) == sorted([named, "jobs/odd.json-sound"])
+        assert [bool(row.version) for row in rows if row.key != named] == [versions]
+        assert [row.version for row in rows if row.key == named] == [None]
+
+
+def test_no_link_among_the_folders_is_followed(store: Store, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.json").write_bytes(PRIVATE)
+    (tmp_path / "root/agents").symlink_to(outside)
+    with pytest.raises(BadRecord, match="link"):
+        asyncio.run(store.get("agents/a.json"))
+    with pytest.raises(BadRecord, match="link"):
+        asyncio.run(store.put("agents/b.json", b"{}", ANY))
+    with pytest.raises(BadRecord, match="link"):
+        asyncio.run(store.delete("agents/a.json"))
+    assert [path.name for path in outside.iterdir()] == ["a.json"]
+    assert "agents" in [row.key for row in asyncio.run(store.list(""))]
+
+
+def test_the_root_itself_may_be_a_link(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "root")
+    assert asyncio.run(store_at(tmp_path / "elsewhere").get("jobs/odd.json-sound")) is not None
+
+
+def test_a_private_file_does_not_leave_by_way_of_the_inbox(store: Store, tmp_path: Path) -> None:
+    """Not even if the link takes the place of a file that was just looked at."""
+    a_link_to_a_private_file(tmp_path / "root/inbox/odd.json")
+    with pytest.raises(BadRecord):
+        asyncio.run(store.withdraw("inbox/odd.json", "any version", "inbox/aside/odd"))
+    assert not (tmp_path / "root/inbox/aside").exists() or not list((tmp_path / "root/inbox/aside").iterdir())
+
+
+def test_of_the_inbox_one_level_is_looked_at(store: Store, tmp_path: Path) -> None:
+    inbox = tmp_path / "root/inbox"
+    for folder in ("a", "b/c", "rejected/d", "aside"):
+        (inbox / folder).mkdir(parents=True)
+        (inbox / folder / "x.json").touch()
+    assert [row.key for row in asyncio.run(store.list("inbox/"))] == [
+        "inbox/a/",
+        "inbox/aside/x.json",
+        "inbox/b/",
+        "inbox/odd.json-sound",
+        "inbox/rejected/d/",
+    ]
+
+
+@pytest.mark.parametrize("area", ["inbox", "jobs", "work"])
+def test_folders_without_end(store: Store, tmp_path: Path, area: str) -> None:
+    before = os.getcwd()
+    os.chdir(tmp_path / "root" / area)
+    try:
+        for _ in range(1500):
+            os.mkdir("deeper")
+            os.chdir("deeper")
+        (Path("x.json")).touch()
+    finally:
+        os.chdir(before)
+    rows = [row.key for row in asyncio.run(store.list(f"{area}/"))]
+    subprocess.run(["rm", "-r", tmp_path / "root" / area], check=True)  # `shutil.rmtree` cannot
+    assert [key[:12] for key in rows if "sound" not in key] == [f"{area}/deeper/"[:12]]
+
+
+def test_names_as_long_as_the_file_system_allows(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "root/jobs" / ("é" * 127)).touch()
+    assert [len(row.key) for row in asyncio.run(store.list("jobs/"))] == [19, 132]
+
+
+def test_what_this_user_may_not_read() -> None:
+    """A file or a folder deeper down is one odd object; the root, or a whole area, refuses."""
+
+    def look() -> list[str]:
+        root = place / "root"
+        store = store_at(root)
+        for key in ("work/job/1", "work/other/1", "jobs/a.json", "jobs/b.json"):
+            asyncio.run(store.put(key, b"{}", ABSENT))
+        found = []
+        for closed, key in (("work/job", "work/job/1"), ("jobs/a.json", "jobs/a.json"), ("jobs", "jobs/b.json")):
+            mode = (root / closed).stat().st_mode
+            (root / closed).chmod(0)
+            for attempt in (lambda: store.get(key), lambda: store.list(key.rpartition("/")[0] + "/")):
+                try:
+                    answer = asyncio.run(attempt())
+                    found.append(" ".join(row.key for row in answer) if isinstance(answer, list) else "an object")
+                except (BadRecord, StoreRefused) as error:
+                    found.append(type(error).__name__)
+            found.append(" ".join(row.key for row in asyncio.run(store.list("work/"))))
+            (root / closed).chmod(mode)
+        return found
+
+    with place_for_all(0o777) as place:
+        assert unprivileged(look) == [
+            *("BadRecord", "BadRecord", "work/job/ work/other/1"),
+            *("BadRecord", "jobs/a.json jobs/b.json", "work/job/1 work/other/1"),
+            *("StoreRefused", "StoreRefused", "work/job/1 work/other/1"),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        ("inbox/x.json", limits.SPEC),
+        ("inbox/aside/x", limits.SPEC),
+        ("jobs/x.json", limits.RECORD),
+        ("pending/default/x", limits.RECORD),
+        ("queues/n/q~1/segments/a/b/c~lease", limits.RECORD),
+        ("queues/n/q~1/segments/a/b/c", limits.DATA),
+        ("blobs/2030-01/x", limits.DATA),
+        ("work/j/1/0/log-00000001", limits.DATA),
+    ],
+)
+def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most: int) -> None:
+    path = tmp_path / "root" / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(most + 1)
+    with pytest.raises(BadRecord, match=f"{most + 1} bytes, .* at most {most}"):
+        asyncio.run(store.get(key))
+
+
+def test_nothing_is_written_that_could_not_be_read(store: Store) -> None:
+    key = "inbox/large.json"
+    asyncio.run(store.put(key, b" " * limits.SPEC, ABSENT))
+    assert asyncio.run(store.get(key)) is not None
+    with pytest.raises(InvalidInput, match="at most"):
+        asyncio.run(store.put(key, b" " * (limits.SPEC + 1), ANY))
+
+
+def test_a_file_that_grows_while_it_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read to where it ends then, and never beyond what its name may have."""
+    path = tmp_path / "root/inbox/grows.json"
+    path.write_bytes(b"a" * 10)
+    read, rest = os.read, [b"b" * 100_000, b"c" * 10]
+
+    def growing(handle: int, most: int) -> bytes:
+        data = read(handle, most)
+        if rest:
+            with path.open("ab") as file:
+                file.write(rest.pop(0))
+        return data
+
+    monkeypatch.setattr(os, "read", growing)
+    found = asyncio.run(store.get("inbox/grows.json"))
+    assert found is not None
+    assert len(found.data) == 100_020
