@@ -317,7 +317,7 @@ def _safe(version: str) -> str:
 
 
 class Secrets:
-    """`secrets/`: who may read it may call actors. On local files only the owner may (`store.files`)."""
+    """`secrets/`: who may read it may call actors. On local files it is as private as the root (`store.tree`)."""
 
     prefix = "secrets/"
     rpc = "secrets/rpc.json"
