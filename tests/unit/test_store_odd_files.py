@@ -7,15 +7,16 @@ import os
 import socket
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fray_coordinator.clock import SystemClock, system_chance
 from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.store import limits
-from fray_coordinator.store.api import ABSENT, ANY, Gone
+from fray_coordinator.store.api import ABSENT, ANY, Gone, Listed, Object
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
 from fray_layouts.errors import InvalidInput
@@ -194,16 +195,20 @@ def test_what_this_user_may_not_read() -> None:
         for key in ("work/job/1", "work/other/1", "jobs/a.json", "jobs/b.json"):
             asyncio.run(store.put(key, b"{}", ABSENT))
         found = []
+
+        def tell(attempt: Coroutine[Any, Any, Object | list[Listed] | None]) -> None:
+            try:
+                answer = asyncio.run(attempt)
+                found.append(" ".join(row.key for row in answer) if isinstance(answer, list) else "an object")
+            except (BadRecord, StoreRefused) as error:
+                found.append(type(error).__name__)
+
         for closed, key in (("work/job", "work/job/1"), ("jobs/a.json", "jobs/a.json"), ("jobs", "jobs/b.json")):
             mode = (root / closed).stat().st_mode
             (root / closed).chmod(0)
-            for attempt in (lambda: store.get(key), lambda: store.list(key.rpartition("/")[0] + "/")):
-                try:
-                    answer = asyncio.run(attempt())
-                    found.append(" ".join(row.key for row in answer) if isinstance(answer, list) else "an object")
-                except (BadRecord, StoreRefused) as error:
-                    found.append(type(error).__name__)
-            found.append(" ".join(row.key for row in asyncio.run(store.list("work/"))))
+            tell(store.get(key))
+            tell(store.list(key.rpartition("/")[0] + "/"))
+            tell(store.list("work/"))
             (root / closed).chmod(mode)
         return found
 
