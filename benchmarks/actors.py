@@ -28,6 +28,7 @@ def resident():
 bare = resident()
 from fray_agents.rpc import RpcKey, Server, Target, connect
 class Keys:
+    encrypted = False
     def keys(self, fresh=False):
         return [RpcKey("bench", bytes(range(32)))]
 class Subject:

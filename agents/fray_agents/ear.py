@@ -6,20 +6,17 @@ A hint says nothing that storage does not say; it only makes the agent look now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fray_agents.reach import Reach
-from fray_agents.rpc import RpcKey, Server
+from fray_agents.rpc.hints import HintServer
+from fray_agents.rpc.keycache import KeyCache
 from fray_coordinator.core import Core
 from fray_coordinator.keys import rpc_keys
 from fray_layouts.records import Ear
 
 if TYPE_CHECKING:
     from fray_agents.agent import Agent
-
-NAME = "agent"
-"""Under which the server has it."""
 
 
 class Listener:
@@ -29,8 +26,8 @@ class Listener:
         found = reach.found(core.store.local)
         self._loop = asyncio.get_running_loop()
         self._agent: Agent | None = None
-        self._server = Server(_Keys(core, self._loop), found.bind)
-        self._server.add(NAME, self, methods=self._method)
+        hints = {"poke": self._poke, "look": self._look}
+        self._server = HintServer(_Keys(core, self._loop), found.bind, hints)
         self.ear = Ear(
             address=f"{found.advertise}:{self._server.address.rpartition(':')[2]}", nonce=self._server.identity
         )
@@ -45,28 +42,18 @@ class Listener:
         """Take no more."""
         self._server.close()
 
-    def _method(self, name: str) -> Callable[[], None]:
-        """ "poke" or "look": the agent's method, called in its own loop."""
-        if name not in ("poke", "look") or self._agent is None:
-            raise AttributeError(name)
-        hint: Callable[[], None] = getattr(self._agent, name)
+    def _poke(self) -> None:
+        assert self._agent is not None, "it listens once there is one"
+        self._loop.call_soon_threadsafe(self._agent.poke)
 
-        def pass_on() -> None:
-            self._loop.call_soon_threadsafe(hint)
-
-        return pass_on
+    def _look(self) -> None:
+        assert self._agent is not None, "it listens once there is one"
+        self._loop.call_soon_threadsafe(self._agent.look)
 
 
-class _Keys:
-    """The cluster's keys for the server's threads; see `fray_agents.rpc.Keyring`."""
+class _Keys(KeyCache):
+    """The cluster's keys for the server's threads, read in the agent's loop."""
 
     def __init__(self, core: Core, loop: asyncio.AbstractEventLoop) -> None:
-        self._core = core
-        self._loop = loop
-        self._known: list[RpcKey] = []
-
-    def keys(self, fresh: bool = False) -> list[RpcKey]:
-        if fresh or not self._known:
-            found = asyncio.run_coroutine_threadsafe(rpc_keys(self._core), self._loop).result()
-            self._known = [RpcKey(name, secret) for name, secret in found]
-        return self._known
+        super().__init__(lambda: asyncio.run_coroutine_threadsafe(rpc_keys(core), loop).result())
+        self.encrypted = core.settings.encrypt

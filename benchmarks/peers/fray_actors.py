@@ -18,6 +18,8 @@ from fray_agents.rpc import Channel, RpcKey, Server, Target, connect
 class Keys:
     """A key for both processes."""
 
+    encrypted = False
+
     def keys(self, fresh: bool = False) -> list[RpcKey]:
         return [RpcKey("bench", bytes(range(32)))]
 

@@ -185,7 +185,7 @@ class Line:
             self._pause = _longer(self._pause) if endpoint.nonce == self._failed else 0.0
             self._failed = endpoint.nonce  # until it has proved good
             time.sleep(self._pause)
-            with contextlib.suppress(ConnectionLost):
+            with contextlib.suppress(*GONE):
                 self._way = Way(connect(target_of(endpoint), keyring_of(self._cluster)), endpoint)
         return self._way
 

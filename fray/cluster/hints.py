@@ -72,7 +72,7 @@ class Hints:
 
     def _call(self, ear: Ear, hint: str) -> None:
         from fray.rpc.keyring import keyring_of  # only here: few programs that submit call anything else
-        from fray_agents.ear import NAME
-        from fray_agents.rpc import Target, connect
+        from fray_agents.rpc.dial import Target
+        from fray_agents.rpc.hints import tell
 
-        connect(Target(NAME, ear.address, identity=ear.nonce), keyring_of(self._cluster)).start(NAME, hint, (), {})
+        tell(Target("agent", ear.address, identity=ear.nonce), keyring_of(self._cluster), hint)

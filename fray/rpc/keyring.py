@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import functools
-import threading
-import time
 
 from fray.cluster import StorageCluster
-from fray_agents.rpc import RpcKey
+from fray_agents.rpc.keycache import KeyCache
+from fray_coordinator.core import Core
 from fray_coordinator.keys import rpc_keys
 
-PAUSE = 1.0
-"""Seconds between two reads for keys that are not known, so that made-up key ids cost the bucket nothing."""
 
-
-class ClusterKeyring:
+class ClusterKeyring(KeyCache):
     """See `fray_agents.rpc.Keyring`."""
 
     def __init__(self, cluster: StorageCluster) -> None:
+        super().__init__(lambda: cluster.run(rpc_keys))
         self._cluster = cluster
-        self._lock = threading.Lock()
-        self._keys: list[RpcKey] = []
-        self._read_at = 0.0
 
-    def keys(self, fresh: bool = False) -> list[RpcKey]:
-        """The accepted keys, newest first; read when first asked for, and again if they shall be `fresh`."""
-        with self._lock:
-            if not self._keys or (fresh and time.monotonic() - self._read_at >= PAUSE):
-                self._keys = [RpcKey(name, secret) for name, secret in self._cluster.run(rpc_keys)]
-                self._read_at = time.monotonic()
-            return self._keys
+    @functools.cached_property
+    def encrypted(self) -> bool:
+        """Whether the cluster's settings say so; they never change."""
+        return self._cluster.run(_encrypted)
 
 
 @functools.cache
 def keyring_of(cluster: StorageCluster) -> ClusterKeyring:
     """The one keyring that all servers and resolvers of a cluster object share."""
     return ClusterKeyring(cluster)
+
+
+async def _encrypted(core: Core) -> bool:
+    return core.settings.encrypt

@@ -70,8 +70,7 @@ class ActorServer:
     """The servers of this process that serve."""
 
     def __init__(self, cluster: StorageCluster, host: str | None = None, port: int = 0) -> None:
-        local, encrypt = cluster.run(_kind)
-        reach = _reach(local, host)
+        reach = _reach(cluster.run(_is_local), host)
         self.keyring = keyring_of(cluster)
         self.namespace = cluster.namespace
         self._cluster = cluster
@@ -80,7 +79,7 @@ class ActorServer:
         self._context = ActorContext.of(cluster)
         sockets = socket_dir(self._job.task_dir if self._job else None)
         remove_abandoned(sockets)
-        self._server = Server(self.keyring, reach.bind, port, unix_dir=sockets, tls=encrypt)
+        self._server = Server(self.keyring, reach.bind, port, unix_dir=sockets)
         self._advertised = reach.advertise
         self._number = next(_numbers[self._job])
         self._records: dict[str, EndpointRecord] = {}
@@ -253,9 +252,8 @@ async def _withdraw(records: list[EndpointRecord], patience: float, core: Core) 
         await each(records, lambda record: endpoints.withdraw(core, record))
 
 
-async def _kind(core: Core) -> tuple[bool, bool]:
-    """Whether the cluster is on this machine, and whether its calls are encrypted."""
-    return core.store.local, core.settings.encrypt
+async def _is_local(core: Core) -> bool:
+    return core.store.local
 
 
 def _reach(local: bool, host: str | None) -> Reach:

@@ -8,17 +8,19 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pkgutil import resolve_name as resolve
 
 import pytest
 
-from fray_agents.rpc import ConnectionLost, RemoteError, Server, Target
+from fray_agents.rpc import ConnectionLost, RemoteError, RpcKey, Server, Target, door
 from fray_agents.rpc.connection import Connection
 from fray_agents.rpc.dial import dial
 from fray_agents.rpc.door import Door
+from fray_agents.rpc.keycache import PAUSE, KeyCache
 from fray_agents.rpc.remote import RemoteChannel
-from tests.support.rpc import Keys, dial_tcp, eventually, serve_subject
+from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject
 
 
 @contextmanager
@@ -69,10 +71,10 @@ def test_no_exception_of_one_connection_ends_the_door(monkeypatch: pytest.Monkey
     failed = threading.Semaphore(0)
 
     def flawed(self: Door, *args: object) -> None:
-        healthy(self, *args)
         if (failure := next(failures, None)) is not None:
             failed.release()
             raise failure
+        healthy(self, *args)
 
     monkeypatch.setattr(Door, step, flawed)
     with subject() as server:
@@ -173,3 +175,64 @@ def test_replies_that_cannot_be_read_fail_their_calls(monkeypatch: pytest.Monkey
         monkeypatch.setattr("fray_agents.rpc.remote.read_replies", unreadable)
         with pytest.raises(ConnectionLost, match="MemoryError"):
             channel.start("subject", "echo", (1,), {}).result(20)
+
+
+class SlowKeys(Keys):
+    """Reading them again takes until `gate` is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.asked = threading.Event()
+
+    def keys(self, fresh: bool = False) -> list[RpcKey]:
+        if fresh and self.readings:
+            self.asked.set()
+            assert self.gate.wait(30)
+        return super().keys(fresh)
+
+
+def test_while_keys_are_read_for_strangers_whoever_holds_a_known_one_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "FRESH", 0.0)
+    keys = SlowKeys()
+    server = serve_subject(keys=keys)
+    assert answers(server)
+    strangers = [dial_tcp(server.address) for _ in range(50)]
+    for number, sock in enumerate(strangers):
+        sock.sendall(session_request(f"unknown-{number}"))
+    assert keys.asked.wait(20)
+    assert answers(server)
+    keys.gate.set()
+    for sock in strangers:
+        assert sock.recv(4096).startswith(b"HTTP/1.1 401")
+        sock.close()
+    server.close()
+
+
+def test_a_clusters_keys_are_read_once_for_all_who_want_them_and_never_in_the_way_of_others() -> None:
+    reads, gate, reading = [], threading.Event(), threading.Event()
+
+    def read() -> list[tuple[str, bytes]]:
+        if reads:
+            reading.set()
+            assert gate.wait(30)
+        reads.append(1)
+        return [("k1", KEY.secret)]
+
+    cache = KeyCache(read)
+    assert cache.keys() == [KEY]
+    assert cache.keys(fresh=True) == [KEY], "what was just read is fresh"
+    cache._read_at -= PAUSE
+    with ThreadPoolExecutor(20) as pool:
+        fresh = [pool.submit(cache.keys, True) for _ in range(20)]
+        assert reading.wait(20)
+        assert cache.keys() == [KEY]
+        gate.set()
+        assert all(one.result() == [KEY] for one in fresh)
+    assert len(reads) == 2
+
+
+def session_request(key_id: str) -> bytes:
+    return b"POST /session HTTP/1.1\r\nfray-key: %b\r\nfray-nonce: 00\r\ncontent-length: 0\r\n\r\n" % key_id.encode()

@@ -60,6 +60,8 @@ def test_what_is_submitted_starts_and_what_is_stopped_ends_at_once(cluster: Stor
 
 def test_only_who_can_read_the_cluster_may_hint(cluster: StorageCluster) -> None:
     class Stranger:
+        encrypted = False
+
         def keys(self, fresh: bool = False) -> list[RpcKey]:
             return [RpcKey("made-up", bytes(32))]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pickle
 import resource
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +50,7 @@ def ended(sock: socket.socket) -> bytes:
 def own_channel(target: Target, keys: Keys) -> RemoteChannel:
     """Not shared: over TCP even in this process."""
     link, _ = dial(target, keys)
-    return RemoteChannel(target, keys, "test", link, lambda channel: None)
+    return RemoteChannel(target, keys, secrets.token_hex(4), link, lambda channel: None)
 
 
 class Bomb:
@@ -278,7 +280,8 @@ def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_keys_rotate_without_a_restart() -> None:
+def test_keys_rotate_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "FRESH", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(old)
     server = serve_subject(keys=theirs)
@@ -287,41 +290,89 @@ def test_keys_rotate_without_a_restart() -> None:
     ours.current = ours.served = [new, old]
     theirs.current = [new, old]
     with_new = own_channel(target, ours)  # the server reads its keys again
-    assert theirs.readings == 1
+    assert theirs.readings == 2
     ours.served, ours.current = [old], [new]
     theirs.current = theirs.served = [new]
     with_newest = own_channel(target, ours)  # the caller reads its keys again
     assert [channel.call("subject", "echo", (1,), {}) for channel in (before, with_new, with_newest)] == [1, 1, 1]
-    with pytest.raises(NotAuthentic):
-        own_channel(target, Keys(old))
+    server.close()
+
+
+def refused(address: str, key: RpcKey) -> bool:
+    """Whether a server refuses a new connection with that key."""
+    try:
+        dial(Target("", address), Keys(key))[0].close()
+    except NotAuthentic:
+        return True
+    return False
+
+
+def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "CHECKED", 0.05)
+    monkeypatch.setattr(door, "FRESH", 0.0)
+    old, new = KEY, RpcKey("k2", b"the second secret of them")
+    ours, theirs = Keys(old), Keys(new, old)
+    server = serve_subject(keys=theirs)
+    target = Target("subject", server.address, "", server.identity)
+    leaked, honest, other = own_channel(target, Keys(old)), own_channel(target, ours), own_channel(target, Keys(new))
+    assert [channel.call("subject", "echo", (1,), {}) for channel in (leaked, honest, other)] == [1, 1, 1]
+    link = other._link
+    theirs.current = [new]
+    ours.current = [new]
+    eventually(lambda: refused(server.address, old))
+    with pytest.raises(ConnectionLost):
+        leaked.call("subject", "note", ("leaked",), {})
+    assert honest.call("subject", "note", ("honest",), {}) == "honest", "it reads its keys again"
+    assert other.call("subject", "notes", (), {}) == ["honest"]
+    assert other._link is link, "whose key is still accepted is left alone"
+    for channel in (honest, other):
+        channel.close()
+    server.close()
+
+
+def test_a_server_that_was_never_called_reads_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "CHECKED", 0.01)
+    keys = Keys()
+    server = serve_subject(keys=keys)
+    for _ in range(10):
+        with dial_tcp(server.address) as sock:
+            sock.sendall(b"garbage")
+            assert ended(sock) == b""
+    assert keys.readings == 0
     server.close()
 
 
 def test_strangers_cannot_make_the_server_read_its_keys_again_and_again() -> None:
     keys = Keys()
     server = serve_subject(keys=keys)
-    for number in range(20):
+
+    def stranger(number: int) -> None:
         with pytest.raises(NotAuthentic):
             dial(Target("subject", server.address), Keys(RpcKey(f"unknown-{number}", KEY.secret)))
-    eventually(lambda: keys.readings >= 1)
-    assert keys.readings < 10
+
+    with ThreadPoolExecutor(20) as strangers:
+        list(strangers.map(stranger, range(40)))
+    assert 1 <= keys.readings < 20
     server.close()
 
 
-def test_keys_that_cannot_be_read_send_one_caller_away_and_no_more() -> None:
+def test_keys_that_cannot_be_read_send_one_caller_away_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Keys):
         def keys(self, fresh: bool = False) -> list[RpcKey]:
-            if fresh:
+            if self.readings:
                 raise OSError("the bucket is away")
-            return super().keys()
+            return super().keys(fresh)
 
+    monkeypatch.setattr(door, "FRESH", 0.0)
     server = serve_subject(keys=Broken())
     target = Target("subject", server.address, "", server.identity)
+    before = own_channel(target, Keys())
     with pytest.raises(ConnectionLost):
         dial(target, Keys(RpcKey("unknown", KEY.secret)))
-    channel = own_channel(target, Keys())
-    assert channel.call("subject", "echo", (1,), {}) == 1
-    channel.close()
+    after = own_channel(target, Keys())
+    assert [channel.call("subject", "echo", (1,), {}) for channel in (before, after)] == [1, 1]
+    before.close()
+    after.close()
     server.close()
 
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fray_agents.rpc import Channel, RpcKey, Server, Target
+from fray_agents.rpc import Channel, Keyring, RpcKey, Server, Target
 from fray_agents.rpc.dial import dial
 from fray_agents.rpc.remote import RemoteChannel
 
@@ -25,7 +25,8 @@ KEY = RpcKey("k1", b"0123456789abcdef0123456789abcdef")
 class Keys:
     """A keyring whose keys a test may change."""
 
-    def __init__(self, *keys: RpcKey) -> None:
+    def __init__(self, *keys: RpcKey, encrypted: bool = False) -> None:
+        self.encrypted = encrypted
         self.current = list(keys or (KEY,))
         self.served = list(self.current)
         self.readings = 0
@@ -184,6 +185,7 @@ class Proxy:
     def __init__(self, address: str) -> None:
         self.upstream = address
         self.said: list[bytes] = []  # by callers, a list entry for each piece
+        self.heard: list[bytes] = []  # by callers
         self.alter_request: Callable[[bytes], bytes] = bytes
         self.alter_reply: Callable[[bytes], bytes] = bytes
         self.flowing = threading.Event()  # of replies
@@ -227,6 +229,7 @@ class Proxy:
                     self.said.append(data)
                     sink.sendall(self.alter_request(data))
                 else:
+                    self.heard.append(data)
                     self.flowing.wait()
                     sink.sendall(self.alter_reply(data))
         for sock in (source, sink):
@@ -241,12 +244,12 @@ def dial_tcp(address: str) -> socket.socket:
 
 
 @contextlib.contextmanager
-def through_proxy(target: Target) -> Iterator[tuple[Proxy, Channel]]:
+def through_proxy(target: Target, keys: Keyring | None = None) -> Iterator[tuple[Proxy, Channel]]:
     """A channel of its own to `target`, through a proxy."""
-    proxy = Proxy(target.tcp)
+    proxy, keys = Proxy(target.tcp), keys or Keys()
     mine = target._replace(tcp=proxy.address, unix="")
-    link, _ = dial(mine, Keys())
-    channel = RemoteChannel(mine, Keys(), f"test-{secrets.token_hex(4)}", link, lambda channel: None)
+    link, _ = dial(mine, keys)
+    channel = RemoteChannel(mine, keys, f"test-{secrets.token_hex(4)}", link, lambda channel: None)
     try:
         yield proxy, channel
     finally:
@@ -285,9 +288,9 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
     server.close(1.0)
 
 
-def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, **options: Any) -> Server:
+def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> Server:
     """A server with one Subject under "subject" (one call at a time) and "wide" (a hundred)."""
-    server = Server(keys or Keys(), unix_dir=unix_dir, **options)
+    server = Server(keys or Keys(encrypted=tls), unix_dir=unix_dir)
     subject = Subject()
     server.add("subject", subject)
     server.add("wide", subject, max_concurrency=100)

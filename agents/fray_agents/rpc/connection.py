@@ -26,6 +26,7 @@ from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import LARGE
 from fray_agents.rpc.link import Link
 from fray_agents.rpc.serial import Packed
+from fray_agents.rpc.session import RpcKey
 from fray_agents.rpc.table import Calls, read_calls, replies_parts
 
 MOMENT = 0.002
@@ -98,10 +99,14 @@ class Connection:
     """One client's link.
 
     Args:
+        key: that it was opened with.
         ended: called when it is over.
     """
 
-    def __init__(self, link: Link, serving: Serving, relief: Relief, ended: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, link: Link, key: RpcKey, serving: Serving, relief: Relief, ended: Callable[[Connection], None]
+    ) -> None:
+        self.key = key
         self._link = link
         self._serving = serving
         self._relief = relief

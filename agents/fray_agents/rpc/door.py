@@ -1,13 +1,20 @@
 """Where connections arrive: one thread for all that have not yet shown that they hold the key.
 
-Invariant: who is not authenticated costs a bounded amount of memory, descriptors and time. Unsafe: a thread for each
-connection, and thousands that never say anything. Why not here: unproven connections share this thread, at most
-`WAITING` of them wait (the oldest makes room for the newest), each has `PATIENCE` seconds and a head's worth of
-bytes. What goes wrong with one connection, whatever it is, ends that connection and nothing else.
+Invariant: who is not authenticated costs a bounded amount of memory, descriptors, requests and time. Unsafe: a thread
+for each connection, and thousands that never say anything; a read of the bucket for each key that does not exist. Why
+not here: unproven connections share this thread, at most `WAITING` of them wait (the oldest makes room for the newest),
+each has `PATIENCE` seconds and a head's worth of bytes; those that name a key that is not known wait for a read that
+they share, at most one a second. What goes wrong with one connection, whatever it is, ends that connection and nothing
+else.
+
+Invariant: a key that was dropped opens nothing, `CHECKED` seconds later. Unsafe: it is known here, nobody names another
+one, and so nobody reads the keys again. Why not here: they are read again after that time as well, and whoever serves
+is told, and closes what was opened with a key that is gone. While they cannot be read, those that are known count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import selectors
@@ -15,24 +22,42 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fray_agents.rpc.dial import keep_alive
-from fray_agents.rpc.errors import BadMessage
+from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import MAX_HEAD, Framing, Message
 from fray_agents.rpc.handshake import Greeting, response
-from fray_agents.rpc.link import Link
-from fray_agents.rpc.session import Keyring
+from fray_agents.rpc.session import Keyring, RpcKey, Session
+
+if TYPE_CHECKING:
+    from fray_agents.rpc.tls import Certificate
 
 WAITING = 256
-PATIENCE = 10.0  # seconds
-PAUSE = 0.05  # seconds without accepting, once the system cannot give another descriptor
-FRESH = 1.0  # seconds between two readings of the keys because somebody named one that is not known
+PATIENCE = 10.0
+"""Seconds that a connection has to show that it holds the key."""
+
+PAUSE = 0.05
+"""Seconds without accepting, once the system cannot give another descriptor."""
+
+FRESH = 1.0
+"""Seconds between the ends of reads of the keys, however many name some that are not known."""
+
+CHECKED = 60.0
+"""Seconds after which the keys are read again though all that were named are known."""
 
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger(__name__)
+
+Receive = Callable[[socket.socket, Session, Message], None]
+"""Takes over a connection that has begun a session, and its second request.
+
+Raises:
+    NotAuthentic: that request does not show that the key is held.
+"""
 
 
 @dataclass
@@ -42,16 +67,30 @@ class _Guest:
     sock: socket.socket
     greeting: Greeting
     since: float
-    framing: Framing = field(default_factory=lambda: Framing(requests=True, max_body=0))
+    framing: Framing
     received: int = 0
+    parked: Message | None = None  # the first request, while the keys are read because they lack its key
+    looked_for: bool = False  # the read that its first request waits for has begun
+
+
+@dataclass
+class _Keys:
+    """The accepted keys as the door knows them, and when they are read again."""
+
+    known: Sequence[RpcKey] = ()
+    reading: bool = False
+    read_at: float = float("-inf")
+    news: deque[Sequence[RpcKey] | None] = field(default_factory=deque)  # from who reads; None: it failed
 
 
 class Door:
     """Accepts connections and hands over those that hold the key.
 
     Args:
-        welcome: takes an authenticated link; called in the door's thread.
-        wrap: turns an accepted socket into the one to speak on (TLS).
+        receive: called in the door's thread; must not wait.
+        certificate: with which TCP connections are encrypted; None: they are not.
+        max_body: bytes that the second request may carry.
+        changed: told of the accepted keys after each read, in the door's thread.
     """
 
     def __init__(
@@ -59,19 +98,22 @@ class Door:
         listeners: list[socket.socket],
         identity: str,
         keyring: Keyring,
-        welcome: Callable[[Link], None],
-        wrap: Callable[[socket.socket], socket.socket],
+        receive: Receive,
+        certificate: Certificate | None = None,
+        max_body: int = 0,
+        changed: Callable[[Sequence[RpcKey]], None] = lambda keys: None,
     ) -> None:
         self._listeners = listeners
         self._identity = identity
         self._keyring = keyring
-        self._welcome = welcome
-        self._wrap = wrap
+        self._receive = receive
+        self._certificate = certificate
+        self._max_body = max_body
+        self._changed = changed
         self._guests: dict[int, _Guest] = {}  # by descriptor, oldest first
-        self._fresh_at = float("-inf")
+        self._keys = _Keys()
         self._selector = selectors.DefaultSelector()
         self._closing = False
-        self._back: deque[_Guest] = deque()  # whose key has been looked for
         self._call, self._called = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="fray-door", daemon=True)
 
@@ -82,7 +124,7 @@ class Door:
     def close(self) -> None:
         """Accept no more; whoever waits is sent away."""
         self._closing = True
-        self._call.send(b"-")
+        self._wake()
         if self._thread.ident is None:
             self._close_all()
         else:
@@ -107,19 +149,31 @@ class Door:
         self._close_all()
 
     def _attend_all(self) -> None:
-        for key, _ in self._selector.select(1.0 if self._guests else None):
+        self._read_if_due()
+        for key, _ in self._selector.select(self._patience()):
             self._attend(key)
         self._expire()
+
+    def _patience(self) -> float:
+        """Seconds until something is to be done though nobody says anything."""
+        glance = 1.0 if self._guests else CHECKED
+        return glance if self._keys.reading else max(min(glance, self._until_read(bool(self._parked()))), 0.0)
 
     def _attend(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._called:
             self._called.recv(64)
-            while self._back:
-                self._watch(self._back.popleft())
+            while self._keys.news:
+                self._hear_of_keys(self._keys.news.popleft())
         elif key.data is None:
             self._accept(key.fileobj)  # type: ignore[arg-type]  # one of the listeners
-        elif key.fd in self._guests:  # else it had to make room in this very round
-            self._hear(key.data)
+        elif (guest := self._guests.get(key.fd)) is not None and guest is key.data:  # else it just had to make room
+            self._guarded(guest, self._hear)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._call.send(b"-")
+
+    # Connections.
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -130,83 +184,72 @@ class Door:
                 time.sleep(PAUSE)
             return  # else the caller is gone again
         try:
-            self._watch(_Guest(self._prepared(sock), Greeting(self._identity, self._keyring), time.monotonic()))
+            self._watch(self._guest(sock))
         except Exception as error:  # it broke already
             _log.debug("a connection ended before it said anything: %s", error)
             sock.close()
         if len(self._guests) > WAITING:
             self._drop_oldest()
 
-    def _prepared(self, sock: socket.socket) -> socket.socket:
+    def _guest(self, sock: socket.socket) -> _Guest:
+        certificate = None
+        sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep_alive(sock)
-        sock.setblocking(False)
-        return self._wrap(sock)
+            certificate = self._certificate
+        if certificate is not None:
+            sock = certificate.wrap(sock)
+        greeting = Greeting(self._identity, certificate.fingerprint if certificate is not None else "")
+        return _Guest(sock, greeting, time.monotonic(), Framing(requests=True, max_body=self._max_body))
 
     def _watch(self, guest: _Guest) -> None:
-        self._guests[guest.sock.fileno()] = guest
         self._selector.register(guest.sock, selectors.EVENT_READ, guest)
+        self._guests[guest.sock.fileno()] = guest
 
-    def _hear(self, guest: _Guest) -> None:
+    def _guarded(self, guest: _Guest, step: Callable[[_Guest], None]) -> None:
         try:
-            data = guest.sock.recv(4096)
-            guest.received += len(data)
-            if not data or guest.received > MAX_HEAD:
-                self._drop(guest)
-                return
-            guest.framing.feed(data)
-            message = guest.framing.next()
-            if message is not None:
-                self._answer(guest, message)
-        except (BadMessage, OSError) as error:
-            if not _would_block(error):
-                self._drop(guest)
+            step(guest)
+        except NotAuthentic:
+            with contextlib.suppress(OSError):
+                guest.sock.sendall(response(401))
+            self._drop(guest)
+        except (BadMessage, OSError):
+            self._drop(guest)
         except Exception:
             _log.exception("a caller is sent away")
             self._drop(guest)
 
-    def _answer(self, guest: _Guest, message: Message) -> None:
-        if guest.greeting.session is None:
-            answer = guest.greeting.answer(message, fresh=False)
-            if answer is None and self._may_refresh():
-                self._forget(guest)
-                threading.Thread(target=self._look_again, args=(guest, message), name="fray-keys", daemon=True).start()
-                return
-            guest.sock.sendall(answer or response(401))
-        elif guest.greeting.proven(message):
-            guest.sock.sendall(response(200))
-            self._let_in(guest)
-        else:
-            guest.sock.sendall(response(401))
-            self._drop(guest)
-
-    def _look_again(self, guest: _Guest, message: Message) -> None:
-        """Reading the keys again may take long: in a thread of its own."""
+    def _hear(self, guest: _Guest) -> None:
         try:
-            answer = guest.greeting.answer(message, fresh=True)
-            guest.sock.sendall(answer or response(401))
-        except Exception:
-            _log.exception("a caller named a key that is not known, and the keys cannot be read again")
-            guest.sock.close()
+            data = guest.sock.recv(4096)
+        except OSError as error:
+            if _would_block(error):
+                return
+            raise
+        guest.received += len(data)
+        if not data or guest.received > MAX_HEAD:
+            self._drop(guest)
             return
-        self._back.append(guest)
-        self._call.send(b"-")
-
-    def _let_in(self, guest: _Guest) -> None:
-        self._forget(guest)
+        guest.framing.feed(data)
+        if guest.parked is not None or (message := guest.framing.next()) is None:
+            return
         session = guest.greeting.session
-        assert session is not None
-        link = Link(guest.sock, requests=True, incoming=session.to_server, outgoing=session.to_client)
-        self._welcome(link)
+        if session is None:
+            self._greet(guest, message)
+            return
+        if session.key not in self._keys.known:
+            raise NotAuthentic("its key was dropped meanwhile")
+        self._forget(guest)
+        self._receive(guest.sock, session, message)
 
-    def _may_refresh(self) -> bool:
-        """Strangers must not make us read the keys again and again."""
-        now = time.monotonic()
-        if now - self._fresh_at < FRESH:
-            return False
-        self._fresh_at = now
-        return True
+    def _greet(self, guest: _Guest, message: Message) -> None:
+        answer = guest.greeting.answer(message, self._keys.known)
+        if answer is None and not guest.looked_for:
+            guest.parked = message
+            return
+        guest.parked, guest.looked_for = None, False
+        guest.sock.sendall(answer or response(401))
 
     def _expire(self) -> None:
         now = time.monotonic()
@@ -236,6 +279,53 @@ class Door:
         self._selector.close()
         self._call.close()
         self._called.close()
+
+    # Keys.
+
+    def _read_if_due(self) -> None:
+        """Read the keys in a thread of its own, which may take long."""
+        parked = self._parked()
+        if self._keys.reading or self._until_read(bool(parked)) > 0:
+            return
+        for guest in parked:
+            guest.looked_for = True
+        threading.Thread(target=self._read_keys, name="fray-keys", daemon=True).start()
+        self._keys.reading = True
+
+    def _read_keys(self) -> None:
+        keys: Sequence[RpcKey] | None = None
+        try:
+            keys = self._keyring.keys(fresh=True)
+        except Exception as error:
+            _log.warning("the keys of callers cannot be read: %s", error)
+        self._keys.news.append(keys)
+        self._wake()
+
+    def _hear_of_keys(self, keys: Sequence[RpcKey] | None) -> None:
+        self._keys.reading = False
+        self._keys.read_at = time.monotonic()
+        if keys is not None:
+            self._keys.known = keys
+        for guest in self._parked():
+            if keys is not None:
+                self._guarded(guest, self._greet_again)
+            elif guest.looked_for:
+                self._drop(guest)
+        if keys is not None:
+            self._changed(keys)
+
+    def _greet_again(self, guest: _Guest) -> None:
+        assert guest.parked is not None
+        self._greet(guest, guest.parked)
+
+    def _parked(self) -> list[_Guest]:
+        return [guest for guest in self._guests.values() if guest.parked is not None]
+
+    def _until_read(self, parked: bool) -> float:
+        """Seconds until the keys are to be read."""
+        if not parked and not self._keys.known:
+            return CHECKED  # nobody has called yet
+        return self._keys.read_at + (FRESH if parked else CHECKED) - time.monotonic()
 
 
 def _would_block(error: Exception) -> bool:

@@ -1,123 +1,138 @@
-"""The two requests with which a connection begins.
+"""The requests with which a connection begins.
 
     POST /session   fray-key, fray-nonce       ->  200  fray-identity, fray-nonce, fray-proof
     POST /proof     fray-proof                 ->  200
 
 Each side's proof is a seal with the key of its direction, so the other knows that the RPC key is held before a call
-is sent, and before a thread is given to the connection. Neither request has a body.
+is sent, and before a thread is given to the connection. Neither request has a body. A hint is told by another second
+request, see `hints`.
 """
 
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic, ServerGone
 from fray_agents.rpc.framing import Framing, Message
-from fray_agents.rpc.link import Link
 from fray_agents.rpc.session import Keyring, RpcKey, Session, nonce, same
 
 
 @dataclass
 class Greeting:
-    """The server's side, for one connection."""
+    """The server's side, for one connection.
+
+    Attributes:
+        certificate: fingerprint of the certificate that this connection is encrypted with; empty: it is not.
+    """
 
     identity: str
-    keyring: Keyring
+    certificate: str
     session: Session | None = None
 
-    def answer(self, message: Message, fresh: bool) -> bytes | None:
-        """What to answer to the first request; None if the key is not known.
-
-        Args:
-            fresh: whether the keys may be read again.
-        """
+    def answer(self, message: Message, keys: Iterable[RpcKey]) -> bytes | None:
+        """What to answer to the first request; None if its key is none of `keys`."""
         if message.path != b"/session":
             raise BadMessage("a connection begins with /session")
         key_id = message.headers.get(b"fray-key", b"").decode("latin-1")
-        client_nonce = message.headers.get(b"fray-nonce", b"")
-        key = find_key(self.keyring, key_id, fresh)
+        key = next((key for key in keys if key.id == key_id), None)
         if key is None:
             return None
+        client_nonce = message.headers.get(b"fray-nonce", b"")
         own, identity = nonce(), self.identity.encode()
-        self.session = Session.derive(key, client_nonce, own, identity)
+        self.session = Session.derive(key, client_nonce, own, identity, self.certificate)
         return response(200, identity=identity, nonce=own, proof=self.session.to_client.proof())
 
-    def proven(self, message: Message) -> bool:
-        """Whether the second request shows that the client holds the key."""
-        assert self.session is not None
-        proof = message.headers.get(b"fray-proof", b"")
-        return message.path == b"/proof" and same(proof, self.session.to_server.proof())
+
+def check_proof(session: Session, message: Message) -> None:
+    """Raises NotAuthentic unless the second request shows that the client holds the key."""
+    proof = message.headers.get(b"fray-proof", b"")
+    if message.path != b"/proof" or not same(proof, session.to_server.proof()):
+        raise NotAuthentic("a wrong proof")
 
 
-def find_key(keyring: Keyring, key_id: str, fresh: bool) -> RpcKey | None:
-    """The key by that id, read again if need be and allowed."""
-    for again in (False, True) if fresh else (False,):
-        for key in keyring.keys(fresh=again):
-            if key.id == key_id:
-                return key
-    return None
-
-
-def greet(sock: socket.socket, keyring: Keyring, identity: str) -> tuple[Link, str]:
-    """The client's side: a link over `sock`, and the server's identity.
+class Conversation:
+    """The client's side before there is a link: requests and their answers, all by one deadline.
 
     Args:
-        identity: the server that is meant; empty: any that holds the key.
-
-    Raises:
-        NotAuthentic: the server does not hold the key, or refuses each of ours.
-        ServerGone: another server is there.
-        OSError: the connection broke.
+        certificate: fingerprint of the certificate that the server has shown; empty: the socket is not encrypted.
+        deadline: of `time.monotonic`.
     """
-    framing = Framing(requests=False, max_body=0)
-    refused: set[str] = set()
-    for fresh in (False, True):
-        for key in keyring.keys(fresh=fresh):
-            if key.id in refused:
-                continue
-            refused.add(key.id)
-            own = nonce()
-            sock.sendall(_request(b"/session", key=key.id.encode(), nonce=own))
-            answer = _response(sock, framing)
-            if answer.status == 200:
-                return _prove(sock, framing, answer, key, own, identity)
-    raise NotAuthentic(f"the server knows none of the keys {', '.join(sorted(refused)) or '(there are none)'}")
+
+    def __init__(self, sock: socket.socket, certificate: str, deadline: float) -> None:
+        self.sock = sock
+        self._certificate = certificate
+        self._deadline = deadline
+        self._framing = Framing(requests=False, max_body=0)
+
+    def greet(self, keyring: Keyring, identity: str) -> tuple[Session, str]:
+        """A session with the server, which has shown that it holds the key, and the server's identity.
+
+        Args:
+            identity: the server that is meant; empty: any that holds the key.
+
+        Raises:
+            NotAuthentic: the server does not hold the key, or refuses each of ours.
+            ServerGone: another server is there.
+            OSError: the connection broke, or the deadline came.
+        """
+        refused: set[str] = set()
+        for fresh in (False, True):
+            for key in keyring.keys(fresh=fresh):
+                if key.id in refused:
+                    continue
+                refused.add(key.id)
+                own = nonce()
+                answer = self.ask(request(b"/session", key=key.id.encode(), nonce=own))
+                if answer.status == 200:
+                    return self._session(answer, key, own, identity)
+        raise NotAuthentic(f"the server knows none of the keys {', '.join(sorted(refused)) or '(there are none)'}")
+
+    def _session(self, answer: Message, key: RpcKey, own: bytes, identity: str) -> tuple[Session, str]:
+        there = answer.headers.get(b"fray-identity", b"")
+        session = Session.derive(key, own, answer.headers.get(b"fray-nonce", b""), there, self._certificate)
+        if not same(answer.headers.get(b"fray-proof", b""), session.to_client.proof()):
+            raise NotAuthentic("who answers at this address does not hold the cluster's key, or passes on what we say")
+        if identity and there != identity.encode():
+            raise ServerGone(f"another server ({there.decode('latin-1')}) is at this address", started=False)
+        return session, there.decode("latin-1")
+
+    def ask(self, data: bytes) -> Message:
+        """The answer to a request."""
+        self._hurry()
+        self.sock.sendall(data)
+        while (message := self._framing.next()) is None:
+            self._hurry()
+            if not (received := self.sock.recv(4096)):
+                raise ConnectionResetError("closed before it was established")
+            self._framing.feed(received)
+        return message
+
+    def _hurry(self) -> None:
+        self.sock.settimeout(left(self._deadline))
 
 
-def _prove(
-    sock: socket.socket, framing: Framing, answer: Message, key: RpcKey, own: bytes, identity: str
-) -> tuple[Link, str]:
-    there = answer.headers.get(b"fray-identity", b"")
-    session = Session.derive(key, own, answer.headers.get(b"fray-nonce", b""), there)
-    if not same(answer.headers.get(b"fray-proof", b""), session.to_client.proof()):
-        raise NotAuthentic("who answers at this address does not hold the cluster's key")
-    if identity and there != identity.encode():
-        raise ServerGone(f"another server ({there.decode('latin-1')}) is at this address", started=False)
-    sock.sendall(_request(b"/proof", proof=session.to_server.proof()))
-    if _response(sock, framing).status != 200:
-        raise NotAuthentic("the server refused our proof")
-    return Link(sock, requests=False, incoming=session.to_client, outgoing=session.to_server), there.decode()
+def left(deadline: float) -> float:
+    """Seconds until then; TimeoutError if there are none."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("not established in time")
+    return seconds
 
 
 def response(status: int, **headers: bytes) -> bytes:
     """A response without a body."""
-    reason = {200: b"OK", 401: b"Unauthorized"}[status]
+    reason = {200: b"OK", 400: b"Bad Request", 401: b"Unauthorized"}[status]
     return b"HTTP/1.1 %d %b\r\n%b" % (status, reason, _head(headers))
 
 
-def _request(path: bytes, **headers: bytes) -> bytes:
-    return b"POST %b HTTP/1.1\r\nhost: actor\r\n%b" % (path, _head(headers))
+def request(path: bytes, body: bytes = b"", **headers: bytes) -> bytes:
+    """A request."""
+    return b"POST %b HTTP/1.1\r\nhost: actor\r\n%b%b" % (path, _head(headers, len(body)), body)
 
 
-def _head(headers: dict[str, bytes]) -> bytes:
+def _head(headers: dict[str, bytes], length: int = 0) -> bytes:
     lines = [b"fray-%b: %b\r\n" % (name.encode(), value) for name, value in headers.items()]
-    return b"content-length: 0\r\n" + b"".join(lines) + b"\r\n"
-
-
-def _response(sock: socket.socket, framing: Framing) -> Message:
-    while (message := framing.next()) is None:
-        if not (data := sock.recv(4096)):
-            raise ConnectionResetError("closed before it was established")
-        framing.feed(data)
-    return message
+    return b"content-length: %d\r\n%b\r\n" % (length, b"".join(lines))

@@ -31,6 +31,7 @@ GLANCE = 64  # calls made in a row after which their maker looks for replies
 ATTENTION = 0.001  # seconds that the pump leaves to somebody who comes to wait
 NEWS = 5.0  # seconds that a new call waits at most until all lost ones are told of
 RETRIES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt to connect again
+AWAY = 20.0  # seconds for all of these attempts together, whoever answers
 
 
 class RemoteChannel(Channel):
@@ -278,16 +279,17 @@ class RemoteChannel(Channel):
 
     def _connect_again(self) -> Link | None:
         problem: Exception | None = None
+        deadline = time.monotonic() + AWAY
         for pause in RETRIES:
             time.sleep(pause)
             if self.closed:
                 return None
             try:
-                return dial(self.target, self.keyring)[0]
+                return dial(self.target, self.keyring, deadline)[0]
             except ServerGone as error:
                 problem = error
                 break
-            except (ConnectionLost, NotAuthentic, BadMessage) as error:
+            except Exception as error:  # the keys, too, may be out of reach
                 problem = error
         self._fail(f"the server of {self.target.actor_id or self.target.tcp} is gone: {problem}")
         return None

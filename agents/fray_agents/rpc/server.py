@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,24 +15,25 @@ from fray_agents.rpc.calls import Journal, Table
 from fray_agents.rpc.connection import Connection, Relief
 from fray_agents.rpc.door import Door
 from fray_agents.rpc.engine import Actor, Methods
+from fray_agents.rpc.framing import Message
+from fray_agents.rpc.handshake import check_proof, response
 from fray_agents.rpc.link import Link
-from fray_agents.rpc.session import Keyring
+from fray_agents.rpc.listening import address_of, certificate_for, listen_tcp, listen_unix
+from fray_agents.rpc.session import Keyring, RpcKey, Session
 
 if TYPE_CHECKING:
     from fray_agents.rpc.loop import Loop
-
-BACKLOG = 1024
 
 
 class Server:
     """Serves objects to callers that hold the cluster's key.
 
     Args:
-        keyring: the keys; read again when a caller names one that is not known.
+        keyring: the keys; read again when a caller names one that is not known, and each minute. If it says so, TCP
+            connections are encrypted, under a certificate made for this server.
         host: address to bind.
         port: 0 takes a free one.
         unix_dir: directory for a Unix socket, made if absent, for this user only; None: no Unix socket.
-        tls: encrypt TCP connections, under a certificate made for this server.
     """
 
     def __init__(
@@ -42,29 +42,23 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         unix_dir: Path | None = None,
-        tls: bool = False,
     ) -> None:
         self.identity = secrets.token_hex(16)
         self.table = Table()
-        self.fingerprint = ""
-        self.unix_path = ""
-        self._context: Any = None
-        if tls:
-            from fray_agents.rpc import tls as tls_module
-
-            self._context, self.fingerprint = tls_module.server_context()
-        tcp = _listen(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
-        self.address = _text(tcp.getsockname())
-        listeners = [tcp]
-        if unix_dir is not None:
-            listeners.append(self._listen_unix(unix_dir))
+        certificate = certificate_for(keyring)
+        self.fingerprint = certificate.fingerprint if certificate is not None else ""
+        self.unix_path = str(unix_dir / f"{self.identity[:12]}.sock") if unix_dir is not None else ""
+        listeners = [listen_tcp(host, port)]
+        self.address = address_of(listeners[0])
+        if self.unix_path:
+            listeners.append(listen_unix(Path(self.unix_path)))
         self.keyring = keyring
         self._actors: dict[str, Actor] = {}
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
         self._relief = Relief()
         self._loop: Loop | None = None
-        self._door = Door(listeners, self.identity, keyring, self._welcome, self._wrap)
+        self._door = Door(listeners, self.identity, keyring, self._receive, certificate, changed=self._keys_changed)
 
     def add(
         self,
@@ -125,20 +119,11 @@ class Server:
         for connection in self._connections:
             connection.abandon()
 
-    def _listen_unix(self, directory: Path) -> socket.socket:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chmod(directory, 0o700)
-        self.unix_path = str(directory / f"{self.identity[:12]}.sock")
-        return _listen(socket.AF_UNIX, self.unix_path)
-
-    def _wrap(self, sock: socket.socket) -> socket.socket:
-        if self._context is None or sock.family == socket.AF_UNIX:
-            return sock
-        wrapped: socket.socket = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        return wrapped
-
-    def _welcome(self, link: Link) -> None:
-        connection = Connection(link, self, self._relief, self._forget)
+    def _receive(self, sock: socket.socket, session: Session, message: Message) -> None:
+        check_proof(session, message)
+        sock.sendall(response(200))
+        link = Link(sock, requests=True, incoming=session.to_server, outgoing=session.to_client)
+        connection = Connection(link, session.key, self, self._relief, self._forget)
         with self._lock:
             self._connections.add(connection)
         try:
@@ -147,6 +132,14 @@ class Server:
             self._forget(connection)
             connection.close()
             raise
+
+    def _keys_changed(self, keys: Sequence[RpcKey]) -> None:
+        """End what was opened with a key that is gone; its callers come back with another one, if they have one."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            if connection.key not in keys:
+                connection.close()
 
     def _forget(self, connection: Connection) -> None:
         with self._lock:
@@ -171,19 +164,3 @@ def public_methods(target: object) -> Callable[[str], Callable[..., Any]]:
         return method
 
     return find
-
-
-def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    if family != socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(address)
-    if family == socket.AF_UNIX:
-        os.chmod(address, 0o600)  # nobody else could reach it before: its directory is 0700
-    sock.listen(BACKLOG)
-    return sock
-
-
-def _text(address: tuple[Any, ...]) -> str:
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -3,9 +3,12 @@
 Invariant: nothing is unpickled, and no memory beyond a small message is taken, before it is known to come from a
 holder of the RPC key, for this connection, at this position. Unsafe: a recorded request is sent again, on this
 connection, on another, to another server or to a restarted one; a process that took over the port answers. Why not
-here: both sides choose a nonce at connect; each direction's key derives from the RPC key, both nonces and the
-server's identity; every message is sealed over its position in the connection, and a reply's position is that of its
-request. No clock takes part.
+here: both sides choose a nonce at connect; each direction's key derives from the RPC key, both nonces, the server's
+identity and the certificate that its side of the connection was encrypted with, if it was; every message is sealed
+over its position in the connection, and a reply's position is that of its request. No clock takes part.
+
+Unsafe: somebody between the two speaks plainly with one and encrypted with the other, or shows a certificate of his
+own. Why not here: the two sides then derive different keys.
 
 Small messages are sealed with keyed BLAKE2b (0.8 us). The body of a large one is sealed with AES-GMAC, twenty times
 as fast, whose nonce is the position: it never repeats under one key.
@@ -39,11 +42,19 @@ class RpcKey:
 class Keyring(Protocol):
     """Where the keys come from."""
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether whatever goes by TCP is encrypted; callers and servers then speak no other way."""
+        ...
+
     def keys(self, fresh: bool = False) -> list[RpcKey]:
-        """All valid keys, newest first.
+        """All valid keys, newest first; what is known is returned at once.
 
         Args:
-            fresh: read them again: a key is missing.
+            fresh: read them again: one is missing, or may have been dropped.
+
+        Raises:
+            Exception: whatever reading them met.
         """
         ...
 
@@ -105,15 +116,23 @@ class BodySeal:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Both directions of one connection."""
+    """Both directions of one connection, made under `key`."""
 
+    key: RpcKey
     to_server: Seals
     to_client: Seals
 
     @classmethod
-    def derive(cls, key: RpcKey, client_nonce: bytes, server_nonce: bytes, identity: bytes) -> Session:
-        """Both sides come to the same keys, if they hold the same RPC key and mean the same server."""
-        return cls(*(Seals(_derive(key, label, client_nonce, server_nonce, identity)) for label in (b"up", b"down")))
+    def derive(
+        cls, key: RpcKey, client_nonce: bytes, server_nonce: bytes, identity: bytes, certificate: str = ""
+    ) -> Session:
+        """Both sides come to the same keys, if they hold the same RPC key, mean the same server and see the same.
+
+        Args:
+            certificate: the fingerprint of the server's certificate, as this side has it; empty: not encrypted.
+        """
+        parts = client_nonce, server_nonce, identity, certificate.encode()
+        return cls(key, *(Seals(_derive(key, label, *parts)) for label in (b"up", b"down")))
 
 
 def same(seal: bytes, expected: bytes) -> bool:

@@ -1,4 +1,8 @@
-"""TLS for secrecy between hosts: a certificate made for one server, known to its callers by its fingerprint."""
+"""TLS for secrecy between hosts, with a certificate made for one server.
+
+Callers know it by its fingerprint from the endpoint record, or learn it from the handshake: the keys of a session
+derive from the certificate too, so that nobody can stand between the two with one of his own.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +27,36 @@ Done = TypeVar("Done")
 _LIFETIME = datetime.timedelta(days=3650)  # the fingerprint is what is trusted, not the dates
 
 
-def server_context() -> tuple[ssl.SSLContext, str]:
-    """A context with a new certificate, and the certificate's SHA-256 in hexadecimal."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+class Certificate:
+    """Made for one server.
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fray")])
-    begin = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-    certificate = x509.CertificateBuilder(
-        name, name, key.public_key(), x509.random_serial_number(), begin, begin + 10 * _LIFETIME
-    ).sign(key, hashes.SHA256())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    with tempfile.TemporaryDirectory() as directory:  # for this user only; the ssl module reads files alone
-        chain = Path(directory, "chain.pem")
-        chain.write_bytes(key.private_bytes(*plain) + certificate.public_bytes(serialization.Encoding.PEM))
-        context.load_cert_chain(chain)
-    return context, certificate.fingerprint(hashes.SHA256()).hex()
+    Attributes:
+        fingerprint: its SHA-256 in hexadecimal.
+    """
+
+    def __init__(self) -> None:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fray")])
+        begin = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+        certificate = x509.CertificateBuilder(
+            name, name, key.public_key(), x509.random_serial_number(), begin, begin + 10 * _LIFETIME
+        ).sign(key, hashes.SHA256())
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        with tempfile.TemporaryDirectory() as directory:  # for this user only; the ssl module reads files alone
+            chain = Path(directory, "chain.pem")
+            chain.write_bytes(key.private_bytes(*plain) + certificate.public_bytes(serialization.Encoding.PEM))
+            self._context.load_cert_chain(chain)
+        self.fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
+
+    def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
+        """An accepted socket that does not block, encrypted; the handshake goes with the first bytes."""
+        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
 class TlsSocket:
@@ -106,8 +120,12 @@ def _wait(sock: socket.socket, event: int, seconds: float) -> bool:
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
-def connect(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
-    """Speak TLS with the holder of the certificate of that fingerprint.
+def connect(sock: socket.socket, fingerprint: str) -> tuple[ssl.SSLSocket, str]:
+    """Speak TLS with the holder of a certificate; the encrypted socket, and the certificate's fingerprint.
+
+    Args:
+        fingerprint: the certificate that is expected; empty: the handshake that follows tells whose it is, because the
+            keys of the session derive from what was shown here.
 
     Raises:
         NotAuthentic: another certificate was shown.
@@ -115,10 +133,14 @@ def connect(sock: socket.socket, fingerprint: str) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # no authority vouches for it: its fingerprint does, below
-    wrapped = context.wrap_socket(sock)
+    context.verify_mode = ssl.CERT_NONE  # no authority vouches for it
+    try:
+        wrapped = context.wrap_socket(sock)
+    except BaseException:
+        sock.close()
+        raise
     shown = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
-    if not same(shown.encode(), fingerprint.encode()):
+    if fingerprint and not same(shown.encode(), fingerprint.encode()):
         wrapped.close()
         raise NotAuthentic("the server's certificate is not the one of its endpoint record")
-    return wrapped
+    return wrapped, shown

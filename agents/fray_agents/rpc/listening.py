@@ -1,0 +1,53 @@
+"""The sockets that servers listen on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fray_agents.rpc.session import Keyring
+
+if TYPE_CHECKING:
+    from fray_agents.rpc.tls import Certificate
+
+BACKLOG = 1024
+
+
+def listen_tcp(host: str, port: int = 0) -> socket.socket:
+    """Listen at that address; port 0 takes a free one."""
+    return _listen(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Listen on a Unix socket; its directory is made if absent, for this user only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chmod(path.parent, 0o700)
+    sock = _listen(socket.AF_UNIX, str(path))
+    os.chmod(path, 0o600)  # nobody else could reach it before: its directory is 0700
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """ "host:port" of a TCP socket."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def certificate_for(keyring: Keyring) -> Certificate | None:
+    """A new certificate for a server, if what leaves its host is to be encrypted."""
+    if not keyring.encrypted:
+        return None
+    from fray_agents.rpc.tls import Certificate
+
+    return Certificate()
+
+
+def _listen(family: socket.AddressFamily, address: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    if family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(address)
+    sock.listen(BACKLOG)
+    return sock

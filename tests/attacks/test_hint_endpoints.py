@@ -1,0 +1,169 @@
+"""What an agent's hint endpoint does for strangers, and for who holds the key and sends something else: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from fray_agents.ear import Listener
+from fray_agents.reach import Reach
+from fray_agents.rpc import ConnectionLost, NotAuthentic, RpcKey, Target, door
+from fray_agents.rpc.dial import converse, dial
+from fray_agents.rpc.handshake import Conversation, request
+from fray_agents.rpc.hints import MAX_BYTES, _seal, tell
+from fray_agents.rpc.session import Session
+from fray_coordinator.core import Core, open_core
+from fray_coordinator.keys import rotate, rpc_keys
+from tests.support.rpc import Keys, dial_tcp
+
+
+class Bomb:
+    """Unpickling it leaves a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+class Hinted:
+    """As much of an agent as hints reach."""
+
+    def __init__(self) -> None:
+        self.hints: list[str] = []
+
+    def poke(self) -> None:
+        self.hints.append("poke")
+
+    def look(self) -> None:
+        self.hints.append("look")
+
+
+@contextlib.asynccontextmanager
+async def listening(root: Path) -> AsyncIterator[tuple[Core, Target, Hinted]]:
+    core, agent = await open_core(str(root)), Hinted()
+    listener = Listener(core, Reach())
+    listener.listen(agent)  # type: ignore[arg-type]  # all that it needs
+    yield core, Target("agent", listener.ear.address, identity=listener.ear.nonce), agent
+    await asyncio.to_thread(listener.close)
+    await core.store.close()
+
+
+async def keys_of(core: Core) -> Keys:
+    return Keys(*(RpcKey(name, secret) for name, secret in await rpc_keys(core)))
+
+
+async def takes_hints(core: Core, target: Target, agent: Hinted) -> bool:
+    agent.hints.clear()
+    await asyncio.to_thread(tell, target, await keys_of(core), "poke")
+    while not agent.hints:  # noqa: ASYNC110  the hint is on its way through the loop
+        await asyncio.sleep(0.001)
+    return agent.hints == ["poke"]
+
+
+def accepted(target: Target, keys: Keys) -> bool:
+    try:
+        tell(target, keys, "poke")
+    except NotAuthentic:
+        return False
+    return True
+
+
+def say(body: bytes, path: bytes = b"/hint", sealed: bool = True) -> Callable[[Conversation, Session], int]:
+    """As a second request; the status of the answer."""
+
+    def then(conversation: Conversation, session: Session) -> int:
+        seal = _seal(session, body) if sealed else b"0" * 32
+        status = conversation.ask(request(path, body, seal=seal, proof=session.to_server.proof())).status
+        conversation.sock.close()
+        return status
+
+    return then
+
+
+def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
+
+    async def main() -> None:
+        async with listening(tmp_path / "root") as (core, target, agent):
+            keys = await keys_of(core)
+            with pytest.raises(NotAuthentic):
+                await asyncio.to_thread(dial, target, keys)
+            for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "poke", "more": 1}', b"[" * MAX_BYTES):
+                with pytest.raises(ConnectionLost):
+                    await asyncio.to_thread(converse, target, keys, None, say(odd))
+            with pytest.raises(ConnectionLost):
+                await asyncio.to_thread(converse, target, keys, None, say(b" " * (MAX_BYTES + 1)))
+            with pytest.raises(NotAuthentic, match="terminate"):
+                await asyncio.to_thread(tell, target, keys, "terminate")
+            good = b'{"hint": "look"}'
+            for refused in (say(good, sealed=False), say(good, path=b"/proof"), say(good, path=b"/calls")):
+                assert (await asyncio.to_thread(converse, target, keys, None, refused))[0] == 401
+            assert agent.hints == []
+            assert await takes_hints(core, target, agent)
+
+    asyncio.run(main())
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> None:
+    said: list[bytes] = []
+
+    class Recorded(Conversation):
+        def ask(self, data: bytes) -> object:  # type: ignore[override]
+            said.append(data)
+            return super().ask(data)
+
+    async def main() -> None:
+        async with listening(tmp_path / "root") as (core, target, agent):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("fray_agents.rpc.dial.Conversation", Recorded)
+                assert await takes_hints(core, target, agent)
+            agent.hints.clear()
+            with dial_tcp(target.tcp) as sock:
+                sock.sendall(said[0])
+                assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+                sock.sendall(said[1])
+                assert sock.recv(4096).startswith(b"HTTP/1.1 401")
+            await asyncio.sleep(0)
+            assert agent.hints == []
+
+    asyncio.run(main())
+
+
+def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "CHECKED", 0.02)
+    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr("fray_agents.rpc.keycache.PAUSE", 0.0)
+
+    async def main() -> None:
+        async with listening(tmp_path / "root") as (core, target, agent):
+            leaked = await keys_of(core)
+            await asyncio.to_thread(tell, target, leaked, "poke")
+            await rotate(core, kept=0)
+            async with asyncio.timeout(20):
+                while await asyncio.to_thread(accepted, target, leaked):
+                    pass
+            assert await takes_hints(core, target, agent)
+
+    asyncio.run(main())
+
+
+def test_keys_are_read_once_however_many_hints_come_and_never_while_none_do(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with listening(tmp_path / "root") as (core, target, _):
+            keys = await keys_of(core)
+            before = core.store.usage.snapshot().reads
+            await asyncio.sleep(0)
+            assert core.store.usage.snapshot().reads == before
+            for _ in range(30):
+                await asyncio.to_thread(tell, target, keys, "poke")
+            assert core.store.usage.snapshot().reads == before + 1
+
+    asyncio.run(main())
