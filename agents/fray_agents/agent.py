@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import tempfile
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from fray_agents import hostlock
+from fray_agents import hostdirs, hostlock
 from fray_agents.capacity import discover
 from fray_agents.carrier import Carrier
 from fray_agents.claimer import Claimer, Tally
@@ -86,10 +84,9 @@ class Agent:
         self.id = Agents.fresh(socket.gethostname(), core.now(), core.chance.token())
         self._core = core
         self._options = options
-        work_dir = options.work_dir or Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "work"
-        work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._ledger = Ledger(options.capacity or discover(work_dir))
         self._lock = hostlock.take(core.root, self.id)
+        self._work_dir = self._lock.work_dir(options.work_dir)
+        self._ledger = Ledger(options.capacity or discover(self._work_dir))
         self._host = socket.gethostname()
         reach = options.reach.found(core.store.local)
         record = AgentRecord(
@@ -123,7 +120,7 @@ class Agent:
         self._carrier = Carrier(
             core,
             self.id,
-            work_dir / self.id,
+            self._work_dir,
             self._lock.fd,
             options.start_task,
             self._deadline,
@@ -232,6 +229,7 @@ class Agent:
         await asyncio.gather(*self._background, return_exceptions=True)
         for task in tasks:
             await task.gone()
+        await hostdirs.remove(self._work_dir)
         self._lock.release()
 
     def _may_claim(self) -> bool:

@@ -1,7 +1,8 @@
 """The lock that tells this host's agents apart from its dead ones.
 
 Each agent process holds a lock on a file of its own, and so do its runners, by inheritance: a lock that can be taken
-proves that the agent and everything it started are gone, and no time-out need be waited for.
+proves that the agent and everything it started are gone, and no time-out need be waited for. The file has its name only
+once it is locked, so nobody ever finds the free lock of an agent that lives. It tells where the agent's tasks worked.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import fcntl
 import hashlib
 import logging
 import os
-import tempfile
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fray_agents.hostdirs import NotOurs, private_dir, remove, user_dir
 from fray_coordinator import burial
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
@@ -30,6 +33,22 @@ class HostLock:
     path: Path
     fd: int
 
+    def work_dir(self, parent: Path | None) -> Path:
+        """Make the directory of this agent's tasks, which whoever finds this lock free removes.
+
+        Args:
+            parent: where; None: under the temporary directory.
+
+        Raises:
+            NotOurs: somebody else could write there.
+        """
+        if parent is None:
+            parent = user_dir("work")
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = parent.absolute() / self.path.stem
+        os.write(self.fd, os.fsencode(directory))
+        return private_dir(directory)
+
     def release(self) -> None:
         """Give the lock up and remove its file; only when nothing is held any more."""
         self.path.unlink(missing_ok=True)
@@ -37,23 +56,29 @@ class HostLock:
 
 
 def lock_folder(root: str) -> Path:
-    """Where this host's agents of the cluster under `root` keep their locks."""
-    digest = hashlib.sha256(root.encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "agents" / digest
+    """Where this host's agents of the cluster under `root` keep their locks; made by `take`."""
+    return user_dir("agents") / hashlib.sha256(root.encode()).hexdigest()[:16]
 
 
 def take(root: str, agent_id: str) -> HostLock:
-    """Create and lock the file of a new agent."""
-    folder = lock_folder(root)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Create and lock the file of a new agent. Raises `NotOurs`."""
+    folder = private_dir(lock_folder(root))
     path = folder / f"{agent_id}.lock"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return HostLock(path, fd)
+    while True:
+        # Under a name that is no agent's; whoever finds it free takes it for one that an agent left.
+        nameless = folder / f"{agent_id}~{secrets.token_hex(4)}.lock"
+        fd = os.open(nameless, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            nameless.rename(path)
+        except (BlockingIOError, FileNotFoundError):
+            os.close(fd)
+        else:
+            return HostLock(path, fd)
 
 
 async def bury_predecessors(core: Core, own: HostLock) -> list[str]:
-    """Declare dead and bury this host's agents whose locks are free; returns their ids."""
+    """Declare dead and bury this host's agents whose locks are free, and remove what they left; returns their ids."""
     buried = []
     for path in sorted(own.path.parent.glob("*.lock")):
         if path == own.path:
@@ -67,6 +92,8 @@ async def bury_predecessors(core: Core, own: HostLock) -> list[str]:
                     buried.append(path.stem)
             except BadRecord as error:
                 log.warning("%s is not buried yet; the coordinator's pass goes on: %s", path.stem, error)
+            if (left := _work_of(path.stem, fd)) is not None:
+                await remove(left)
             path.unlink(missing_ok=True)
         finally:
             os.close(fd)
@@ -84,15 +111,28 @@ async def _bury(core: Core, agent_id: str) -> bool:
     return True
 
 
+def _work_of(agent_id: str, fd: int) -> Path | None:
+    """The work directory that a dead agent's lock file tells of, if it is there and ours."""
+    directory = Path(os.fsdecode(os.pread(fd, 4096, 0)))
+    if directory.name != agent_id or not os.path.lexists(directory):
+        return None
+    try:
+        return private_dir(directory)
+    except NotOurs as error:
+        log.warning("what %s left is not removed: %s", agent_id, error)
+        return None
+
+
 def _try_lock(path: Path) -> int | None:
-    """A locked file descriptor, or None if someone holds the lock or removed the file."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    """A locked file descriptor, or None if someone holds the lock or the file has no longer this name."""
+    with suppress(FileNotFoundError, BlockingIOError):
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.lstat(path)):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
         os.close(fd)
-        return None
-    return fd
+    return None

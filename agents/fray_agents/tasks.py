@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 from fray_agents import runner
+from fray_agents.hostdirs import remove
 from fray_agents.runner.log import PART, chunk_name
 from fray_layouts.errors import Malformed, Temporary
 from fray_layouts.parsing import DEEPEST_RESULT, parse_json
@@ -244,11 +244,6 @@ class Task:
 
     def _log_path(self, number: int) -> Path:
         return self._spec.directory / "log" / chunk_name(number)
-
-
-async def remove(directory: Path) -> None:
-    """Remove a task's directory and all that is in it."""
-    await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
 async def start_runner(

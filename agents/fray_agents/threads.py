@@ -22,9 +22,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from fray_agents import printed, shared_environ
+from fray_agents.hostdirs import remove
 from fray_agents.task import describe, encode
 from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec, remove
+from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec
 from fray_layouts.records import Exit, Usage
 
 _environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
-import tempfile
 import time
 from pathlib import Path
+
+from fray_agents.hostdirs import user_dir
 
 _DEEPEST = 80
 """Characters of a directory's path in which a socket still fits."""
@@ -18,10 +18,14 @@ _FRESH = 60.0
 
 
 def socket_dir(task_dir: str | None) -> Path:
-    """The task's directory, which its agent removes; outside of tasks, or where that is too deep, one for this user."""
+    """The task's directory, which its agent removes; outside of tasks, or where that is too deep, one for this user.
+
+    Raises:
+        NotOurs: somebody else could write there.
+    """
     if task_dir is not None and len(task_dir) <= _DEEPEST:
         return Path(task_dir, "rpc")
-    return Path(tempfile.gettempdir()) / f"fray-{os.getuid()}" / "rpc"
+    return user_dir("rpc")
 
 
 def remove_abandoned(directory: Path) -> None:

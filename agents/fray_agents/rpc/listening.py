@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fray_agents.hostdirs import private_dir
 from fray_agents.rpc.session import Keyring
 
 if TYPE_CHECKING:
@@ -21,9 +22,8 @@ def listen_tcp(host: str, port: int = 0) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Listen on a Unix socket; its directory is made if absent, for this user only."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chmod(path.parent, 0o700)
+    """Listen on a Unix socket in a directory that is this user's alone, or is made so. Raises `NotOurs`."""
+    private_dir(path.parent)
     sock = _listen(socket.AF_UNIX, str(path))
     os.chmod(path, 0o600)  # nobody else could reach it before: its directory is 0700
     return sock

@@ -1,0 +1,262 @@
+"""Directories and locks outside of the root: ours alone, or refused; what dead agents left is removed, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fray.rpc.sockets import socket_dir
+from fray_agents import hostdirs, hostlock
+from fray_agents.agent import Agent, AgentOptions
+from fray_agents.hostdirs import NotOurs, private_dir, user_dir
+from fray_agents.hostlock import HostLock, bury_predecessors
+from fray_agents.rpc.server import Server
+from fray_coordinator.core import Core, open_core
+from fray_layouts.records import Resources
+from tests.support.rpc import Keys
+from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
+
+ROOT = "memory://host-directories"
+LEVELS = ((), ("agents",), ("work",), ("rpc",))
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory in which other users may make what they like."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def somebody_elses(path: Path) -> None:
+    path.mkdir(mode=0o777)
+    if is_root():
+        os.chown(path, STRANGER, STRANGER)
+    else:  # what others own cannot be made here: one that they may write into stands for it
+        path.chmod(0o777)
+
+
+def open_to_others(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o720)
+
+
+def a_link(path: Path) -> None:
+    path.with_name("target").mkdir(mode=0o700)
+    path.symlink_to(path.with_name("target"))
+
+
+def a_file(path: Path) -> None:
+    path.touch()
+
+
+PLANTED = [somebody_elses, open_to_others, a_link, a_file]
+
+
+def plant(what: Callable[[Path], None], names: tuple[str, ...]) -> Path:
+    path = Path(tempfile.gettempdir(), f"fray-{os.geteuid()}", *names)
+    if names:
+        user_dir()
+    what(path)
+    return path
+
+
+@pytest.mark.parametrize("names", LEVELS, ids=lambda names: "/".join(names) or "top")
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_is_not_ours_is_refused_at_every_level(what: Callable[[Path], None], names: tuple[str, ...]) -> None:
+    path = plant(what, names)
+    with pytest.raises(NotOurs, match=f"{path} .*remove it, or set TMPDIR"):
+        user_dir(*names)
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_nothing_of_ours_is_put_where_others_could_change_it(what: Callable[[Path], None]) -> None:
+    """Locks, work directories of tasks, sockets."""
+    plant(what, ())
+    core = asyncio.run(open_core(ROOT))
+    with pytest.raises(NotOurs):
+        Agent(core, AgentOptions(capacity=Resources(cpu=1000, memory=2**30, disk=2**30)))
+    with pytest.raises(NotOurs):
+        socket_dir(None)
+
+
+def test_a_planted_folder_of_locks_makes_no_agent_dead() -> None:
+    folder = hostlock.lock_folder(ROOT)
+    somebody_elses(folder)
+    (folder / "alive-1.lock").touch()
+    with pytest.raises(NotOurs, match=str(folder)):
+        hostlock.take(ROOT, "new-1")
+
+
+def test_a_planted_folder_of_sockets_is_refused(tmp_path: Path) -> None:
+    somebody_elses(tmp_path / "rpc")
+    with pytest.raises(NotOurs):
+        Server(Keys(), unix_dir=tmp_path / "rpc")
+
+
+def test_a_planted_work_directory_is_refused(tmp_path: Path) -> None:
+    shared = tmp_path / "scratch"
+    shared.mkdir(mode=0o777)
+    lock = hostlock.take(ROOT, "agent-1")
+    somebody_elses(shared / "agent-1")
+    with pytest.raises(NotOurs, match="scratch/agent-1"):
+        lock.work_dir(shared)
+    lock.release()
+
+
+def test_what_we_make_is_for_us_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = hostlock.take(ROOT, "agent-1")
+        made = [user_dir(*names) for names in LEVELS] + [lock.path.parent, lock.work_dir(None), lock.work_dir(tmp_path)]
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
+    assert lock.path.stat().st_mode & 0o777 == 0o600
+    lock.release()
+
+
+def test_what_others_could_only_read_is_closed_to_them(tmp_path: Path) -> None:
+    path = tmp_path / "fray"
+    path.mkdir(mode=0o755)
+    assert private_dir(path) == path
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_another_user_cannot_enter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with place_for_all() as place:
+        assert may_stranger(place, os.X_OK)
+        assert not may_stranger(private_dir(place / "fray"), os.X_OK)
+
+
+# --- the host lock
+
+
+def test_a_new_lock_that_another_agent_holds_for_a_moment_does_not_stop_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another agent that starts comes by between the open and the lock of this one's file."""
+    real, theirs = fcntl.flock, []
+
+    def flock(fd: int, how: int) -> None:
+        if not theirs:
+            theirs.append(None)
+            theirs[:] = [hostlock._try_lock(path) for path in hostlock.lock_folder(ROOT).glob("*.lock")]
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = hostlock.take(ROOT, "new-1")
+    assert all(fd is not None for fd in theirs), "they did lock what there was"
+    assert theirs, "they came by"
+    assert hostlock._try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
+    lock.release()
+    for fd in theirs:
+        os.close(fd)
+
+
+def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = hostlock.take(ROOT, "leaving-1")
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        lock.release()
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert hostlock._try_lock(lock.path) is None
+
+
+# --- what dead agents left
+
+
+def left_by(agent: str, work_dir: Path | None) -> Path:
+    """What an agent that was killed leaves: a lock that nobody holds, and directories of tasks, one of them odd."""
+    lock = hostlock.take(ROOT, agent)
+    directory = lock.work_dir(work_dir)
+    (directory / "job~1/work").mkdir(parents=True)
+    (directory / "job~1/work/data").write_bytes(b"x" * 1000)
+    (directory / "job~1/work").chmod(0o500)
+    os.close(lock.fd)
+    return directory
+
+
+async def starts(agent: str) -> HostLock:
+    core: Core = await open_core(ROOT)
+    lock = hostlock.take(ROOT, agent)
+    await bury_predecessors(core, lock)
+    return lock
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path: Path, given: bool) -> None:
+    work_dir = tmp_path / "work" if given else None
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/somebody's").mkdir()
+    alive = hostlock.take(ROOT, "alive-1")
+    kept = alive.work_dir(work_dir)
+    (kept / "job~1").mkdir()
+    removed = [left_by(name, work_dir) for name in ("dead-1", "dead-2")]
+    new = asyncio.run(starts("new-1"))
+    assert [path.exists() for path in removed] == [False, False]
+    assert (kept / "job~1").exists()
+    assert (tmp_path / "work/somebody's").exists()
+    assert sorted(path.stem for path in new.path.parent.iterdir()) == ["alive-1", "new-1"]
+    for lock in (alive, new):
+        lock.release()
+
+
+def test_folders_without_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = left_by("dead-1", None)
+    monkeypatch.chdir(directory)
+    for _ in range(1200):
+        os.mkdir("deeper")
+        os.chdir("deeper")
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(starts("new-1")).release()
+    assert not directory.exists()
+
+
+def test_a_lock_file_names_only_its_own_agents_directory(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    lock = hostlock.take(ROOT, "dead-1")
+    os.write(lock.fd, os.fsencode(precious))
+    os.close(lock.fd)
+    asyncio.run(starts("new-1")).release()
+    assert precious.exists()
+
+
+def test_an_agent_that_leaves_or_is_fenced_takes_its_directory_along(tmp_path: Path) -> None:
+    async def run() -> None:
+        core = await open_core(ROOT)
+        options = AgentOptions(capacity=Resources(cpu=1000, memory=2**30, disk=2**30), work_dir=tmp_path / "work")
+        agent = Agent(core, options)
+        (tmp_path / "work" / agent.id / "job~1").mkdir(parents=True)
+        agent.terminate()
+        await agent.run()
+
+    asyncio.run(run())
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_what_cannot_be_removed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = left_by("dead-1", None)
+    monkeypatch.setattr(hostdirs.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(
+        hostdirs.subprocess, "run", lambda *_, **__: hostdirs.subprocess.CompletedProcess([], 1, "", "busy")
+    )
+    asyncio.run(starts("new-1")).release()
+    assert f"{directory} cannot be removed: busy" in caplog.text
