@@ -175,7 +175,7 @@ class Way:
             self._storage.found_absent[self._owner, key] = self._storage.loop.now
         return found
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         return await self._ask("get", key, lambda: self._backend.get_if_changed(key, version))
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:

@@ -94,7 +94,7 @@ class FaultyBackend:
     async def get(self, key: str) -> Object | None:
         return await self._suffer(lambda: self._backend.get(key), is_write=False)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         return await self._suffer(lambda: self._backend.get_if_changed(key, version), is_write=False)
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:

@@ -35,6 +35,7 @@ class Emulator:
         settings: what the bucket resource says beside its name (soft delete, lifecycle and so on).
         ignore_preconditions: behave like an emulator that knows none.
         denied: kinds of requests that answer 403 (`GET`, `POST`, `DELETE`, `LIST`, `SETTINGS`).
+        token: what requests must carry; "": nothing.
         clock_ahead: seconds by which the `Date` of every answer is wrong.
         asked: how many requests of each kind came.
     """
@@ -42,6 +43,7 @@ class Emulator:
     settings: dict[str, Any] = field(default_factory=dict)
     ignore_preconditions: bool = False
     denied: frozenset[str] = frozenset()
+    token: str = ""
     clock_ahead: float = 0
     objects: dict[str, Stored] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
@@ -114,6 +116,8 @@ class Emulator:
         if request.match_info["bucket"] != BUCKET:
             raise web.HTTPNotFound(text="The specified bucket does not exist.")
         self.asked[kind] += 1
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise web.HTTPUnauthorized(text="Invalid Credentials")
         if kind in self.denied:
             raise web.HTTPForbidden(text=f"the caller does not have {kind} access")
 

@@ -111,7 +111,7 @@ class Way:
         await self._pass("get", key)
         return await self._backend.get(key)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         await self._pass("get_if_changed", key)
         answer = await self._backend.get_if_changed(key, version)
         if isinstance(answer, NotModified):

@@ -9,8 +9,9 @@ import pytest
 
 from fray_coordinator.clock import Chance
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.store.answers import failure
 from fray_coordinator.store.api import ABSENT, ANY, NotApplied, PreconditionFailed, Refused, Unknown
-from fray_coordinator.store.bucket import ServerClock, failure
+from fray_coordinator.store.bucket import ServerClock
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.metering import GCS, S3, NameLimit, Usage
 from fray_coordinator.store.store import Store
@@ -115,8 +116,55 @@ def test_statuses(status: int, kind: type[Exception]) -> None:
     assert f"HTTP {status}: some words" in str(error)
     if isinstance(error, NotApplied):
         assert error.after == 7
-    if status in (401, 403):
+    if status == 403:
         assert "need the right to do it" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (307, "TemporaryRedirect", NotApplied),
+        (400, "RequestTimeout", Unknown),
+        (400, "IncompleteBody", Unknown),
+        (400, "BadDigest", Unknown),
+        (400, "SlowDown", NotApplied),
+        (403, "SlowDown", NotApplied),
+        (403, '"reason": "quotaExceeded"', NotApplied),
+        (403, '"reason": "userRateLimitExceeded"', NotApplied),
+        (409, "OperationAborted", NotApplied),
+        (503, "SlowDown", NotApplied),
+        (301, "PermanentRedirect", Refused),
+        (501, "NotImplemented", Refused),
+    ],
+)
+def test_codes_that_say_more_than_their_status(status: int, code: str, kind: type[Exception]) -> None:
+    assert type(failure(status, f"{code} and words", "to do it")) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "may_pass"),
+    [
+        (400, "ExpiredToken", True),
+        (400, "TokenRefreshRequired", True),
+        (401, "Unauthorized", True),
+        (403, "RequestTimeTooSkewed", True),
+        (403, "ExpiredToken", True),
+        (400, "InvalidRequest", False),
+        (403, "AccessDenied", False),
+        (403, "SignatureDoesNotMatch", False),
+    ],
+)
+def test_refusals_that_pass_by_themselves_are_asked_again(status: int, code: str, may_pass: bool) -> None:
+    refused = failure(status, f"{code} and words", "to do it")
+    assert isinstance(refused, Refused)
+    assert refused.may_pass == may_pass
+
+
+@pytest.mark.parametrize("after", ["1e99", "-1", "soon", "\u0663", "99999999999999999999"])
+def test_no_server_makes_anybody_wait_for_long(after: str) -> None:
+    refused = failure(429, "words", "to do it", after)
+    assert isinstance(refused, NotApplied)
+    assert (refused.after or 0) <= 60
 
 
 def test_the_server_clock_is_learnt_more_exactly_with_every_answer() -> None:
@@ -124,7 +172,8 @@ def test_the_server_clock_is_learnt_more_exactly_with_every_answer() -> None:
     clock.time = 0.0
     server = ServerClock(clock)
     assert server.offset() is None
-    server.learn(None, clock.wall())
+    for nothing in (None, "", "soon", "Sun, 99 Nov 99999 99:99:99 GMT"):
+        server.learn(nothing, clock.wall())
     assert server.offset() is None
     errors = []
     for _ in range(40):

@@ -26,9 +26,10 @@ from fray_coordinator.store.api import (
     Superseded,
     Unknown,
 )
+from fray_coordinator.store.failing import FORGOTTEN_AFTER
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.metering import Usage
-from fray_coordinator.store.store import FIRST_WAIT, LONGEST_WAIT, Store
+from fray_coordinator.store.store import FIRST_WAIT, LONGEST_WAIT, REFUSED_PATIENCE, Store
 
 LOST = Unknown("no answer")
 FULL = PreconditionFailed("412")
@@ -72,6 +73,9 @@ class Script(MemoryBackend):
     async def get(self, key: str) -> Object | None:
         found: Object | None = self._next("get")
         return found
+
+    async def get_if_changed(self, key: str, version: str | None) -> Object | None:
+        return await self.get(key)
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         written: Applied = self._next("put")
@@ -226,6 +230,46 @@ def test_a_refusal_is_final_and_names_root_verb_and_reason() -> None:
     backend = Script(Refused("HTTP 403; the credentials need the right to write"))
     with pytest.raises(StoreRefused, match=r"put memory://script/key: HTTP 403.*right to write"):
         outcome_of(backend, put("v1"))
+
+
+def test_a_refusal_that_may_pass_is_asked_again_for_a_few_seconds() -> None:
+    stale = Refused("HTTP 401: the token is old", may_pass=True)
+    assert outcome_of(Script(stale, stale, BEFORE), lambda store: store.get("key")) == BEFORE
+    clock = FakeClock()
+    with pytest.raises(StoreRefused, match="the token is old"):
+        asyncio.run(_await(Store(Script(*[stale] * 50), clock, Chance(1)).get("key")))
+    assert 1 < sum(clock.sleeps) <= REFUSED_PATIENCE
+
+
+@pytest.mark.parametrize("expect", [ABSENT, ANY, "v1"])
+def test_a_refusal_says_nothing_of_an_attempt_whose_answer_was_lost(expect: Expectation) -> None:
+    refused = Refused("HTTP 403: no")
+    with pytest.raises(StoreUnavailable, match="HTTP 403: no"):
+        asyncio.run(_await(put(expect)(Store(Script(LOST, *[refused] * 50), FakeClock(), Chance(1)))))
+    with pytest.raises(StoreRefused):
+        asyncio.run(_await(put(expect)(Store(Script(refused), FakeClock(), Chance(1)))))
+
+
+def test_what_fails_is_told_until_it_works_or_nobody_asks_any_more() -> None:
+    clock, refused = FakeClock(), Refused("HTTP 403: no")
+    store = Store(Script(refused, BEFORE, refused, BUSY, LOST), clock, Chance(1))
+
+    async def act() -> None:
+        for key in ("jobs/a.json", "jobs/b.json", "pools/default/doorbell"):
+            try:
+                await store.get(key)
+            except StoreRefused:
+                assert store.failing.now() == {f"get {key.partition('/')[0]}": f"get memory://script/{key}: {refused}"}
+            else:
+                assert store.failing.now() == {}
+        for answer in ("429", "no answer"):
+            with pytest.raises(StoreUnavailable, match=answer):
+                await store.get_if_changed("pools/default/doorbell", None, patience=0.0)
+
+    asyncio.run(act())
+    assert list(store.failing.now()) == ["get pools"]
+    clock.time += FORGOTTEN_AFTER + 1
+    assert store.failing.now() == {}
 
 
 def test_every_attempt_is_counted() -> None:

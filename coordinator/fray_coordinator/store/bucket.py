@@ -1,4 +1,4 @@
-"""What GCS and S3 share: names below a prefix, the meaning of HTTP statuses, the server's clock, time limits."""
+"""What GCS and S3 share: names below a prefix, the server's clock, connections, time limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.api import AttemptFailed, NotApplied, PreconditionFailed, Refused, Unknown
 
 T = TypeVar("T")
 
@@ -59,6 +58,10 @@ class Location:
     def name(self, key: str) -> str:
         return self._before + key
 
+    def holds(self, name: str, prefix: str) -> bool:
+        """Whether a listed name is what was asked for: some servers know no prefixes."""
+        return name.startswith(self._before + prefix)
+
     def key(self, name: str) -> str:
         return name.removeprefix(self._before)
 
@@ -77,10 +80,9 @@ class ServerClock:
 
     def learn(self, date: str | None, sent: float) -> None:
         """`date`: the header of an answer that just arrived; `sent`: this host's wall time when it was asked for."""
-        parsed = parsedate_tz(date) if date else None
-        if parsed is None:
+        told = _seconds(date)
+        if told is None:
             return
-        told = mktime_tz(parsed)
         low, high = told - self.wall(), told + 1 - sent
         self._low, self._high = max(low, self._low), min(high, self._high)
         if self._low > self._high:
@@ -89,6 +91,15 @@ class ServerClock:
     def offset(self) -> float | None:
         """Seconds to add to this host's wall clock; None before the first answer."""
         return None if self._low == float("-inf") else (self._low + self._high) / 2
+
+
+def _seconds(date: str | None) -> float | None:
+    """The time in a header; None if it is none."""
+    try:
+        parsed = parsedate_tz(date) if date else None
+        return None if parsed is None else mktime_tz(parsed)
+    except (ValueError, OverflowError):
+        return None
 
 
 class PerLoop(Generic[T]):
@@ -124,24 +135,3 @@ def _failed(task: asyncio.Task[T]) -> bool:
 def in_time(size: int = 0) -> asyncio.Timeout:
     """The time limit for one request and answer that carry `size` bytes; raises `TimeoutError`."""
     return asyncio.timeout(ANSWER_SECONDS + size / SLOWEST)
-
-
-def failure(status: int, message: str, missing_right: str, after: str | None = None) -> AttemptFailed:
-    """What an HTTP status other than success, 304 and 404 says about the attempt.
-
-    Args:
-        message: the server's words.
-        missing_right: what 401 and 403 are about, in the provider's terms.
-        after: the answer's `Retry-After`.
-    """
-    text = f"HTTP {status}: {' '.join(message.split())[:300]}"
-    match status:
-        case 412:
-            return PreconditionFailed(text)
-        case 409 | 429:
-            return NotApplied(text, float(after) if after and after.isdecimal() else None)
-        case 401 | 403:
-            return Refused(f"{text}; the credentials need the right {missing_right}")
-        case _ if status == 408 or status >= 500:
-            return Unknown(text)
-    return Refused(text)

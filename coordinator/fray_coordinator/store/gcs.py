@@ -19,12 +19,11 @@ from urllib.parse import quote
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 import aiohttp
-import google.auth.exceptions
 from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError
 from yarl import URL
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.store.answers import failure, understood, version_in
 from fray_coordinator.store.api import (
     ABSENT,
     ANY,
@@ -47,9 +46,10 @@ from fray_coordinator.store.bucket import (
     Location,
     PerLoop,
     ServerClock,
-    failure,
     in_time,
 )
+from fray_coordinator.store.gcs_token import AccessToken, no_token
+from fray_layouts.parsing import parse_json
 
 RIGHTS = {
     "GET": "storage.objects.get",
@@ -58,8 +58,6 @@ RIGHTS = {
     "LIST": "storage.objects.list",
     "SETTINGS": "storage.buckets.get",
 }
-REFRESH_CHECK = 60.0
-"""Seconds between looks at the access token, which gcsfs renews when less than five minutes are left of it."""
 
 
 class Answer:
@@ -69,9 +67,6 @@ class Answer:
         self.status = status
         self.headers = headers
         self.body = body
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class GcsBackend:
@@ -86,14 +81,15 @@ class GcsBackend:
         self._server_clock = ServerClock(clock)
         self._clock = clock
         self._file_system = PerLoop(_connect, _disconnect)
-        self._refresh_at = float("-inf")
+        self._token = PerLoop(self._access_token, _nothing_to_close)
 
     async def get(self, key: str) -> Object | None:
         answer = await self._object("GET", key, "download/", {"alt": "media"})
         return None if answer.status == 404 else _object(answer)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
-        answer = await self._object("GET", key, "download/", {"alt": "media", "ifGenerationNotMatch": version})
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
+        condition = {"ifGenerationNotMatch": version} if version else {}
+        answer = await self._object("GET", key, "download/", {"alt": "media", **condition})
         match answer.status:
             case 304:
                 return NOT_MODIFIED
@@ -113,8 +109,9 @@ class GcsBackend:
             b"".join((head.encode(), data, f"\r\n--{boundary}--".encode())),
             {"Content-Type": f"multipart/related; boundary={boundary}"},
         )
-        written = answer.json()
-        return Applied(str(written["generation"]), _time(written["updated"]))
+        with understood("POST"):
+            written = parse_json(answer.body)
+            return Applied(version_in(written["generation"]), _time(written["updated"]))
 
     async def delete(self, key: str, expect: Expectation) -> None:
         await self._object("DELETE", key, "", _precondition(expect))
@@ -129,9 +126,13 @@ class GcsBackend:
             # startOffset includes the key itself, which is then one row too many.
             wanted = PAGE if limit is None else min(PAGE, limit - len(rows) + (after is not None))
             page = await self._page(prefix, after, wanted, versions, token)
-            found = [self._row(item, versions) for item in page.get("items", [])]
+            with understood("LIST"):
+                names = [item for item in page.get("items", []) if self._location.holds(item["name"], prefix)]
+                found = [self._row(item, versions) for item in names]
+                before, token = token, page.get("nextPageToken") or None
+                if token == before:
+                    raise ValueError("the next page is this one")
             rows += [row for row in found if after is None or row.key > after]
-            token = page.get("nextPageToken")
         return rows[:limit]
 
     async def settings(self) -> BucketSettings:
@@ -140,17 +141,8 @@ class GcsBackend:
             answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}", {}, right="SETTINGS")
         except Refused as error:
             return BucketSettings(unreadable=(str(error),))
-        found = answer.json()
-        policy = found.get("retentionPolicy")
-        retention = [f"a retention policy of {policy['retentionPeriod']} s"] if policy else []
-        if found.get("defaultEventBasedHold"):
-            retention.append("an event-based hold on every new object")
-        return BucketSettings(
-            soft_delete_days=int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400,
-            lifecycle_rules=len(found.get("lifecycle", {}).get("rule", [])),
-            retention=tuple(retention),
-            versioning=bool(found.get("versioning", {}).get("enabled")),
-        )
+        with understood("GET of the bucket"):
+            return _settings(parse_json(answer.body))
 
     def server_offset(self) -> float | None:
         return self._server_clock.offset()
@@ -169,12 +161,13 @@ class GcsBackend:
         if token:
             query["pageToken"] = token
         answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}/o", query, right="LIST")
-        found: dict[str, Any] = answer.json()
-        return found
+        with understood("LIST"):
+            found: dict[str, Any] = dict(parse_json(answer.body))
+            return found
 
     def _row(self, item: dict[str, Any], versions: bool) -> Listed:
         key = self._location.key(item["name"])
-        return Listed(key, item["generation"], _time(item["updated"])) if versions else Listed(key)
+        return Listed(key, version_in(item["generation"]), _time(item["updated"])) if versions else Listed(key)
 
     async def _object(self, method: str, key: str, service: str, query: dict[str, str]) -> Answer:
         name = quote(self._location.name(key), safe="")
@@ -194,17 +187,19 @@ class GcsBackend:
         """One request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
         try:
-            answer = await self._send(method, path, query, data, dict(headers or {}))
-        except (aiohttp.ClientConnectorError, google.auth.exceptions.TransportError) as error:
+            answer = await self._send(method, path, query, data, await self._authorized(headers or {}))
+        except AttemptFailed:
+            raise
+        except aiohttp.ClientConnectorError as error:
             raise NotApplied(f"no connection: {error}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except Exception as error:  # whatever the libraries raise
             raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
-        except (google.auth.exceptions.GoogleAuthError, HttpError) as error:
-            raise _not_logged_in(error) from error
         self._server_clock.learn(answer.headers.get("Date"), sent)
+        if answer.status == 401 and (token := await self._token.get()) is not None:
+            token.refused()
         if answer.status == 404 and b"bucket does not exist" in answer.body:
             raise Refused(f"the bucket {self._location.bucket} does not exist")
-        if answer.status >= 400 and not (answer.status == 404 and may_be_absent):
+        if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
             text = answer.body.decode(errors="replace")
             raise failure(answer.status, text, RIGHTS[right or method], answer.headers.get("Retry-After"))
         return answer
@@ -214,38 +209,56 @@ class GcsBackend:
     ) -> Answer:
         async with in_time(len(data)):
             file_system = await self._file_system.get()
-            await self._refresh(file_system)
-            file_system.credentials.apply(headers)
             url = URL(f"{file_system.base.removesuffix('storage/v1/')}{path}", encoded=True)
             request = file_system.session.request(method, url, params=query, headers=headers, data=data or None)
             response = await request
         async with response, in_time(response.content_length or 0):
             return Answer(response.status, response.headers, await response.read())
 
-    async def _refresh(self, file_system: GCSFileSystem) -> None:
-        """Renew the access token in a thread, so that no request finds it old and blocks the loop."""
-        if self._clock.boottime() >= self._refresh_at:
-            await asyncio.to_thread(file_system.credentials.maybe_refresh)
-            self._refresh_at = self._clock.boottime() + REFRESH_CHECK
+    async def _authorized(self, headers: dict[str, str]) -> dict[str, str]:
+        authorized = dict(headers)
+        try:
+            async with in_time():
+                if (token := await self._token.get()) is not None:
+                    await token.apply(authorized)
+        except TimeoutError as error:
+            raise NotApplied("the server that gives access tokens does not answer") from error
+        return authorized
+
+    async def _access_token(self) -> AccessToken | None:
+        """None where nobody asks for one, which is an emulator."""
+        credentials = (await self._file_system.get()).credentials.credentials
+        return None if credentials is None else AccessToken(credentials, self._clock)
 
 
 async def _connect() -> GCSFileSystem:
+    token = "anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None
+
     def find_credentials() -> GCSFileSystem:
         return GCSFileSystem(
-            token="anon" if os.environ.get("STORAGE_EMULATOR_HOST") else None,
+            token=token,
             asynchronous=True,
             use_listings_cache=False,
             skip_instance_cache=True,
             session_kwargs={"timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)},
         )
 
-    file_system = await asyncio.to_thread(find_credentials)
+    try:
+        file_system = await asyncio.to_thread(find_credentials)
+    except Exception as error:
+        raise no_token(error) from error
+    if token is None and file_system.credentials.credentials is None:
+        raise no_token(LookupError("none were found"))
     await file_system._set_session()
     return file_system
 
 
 async def _disconnect(file_system: GCSFileSystem) -> None:
     await file_system.session.close()
+
+
+async def _nothing_to_close(token: AccessToken | None) -> None:
+    """A token ends by itself."""
 
 
 def _precondition(expect: Expectation) -> dict[str, str]:
@@ -255,13 +268,23 @@ def _precondition(expect: Expectation) -> dict[str, str]:
 
 
 def _object(answer: Answer) -> Object:
-    updated = parsedate_to_datetime(answer.headers["Last-Modified"]).timestamp()
-    return Object(answer.body, answer.headers["x-goog-generation"], updated)
+    with understood("GET"):
+        updated = parsedate_to_datetime(answer.headers["Last-Modified"]).timestamp()
+        return Object(answer.body, version_in(answer.headers["x-goog-generation"]), updated)
 
 
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _not_logged_in(error: Exception) -> AttemptFailed:
-    return Refused(f"no valid credentials ({error}); run `gcloud auth application-default login`")
+def _settings(found: dict[str, Any]) -> BucketSettings:
+    policy = found.get("retentionPolicy")
+    retention = [f"a retention policy of {policy['retentionPeriod']} s"] if policy else []
+    if found.get("defaultEventBasedHold"):
+        retention.append("an event-based hold on every new object")
+    return BucketSettings(
+        soft_delete_days=int(found.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)) / 86400,
+        lifecycle_rules=len(found.get("lifecycle", {}).get("rule", [])),
+        retention=tuple(retention),
+        versioning=bool(found.get("versioning", {}).get("enabled")),
+    )

@@ -66,7 +66,7 @@ class LocalBackend:
         with _explained(key):
             return await _run(self._files.size(key) or 0, partial(self._files.read, key))
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         current = await self.get(key)
         return NOT_MODIFIED if current is not None and current.version == version else current
 

@@ -79,7 +79,7 @@ class MemoryBackend:
     async def get(self, key: str) -> Object | None:
         return self._contents.objects.get(key)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         current = self._contents.objects.get(key)
         return NOT_MODIFIED if current is not None and current.version == version else current
 

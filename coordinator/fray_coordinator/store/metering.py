@@ -70,7 +70,7 @@ class Metered:
         self._usage.reads += 1
         return await self._backend.get(key)
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         self._usage.reads += 1
         return await self._backend.get_if_changed(key, version)
 

@@ -25,11 +25,13 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.store.answers import failure, understood, version_in
 from fray_coordinator.store.api import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
     Applied,
+    AttemptFailed,
     Expectation,
     Listed,
     NotApplied,
@@ -47,7 +49,6 @@ from fray_coordinator.store.bucket import (
     Location,
     PerLoop,
     ServerClock,
-    failure,
     in_time,
 )
 
@@ -77,15 +78,17 @@ class S3Backend:
     async def get(self, key: str) -> Object | None:
         return await self._read(await self._call("get_object", Key=self._location.name(key)))
 
-    async def get_if_changed(self, key: str, version: Version) -> Object | NotModified | None:
-        answer = await self._call("get_object", Key=self._location.name(key), IfNoneMatch=version)
+    async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
+        condition = {"IfNoneMatch": version} if version else {}
+        answer = await self._call("get_object", Key=self._location.name(key), **condition)
         return NOT_MODIFIED if _status(answer) == 304 else await self._read(answer)
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         answer = await self._call("put_object", Key=self._location.name(key), Body=data, **_precondition(expect))
         if _status(answer) == 404:
             raise PreconditionFailed(f"{key} is absent")
-        return Applied(answer["ETag"])
+        with understood("PutObject"):
+            return Applied(version_in(answer["ETag"]))
 
     async def delete(self, key: str, expect: Expectation) -> None:
         await self._call("delete_object", Key=self._location.name(key), **_precondition(expect))
@@ -102,10 +105,15 @@ class S3Backend:
         while more and (limit is None or len(rows) < limit):
             wanted = PAGE if limit is None else min(PAGE, limit - len(rows))
             page = await self._call("list_objects_v2", MaxKeys=wanted, **query)
-            rows += [self._row(item, versions) for item in page.get("Contents", [])]
-            more = page["IsTruncated"]
-            query["ContinuationToken"] = page.get("NextContinuationToken")
-        return rows
+            with understood("ListObjectsV2"):
+                found = [item for item in page.get("Contents", []) if self._location.holds(item["Key"], prefix)]
+                rows += [row for item in found if (row := self._row(item, versions)) and row.key > (after or "")]
+                token = page.get("NextContinuationToken")
+                more = page.get("IsTruncated", token is not None)
+                if more and token in (None, query.get("ContinuationToken")):
+                    raise ValueError("the next page is not named")
+            query["ContinuationToken"] = token
+        return rows[:limit]
 
     async def settings(self) -> BucketSettings:
         """What the bucket's owner has set. Raises `AttemptFailed`."""
@@ -114,19 +122,20 @@ class S3Backend:
         async def ask(what: str) -> dict[str, Any]:
             try:
                 return await self._call(f"get_{what}")
-            except (Refused, Unknown):
+            except AttemptFailed:
                 unreadable.append(what.replace("_", " "))
                 return {}
 
         versioning = await ask("bucket_versioning")
         lifecycle = await ask("bucket_lifecycle_configuration")
-        lock = (await ask("object_lock_configuration")).get("ObjectLockConfiguration", {})
-        return BucketSettings(
-            lifecycle_rules=len(lifecycle.get("Rules", [])),
-            retention=("an object lock with a default retention",) if "Rule" in lock else (),
-            versioning=versioning.get("Status") == "Enabled",
-            unreadable=tuple(unreadable),
-        )
+        lock = await ask("object_lock_configuration")
+        with understood("questions about the bucket"):
+            return BucketSettings(
+                lifecycle_rules=len(lifecycle.get("Rules", [])),
+                retention=_retention(lock.get("ObjectLockConfiguration", {})),
+                versioning=versioning.get("Status") == "Enabled",
+                unreadable=tuple(unreadable),
+            )
 
     def server_offset(self) -> float | None:
         return self._server_clock.offset()
@@ -144,26 +153,29 @@ class S3Backend:
                     answer: dict[str, Any] = await getattr(client, verb)(Bucket=self._location.bucket, **arguments)
             except ClientError as error:
                 answer = error.response
-        headers = answer["ResponseMetadata"].get("HTTPHeaders", {})
+        with understood(verb):
+            status, headers = _status(answer), answer["ResponseMetadata"].get("HTTPHeaders", {})
+            code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
         self._server_clock.learn(headers.get("date"), sent)
-        code, message = (answer.get("Error", {}).get(name, "") for name in ("Code", "Message"))
         if code == "NoSuchBucket":
             raise Refused(f"the bucket {self._location.bucket} does not exist")
-        if _status(answer) >= 300 and _status(answer) not in (304, 404):
-            right = RIGHTS.get(verb, f"to {verb}")
-            raise failure(_status(answer), f"{code} {message}", right, headers.get("retry-after"))
+        if status >= 300 and status not in (304, 404):
+            raise failure(status, f"{code} {message}", RIGHTS.get(verb, f"to {verb}"), headers.get("retry-after"))
         return answer
 
     async def _read(self, answer: dict[str, Any]) -> Object | None:
         if _status(answer) == 404:
             return None
+        with understood("GetObject"):
+            stream, size = answer["Body"], int(answer.get("ContentLength") or 0)
+            version, updated = version_in(answer["ETag"]), answer["LastModified"].timestamp()
         with _explained():
-            async with in_time(answer["ContentLength"]), answer["Body"] as body:
-                return Object(await body.read(), answer["ETag"], answer["LastModified"].timestamp())
+            async with in_time(size), stream as body:
+                return Object(await body.read(), version, updated)
 
     def _row(self, item: dict[str, Any], versions: bool) -> Listed:
         key = self._location.key(item["Key"])
-        return Listed(key, item["ETag"], item["LastModified"].timestamp()) if versions else Listed(key)
+        return Listed(key, version_in(item["ETag"]), item["LastModified"].timestamp()) if versions else Listed(key)
 
 
 async def _connect() -> Any:
@@ -191,6 +203,10 @@ def _precondition(expect: Expectation) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if expect is ABSENT else {"IfMatch": str(expect)}
 
 
+def _retention(lock: dict[str, Any]) -> tuple[str, ...]:
+    return ("an object lock with a default retention",) if "Rule" in lock else ()
+
+
 def _status(answer: dict[str, Any]) -> int:
     status: int = answer["ResponseMetadata"]["HTTPStatusCode"]
     return status
@@ -201,6 +217,8 @@ def _explained() -> Iterator[None]:
     """Turn the errors of calls that got no answer into outcomes of the attempt."""
     try:
         yield
+    except AttemptFailed:
+        raise
     except (ConnectTimeoutError, ProxyConnectionError, SSLError) as error:
         raise NotApplied(f"no connection: {error}") from error
     except EndpointConnectionError as error:
@@ -210,4 +228,7 @@ def _explained() -> Iterator[None]:
     except (HTTPClientError, ResponseStreamingError, ResponseParserError, aiohttp.ClientError, OSError) as error:
         raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
     except BotoCoreError as error:
-        raise Refused(f"{error}; `aws configure` and the AWS_* variables say where credentials come from") from error
+        text = f"{error}; `aws configure` and the AWS_* variables say where credentials come from"
+        raise Refused(text, may_pass=True) from error
+    except Exception as error:  # whatever the libraries raise
+        raise Unknown(f"no answer that can be understood: {type(error).__name__}: {error}") from error

@@ -103,14 +103,12 @@ class Store:
         """The object, or `NOT_MODIFIED` while it still has `version`: the cheap way to poll.
 
         Args:
-            version: None: nothing is known of the object, which is read plainly.
+            version: None if nothing is known of the object, which is read plainly then.
             patience: seconds to go on trying, instead of the store's; 0: one attempt.
         """
         check_key(key)
 
         async def read() -> Object | NotModified | None:
-            if version is None:
-                return await self._backend.get(key)
             return await self._backend.get_if_changed(key, version)
 
         return await self._persist("get", key, read, patience)

@@ -1,0 +1,107 @@
+"""The access token for GCS: renewed in a thread, ahead of time, and used for as long as it is good.
+
+google-auth and gcsfs renew it within the request that finds it old: the event loop would stand still while a token
+server is slow, and a request would fail for a server that is away although its token is good for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC
+
+import google.auth.exceptions
+import google.auth.transport.requests
+import requests
+from google.auth.credentials import Credentials
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import AttemptFailed, NotApplied, Refused
+
+RENEWED_AHEAD = 240.0
+"""Seconds of its life left at which a token is renewed: Compute Engine has no new one before five minutes."""
+
+SPACING = 15.0
+"""Seconds between two attempts to renew a token that is still good."""
+
+LAST = 5.0
+"""Seconds of its life left at which a token is no longer sent: it might be old when it arrives."""
+
+AWAY = (
+    google.auth.exceptions.TransportError,
+    google.auth.exceptions.TimeoutError,
+    google.auth.exceptions.ResponseError,
+    requests.RequestException,
+    OSError,
+)
+"""Errors of a token server that did not answer; google-auth wraps them into those of one that said no."""
+
+
+class AccessToken:
+    """One loop's use of one set of credentials."""
+
+    def __init__(self, credentials: Credentials, clock: Clock) -> None:
+        self._credentials = credentials
+        self._clock = clock
+        self._renewing: asyncio.Task[None] | None = None
+        self._renew_at = float("-inf")
+        self._refused: str | None = None
+
+    async def apply(self, headers: dict[str, str]) -> None:
+        """Put the token into a request's headers; waits for a new one only if this one is no good.
+
+        Raises:
+            NotApplied: the token server does not answer.
+            Refused: it gives no token.
+        """
+        refused = self._refused is not None and self._refused == self._credentials.token
+        left = 0.0 if refused else self._seconds_left()
+        if left < RENEWED_AHEAD:
+            self._renew(at_once=left < LAST and not refused)
+        if left < LAST and self._renewing is not None:
+            # Shielded: who is cancelled, or has waited for long enough, must not take it from those who wait with him.
+            await asyncio.shield(self._renewing)
+        self._credentials.apply(headers)  # type: ignore[no-untyped-call]
+
+    def refused(self) -> None:
+        """The storage did not accept the token: the next request gets another, if there is one."""
+        self._refused = self._credentials.token
+
+    def _renew(self, at_once: bool) -> None:
+        now = self._clock.boottime()
+        if self._renewing is not None and not self._renewing.done():
+            return
+        if at_once or now >= self._renew_at:
+            self._renew_at = now + SPACING
+            self._renewing = asyncio.ensure_future(asyncio.to_thread(self._fetch))
+            self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _fetch(self) -> None:
+        try:
+            with requests.Session() as session:
+                request = google.auth.transport.requests.Request(session)
+                self._credentials.refresh(request)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise no_token(error) from error
+
+    def _seconds_left(self) -> float:
+        if self._credentials.token is None:
+            return 0.0
+        expiry = self._credentials.expiry
+        if expiry is None:
+            return float("inf")
+        return float(expiry.replace(tzinfo=UTC).timestamp() - self._clock.wall())
+
+
+def no_token(error: Exception) -> AttemptFailed:
+    """What it means that no token could be had."""
+    if getattr(error, "retryable", False) or any(isinstance(cause, AWAY) for cause in _causes(error)):
+        return NotApplied(f"the server that gives access tokens does not answer: {error}")
+    text = f"no valid credentials ({error}); run `gcloud auth application-default login`"
+    return Refused(text, may_pass=True)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,197 @@
+"""Access tokens for GCS, with google-auth's own credentials and a metadata server that is slow, away, or says no."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import google.auth.compute_engine
+import google.oauth2.credentials
+import pytest
+from aiohttp import web
+from gcsfs.core import GCSFileSystem
+from google.auth import _exponential_backoff
+from google.auth.compute_engine import _metadata
+
+from fray_coordinator.clock import SystemClock
+from fray_coordinator.store import gcs
+from fray_coordinator.store.api import NotApplied, Object, Refused
+from fray_coordinator.store.gcs_token import RENEWED_AHEAD, AccessToken
+from tests.support.gcs_emulator import Emulator
+from tests.support.servers import gcs_emulator
+from tests.support.serving import serving
+
+ACCOUNT = {"email": "agent@project.iam.gserviceaccount.com", "scopes": ["storage"]}
+
+
+class Metadata:
+    """Compute Engine's metadata server: its n-th token is "token-n"; it answers while `open` is set."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.given = 0
+        self.asked = threading.Event()
+        self.open = threading.Event()
+        self.open.set()
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        return app
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        while not self.open.is_set():  # noqa: ASYNC110  the server's loop has nothing else to do
+            await asyncio.sleep(0.01)
+        if self.status != 200:
+            return web.Response(status=self.status, text="out of order")
+        if "token" not in request.path:
+            return web.json_response(ACCOUNT)
+        self.given += 1
+        return web.json_response({"access_token": f"token-{self.given}", "expires_in": 3600})
+
+
+@pytest.fixture
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+    server = Metadata()
+    monkeypatch.setattr(_exponential_backoff, "time", SimpleNamespace(sleep=lambda seconds: None))
+    with serving(server.app()) as served:
+        monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", served.url.removeprefix("http://"))
+        yield server
+        server.open.set()
+
+
+def credentials(seconds_left: float) -> Any:
+    """Those of a virtual machine, with a token that is good for so long."""
+    made = google.auth.compute_engine.Credentials()
+    made.token = "first"
+    made.expiry = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=seconds_left)
+    return made
+
+
+async def sent(token: AccessToken) -> str:
+    headers: dict[str, str] = {}
+    await token.apply(headers)
+    return headers["authorization"]
+
+
+async def until_sent(token: AccessToken, wanted: str) -> None:
+    while await sent(token) != wanted:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def test_a_token_is_renewed_ahead_of_time_and_no_request_waits_for_it(metadata: Metadata) -> None:
+    async def main() -> None:
+        metadata.open.clear()
+        token = AccessToken(credentials(RENEWED_AHEAD - 10), SystemClock())
+        assert await sent(token) == "Bearer first"
+        await asyncio.to_thread(metadata.asked.wait)
+        assert await sent(token) == "Bearer first"
+        metadata.open.set()
+        await until_sent(token, "Bearer token-1")
+        assert await sent(token) == "Bearer token-1"
+        assert metadata.given == 1
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_an_old_token_is_renewed(metadata: Metadata) -> None:
+    async def main() -> None:
+        metadata.open.clear()
+        token = AccessToken(credentials(-1), SystemClock())
+        waiting = [asyncio.create_task(sent(token)) for _ in range(3)]
+        await asyncio.to_thread(metadata.asked.wait)  # this loop stands still if the request is made in it
+        assert not any(task.done() for task in waiting)
+        metadata.open.set()
+        assert await asyncio.gather(*waiting) == ["Bearer token-1"] * 3
+        assert metadata.given == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_good_token_is_used_while_the_metadata_server_is_away(metadata: Metadata, status: int) -> None:
+    async def main() -> None:
+        metadata.status = status
+        token = AccessToken(credentials(RENEWED_AHEAD - 10), SystemClock())
+        for _ in range(3):
+            assert await sent(token) == "Bearer first"
+            assert token._renewing is not None
+            await asyncio.wait([token._renewing])
+
+    asyncio.run(main())
+
+
+def test_without_a_good_token_a_metadata_server_that_is_away_is_an_outage(metadata: Metadata) -> None:
+    async def main() -> None:
+        metadata.status = 503
+        token = AccessToken(credentials(-1), SystemClock())
+        with pytest.raises(NotApplied, match=r"access tokens does not answer: (?s:.)*out of order"):
+            await sent(token)
+        metadata.status = 200
+        assert await sent(token) == "Bearer token-1"
+
+    asyncio.run(main())
+
+
+def test_credentials_that_were_revoked_are_refused_with_the_remedy() -> None:
+    async def revoked(request: web.Request) -> web.Response:
+        return web.json_response({"error": "invalid_grant", "error_description": "Token has been revoked."}, status=400)
+
+    async def main(url: str) -> None:
+        made = google.oauth2.credentials.Credentials(  # type: ignore[no-untyped-call]
+            None, refresh_token="r", token_uri=f"{url}/token", client_id="i", client_secret="s"
+        )
+        with pytest.raises(Refused, match=r"revoked.*gcloud auth application-default login") as refused:
+            await sent(AccessToken(made, SystemClock()))
+        assert refused.value.may_pass
+
+    app = web.Application()
+    app.router.add_post("/token", revoked)
+    with serving(app) as served:
+        asyncio.run(main(served.url))
+
+
+def test_a_token_that_the_storage_does_not_accept_is_renewed(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator = Emulator(token="token-1")
+
+    async def connect() -> GCSFileSystem:
+        file_system = GCSFileSystem(
+            token=credentials(3600), asynchronous=True, skip_instance_cache=True, use_listings_cache=False
+        )
+        await file_system._set_session()
+        return file_system
+
+    async def main() -> None:
+        backend = gcs.GcsBackend("bucket", "root", SystemClock())
+        with pytest.raises(Refused, match="HTTP 401") as refused:
+            await backend.put("key", b"data", gcs.ANY)
+        assert refused.value.may_pass
+        await backend.put("key", b"data", gcs.ANY)
+        assert isinstance(await backend.get("key"), Object)
+        await backend.close()
+
+    monkeypatch.setattr(gcs, "_connect", connect)
+    with gcs_emulator(emulator) as server:
+        monkeypatch.setenv(server.address, server.url)
+        asyncio.run(main())
+
+
+def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """They are not sent to the storage without any, as gcsfs would do."""
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", True)
+
+    async def main() -> None:
+        with pytest.raises(Refused, match=r"no valid credentials.*gcloud auth application-default login"):
+            await gcs.GcsBackend("bucket", "root", SystemClock()).get("key")
+
+    asyncio.run(main())
