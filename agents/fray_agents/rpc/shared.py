@@ -5,11 +5,16 @@ again and again, because the first touch of fresh memory costs more than the cop
 so none can change under anybody's hands. Segments have no names: their descriptors travel through the Unix socket,
 and the kernel frees them when both processes are gone, however they ended.
 
-What is in a segment carries no seal: only who was given the descriptor can reach it.
+What is in a segment carries no seal of the connection: only who was given the descriptor can reach it.
+
+Invariant: a segment that was mapped stays as large as it was. Unsafe: its sender cuts it off while the receiver copies,
+whom the kernel then ends by SIGBUS. Why not here: senders seal the size (fcntl(2), F_SEAL_SHRINK) before they pass the
+descriptor on, a seal is never taken back, and what is not sealed is not mapped.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -24,6 +29,8 @@ LENT = 256 * 2**20
 """Bytes that one side of a connection may have in segments; beyond them the socket is used."""
 
 AT_ONCE = 16  # new segments in one message: their descriptors travel together
+
+SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 _GRAIN = 2**20
 _DATA = 64  # where the buffer begins; the first byte says whether the segment is lent
@@ -65,9 +72,10 @@ class Lender:
         size = -(-size // _GRAIN) * _GRAIN
         if len(self._fresh) >= AT_ONCE or self._bytes + size > LENT:
             return None
-        descriptor = os.memfd_create("fray-rpc")
+        descriptor = os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.posix_fallocate(descriptor, 0, size)  # fails here rather than with a signal at the first touch
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
             self._segments.append(_map(descriptor, size))
         except OSError:  # no memory for it
             os.close(descriptor)
@@ -82,14 +90,34 @@ class Borrower:
 
     def __init__(self) -> None:
         self._segments: list[mmap.mmap] = []
+        self._bytes = 0
 
     def learn(self, descriptors: list[int]) -> None:
-        """The next segments."""
-        for descriptor in descriptors:
-            try:
-                self._segments.append(_map(descriptor, os.fstat(descriptor).st_size))
-            finally:
+        """The next segments.
+
+        Raises:
+            BadMessage: one is not what `Lender` makes, or together they are more than it lends.
+        """
+        try:
+            for descriptor in descriptors:
+                self._segments.append(self._checked(descriptor))
+        finally:
+            for descriptor in descriptors:
                 os.close(descriptor)
+
+    def _checked(self, descriptor: int) -> mmap.mmap:
+        try:
+            seals, size = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
+            if seals & SEALS != SEALS or not size or size % _GRAIN:
+                raise BadMessage("shared memory whose size is not sealed, or is none of ours")
+            self._bytes += size
+            if self._bytes > LENT:
+                raise BadMessage(f"more than {LENT} bytes of shared memory")
+            return _map(descriptor, size)
+        except OSError as error:
+            if isinstance(error, BadMessage):
+                raise
+            raise BadMessage(f"shared memory that cannot be used: {error}") from None
 
     def take(self, reference: Buffer) -> memoryview:
         """Copy out what `lend` put in, and give the segment back."""
@@ -105,8 +133,8 @@ class Borrower:
 
 
 def available() -> bool:
-    """Whether this system has memory without a name."""
-    return hasattr(os, "memfd_create")
+    """Whether this system has memory without a name whose size can be sealed."""
+    return hasattr(os, "memfd_create") and SEALS != 0
 
 
 def _map(descriptor: int, size: int) -> mmap.mmap:

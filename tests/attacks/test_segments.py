@@ -1,0 +1,115 @@
+"""Shared memory from a caller who does not keep to the protocol harms his own connection only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fray_agents.rpc import BadMessage, ConnectionLost, connect
+from fray_agents.rpc.dial import dial
+from fray_agents.rpc.remote import RemoteChannel
+from fray_agents.rpc.shared import LENT, SEALS, Borrower, Lender
+from tests.support.rpc import Keys, serving
+
+SIZE = 2**20
+ARRAY = np.arange(40_000.0)
+
+
+def segment(seals: int, size: int = SIZE) -> int:
+    descriptor = os.memfd_create("odd", os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def file() -> int:
+    with tempfile.TemporaryFile() as opened:
+        opened.truncate(SIZE)
+        return os.dup(opened.fileno())
+
+
+def pipe() -> int:
+    reader, writer = os.pipe()
+    os.close(writer)
+    return reader
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+ODD: dict[str, Callable[[], int]] = {
+    "no seals": lambda: segment(0),
+    "may shrink": lambda: segment(fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL),
+    "may not be written": lambda: segment(SEALS | fcntl.F_SEAL_WRITE),
+    "a file": file,
+    "a pipe": pipe,
+    "empty": lambda: segment(SEALS, 0),
+    "too short": lambda: segment(SEALS, 63),
+    "too large": lambda: segment(SEALS, LENT + 1),
+    "sparse and huge": lambda: segment(SEALS, 2**50),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_could_change_its_size_is_refused_and_let_go_of(odd: str) -> None:
+    made, before = ODD[odd](), descriptors()
+    with pytest.raises(BadMessage):
+        Borrower().learn([made, os.dup(made), os.dup(made)])
+    assert descriptors() == before - 1
+
+
+def test_no_more_is_borrowed_than_may_be_lent() -> None:
+    borrower = Borrower()
+    for _ in range(LENT // SIZE):
+        borrower.learn([segment(SEALS)])
+    with pytest.raises(BadMessage, match="bytes"):
+        borrower.learn([segment(SEALS)])
+
+
+def test_a_lent_segment_never_shrinks() -> None:
+    lender = Lender()
+    assert lender.lend(bytes(500_000)) is not None
+    (descriptor,) = lender.fresh()
+    for size in (0, 2**30):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+    os.close(descriptor)
+
+
+class Shrinking(Lender):
+    """Its segments are no longer there when the receiver looks into them a second time."""
+
+    def _make(self, size: int) -> int | None:
+        descriptor = os.memfd_create("shrinking")
+        os.ftruncate(descriptor, SIZE)
+        self._segments.append(mmap.mmap(descriptor, SIZE))
+        self._fresh.append(os.dup(descriptor))
+        self._descriptor = descriptor
+        return len(self._segments) - 1
+
+    def lend(self, buffer: bytes | bytearray | memoryview) -> bytes | None:
+        if not self._segments:
+            return super().lend(buffer)
+        os.ftruncate(self._descriptor, 0)
+        return (0).to_bytes(4, "little") + len(buffer).to_bytes(8, "little")
+
+
+def test_a_segment_that_shrinks_does_not_end_the_server(tmp_path: Path) -> None:
+    with serving(unix_dir=tmp_path) as target:
+        link, _ = dial(target, Keys())
+        link._lender = Shrinking()
+        channel = RemoteChannel(target, Keys(), "odd", link, lambda channel: None)
+        for _ in range(2):
+            with contextlib.suppress(ConnectionLost):
+                channel.call("subject", "keep", (ARRAY,), {})
+        channel.close()
+        assert connect(target, Keys()).call("subject", "keep", (ARRAY,), {}) == ARRAY.sum()
