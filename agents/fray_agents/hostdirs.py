@@ -6,7 +6,6 @@ live agent dead (host locks). The temporary directory itself is open to all; its
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shutil
@@ -59,6 +58,8 @@ def private_dir(path: Path) -> Path:
 async def remove(directory: Path) -> None:
     """Remove a directory and all that is in it, whatever its mode and however deep; a warning tells of what stays."""
     if not _remove_empty(directory):
+        import asyncio  # not for all: an actor's server makes directories here, and is small
+
         await asyncio.to_thread(_remove, directory)
 
 
