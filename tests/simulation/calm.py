@@ -45,6 +45,12 @@ REMOVED = 700.0
 AT_EASE = 60.0
 """Virtual seconds after the last fault in which requests and retries that began before it are over."""
 
+PASSES_GO_ON, REPAIRS_GO_ON = 300.0, 450.0
+"""Virtual seconds in which a pass, and a repair, ends, also if whoever ran the last one has just gone down."""
+
+TAKEN_BACK = 400.0
+"""Virtual seconds after which a running job that its holder does not list is pending again: two repairs look at it."""
+
 LONGEST_GRACE = 10.0
 
 HEARD = LONGEST_GRACE + A_WHILE
@@ -102,6 +108,22 @@ def check_mail(world: World) -> None:
         if world.loop.now - max(asked, world.calm_since) > bound:
             message = f"{job.id} was asked to end at {asked:.1f} and is {told(job)}"
             raise Broken("mail is not lost", message, job.id, job.lease.agent)
+
+
+def check_services(world: World) -> None:
+    """Whatever lies under the root, the pass and its repair go on, and nobody holds what he does not list."""
+    for name, last, bound in (
+        ("the pass goes on", world.watching.passed, PASSES_GO_ON),
+        ("the repair goes on", world.watching.repaired, REPAIRS_GO_ON),
+    ):
+        if world.loop.now - max(last, world.calm_since) > bound:
+            raise Broken(name, f"none has ended since {last:.1f}", "pass", *(host.name for host in world.hosts))
+    world.watching.note_unlisted()
+    for job, since in world.watching.unlisted.items():
+        if world.loop.now - max(since, world.calm_since) > TAKEN_BACK:
+            holder = world.watching.jobs[job].lease.agent
+            message = f"{job} has not been in the hands of {holder} since {since:.1f}, and is still said to be"
+            raise Broken("a running job is listed by its holder or taken back", message, job, holder)
 
 
 def check_held(world: World) -> None:

@@ -132,6 +132,15 @@ def repair_found_all(w: Watching, began: float) -> None:
             raise Broken("the repair finds every job", message, job_id)
 
 
+def a_working_holder_keeps_the_pass(w: Watching, before: str, after: str) -> None:
+    """Whatever lies under the root, a pass takes less time than its lease lasts."""
+    world = w.world
+    if world.stormy or world.loop.now - world.calm_since < _LONGEST_WAIT or not after:
+        return
+    if before in world.agents and world.works(before) and not world.agents[before]._heart.leaving:
+        raise Broken("a working holder keeps the pass", f"{after} took it from {before}, which works", before, after)
+
+
 def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sender: Participant) -> None:
     """Only people take a file away that became nothing."""
     if sender.name.startswith(("user", "stranger")):

@@ -92,6 +92,7 @@ class Perils(Plan):
         refuse_every: seconds between two bursts of refusals; infinite for none.
         mishaps: share of the requests, sleeps, decodings and files of an agent that end in an exception.
         stuck: share of the tasks that hear nothing of their agent for a while.
+        flood: so many useless files are dropped into the inbox at once when the storm is over.
     """
 
     stranger_every: float
@@ -99,6 +100,7 @@ class Perils(Plan):
     refuse_every: float
     mishaps: float
     stuck: float
+    flood: int
 
     @staticmethod
     def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
@@ -110,11 +112,15 @@ class Perils(Plan):
             refuse_every=between(draw, 60, 600) if comes["refusals"] else math.inf,
             mishaps=between(draw, 0.0001, 0.003) if comes["mishaps"] else 0.0,
             stuck=between(draw, 0.02, 0.3) if comes["stuck"] else 0.0,
+            flood=FLOOD if comes["flood"] else 0,
         )
 
 
-SHARES = {"strangers": 0.0, "refusals": 0.0, "mishaps": 0.0, "stuck": 0.4}
-"""Shares of the seeds in which there are strangers, bursts of refusals, exceptions and stuck tasks."""
+SHARES = {"strangers": 0.0, "refusals": 0.0, "mishaps": 0.0, "stuck": 0.4, "flood": 0.0}
+"""Shares of the seeds in which there are strangers, bursts of refusals, exceptions, stuck tasks, and a flood."""
+
+FLOOD = 6000
+"""Files that take longer to look at, all of them, than the lease of the pass lasts."""
 
 STRANGE = {
     "leave_odd_object": 8.0,

@@ -86,6 +86,11 @@ class Strangers:
         self._put(key, spec[: self._draw.randrange(len(spec))], "half-finished copy", odd=False)
         self.world._in(self._draw.uniform(0.1, 20), self._put, key, spec, "finished copy", False)
 
+    def flood(self, how_many: int) -> None:
+        """Somebody copies a folder of other files into the inbox."""
+        for number in range(how_many):
+            self._put(Inbox.key(f"photo-{number}"), b'{"photo": %d}' % number, "file of a flood", odd=False)
+
     def spoil_hint(self) -> None:
         """A doorbell, or the body of an index entry: nothing depends on these."""
         self._overwrite([key for key, _ in self._lying("pools/", "pending/", "children/")], odd=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.api import Object
 from fray_layouts.names import Agents, Coordinator, Inbox, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord, PassRecord
@@ -40,6 +41,8 @@ class Watching:
         lost: since when a pending job has been findable by nobody but the repair.
         deaths: attempts in a row that ended with their agent's death, by job.
         born: when a job's record was created, and stopped: when a wish that it end was written into it.
+        passed, repaired: when the pass, and a repair, ended last.
+        unlisted: since when a running job has not been in the memory of its holder, which works.
         made_of, admitted, drop_left: jobs by the (key, version) of their drop; those admitted; when a version left.
     """
 
@@ -60,6 +63,11 @@ class Watching:
         self.drop_left: dict[tuple[str, str], float] = {}
         self.pass_written: dict[str, float] = {}
         self.repaired_at = 0.0
+        self.passed = 0.0
+        self.repaired = 0.0
+        self.unlisted: dict[str, float] = {}
+        self._progress = 0
+        self._holder = ""
         self._raw: dict[str, dict[str, Any]] = {}
 
     def on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
@@ -160,10 +168,28 @@ class Watching:
 
     def _pass(self, record: PassRecord, sender: Participant) -> None:
         self.world.note(sender.name, "pass", f"progress={record.progress} holder={record.holder}")
+        if record.progress != self._progress:
+            self._progress, self.passed = record.progress, self.world.loop.now
+        if record.holder != self._holder:
+            invariants.a_working_holder_keeps_the_pass(self, self._holder, record.holder)
+            self._holder = record.holder
         if record.repaired_at > self.repaired_at:
-            self.repaired_at = record.repaired_at
+            self.repaired_at, self.repaired = record.repaired_at, self.world.loop.now
             invariants.repair_found_all(self, self.pass_written.get(sender.name, 0.0))
         self.pass_written[sender.name] = self.world.loop.now
+
+    def note_unlisted(self) -> None:
+        """Look which running jobs their working holders have not in memory."""
+        running = [job for job in self.jobs.values() if job.status == Status.RUNNING and job.lease is not None]
+        works, holds = self.world.works, self.world.holds_in_memory
+        odd = [
+            job.id
+            for job in running
+            if job.lease.agent in self.world.agents
+            and works(job.lease.agent)
+            and not holds(job.lease.agent, job.id, (job.attempt,))
+        ]
+        self.unlisted = {job: self.unlisted.get(job, self.world.loop.now) for job in odd}
 
     def _change(
         self, name: str, key: str, before: Any, record: Any, after: Object | None, sender: Participant

@@ -123,6 +123,7 @@ class World(Storm):
         """Faults end; what is runnable must end within the bound, and retention must remove it in the end."""
         self.stormy = False
         self.note("world", "calm begins")
+        self.strangers.flood(self.perils.flood)
         self.storage.heal()
         for way in self.ways.values():
             way.cut_until = 0.0
@@ -168,6 +169,7 @@ class World(Storm):
             self.loop.advance(self.loop.now + SWEEP)
             self._sweep()
             calm.check_mail(self)
+            calm.check_services(self)
             before, left = left, calm.left(self)
             if left != before:
                 since = self.loop.now
