@@ -112,12 +112,11 @@ def check_mail(world: World) -> None:
 
 def check_services(world: World) -> None:
     """Whatever lies under the root, the pass and its repair go on, and nobody holds what he does not list."""
-    for name, last, bound in (
-        ("the pass goes on", world.watching.passed, PASSES_GO_ON),
-        ("the repair goes on", world.watching.repaired, REPAIRS_GO_ON),
-    ):
-        if world.loop.now - max(last, world.calm_since) > bound:
-            raise Broken(name, f"none has ended since {last:.1f}", "pass", *(host.name for host in world.hosts))
+    now, passed, repaired = world.loop.now, world.watching.passed, world.watching.repaired
+    if now - max(passed, world.calm_since) > PASSES_GO_ON:
+        raise Broken("the pass goes on", f"none has ended since {passed:.1f}", *(host.name for host in world.hosts))
+    if now - max(repaired, world.calm_since) > REPAIRS_GO_ON:
+        raise Broken("the repair goes on", f"none has ended since {repaired:.1f}", *(host.name for host in world.hosts))
     world.watching.note_unlisted()
     for job, since in world.watching.unlisted.items():
         if world.loop.now - max(since, world.calm_since) > TAKEN_BACK:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def replaced(world: World) -> Iterator[None]:
     """Host names and the folder of host locks are those of the simulated host; `serve` opens the simulated store.
 
-    Decoding a record may go wrong as the world wishes.
+    Decoding a record may go wrong as the world wishes. What agents log is not shown.
     """
 
     class Noted(Agent):
@@ -76,6 +77,7 @@ def replaced(world: World) -> Iterator[None]:
 
         names = SimpleNamespace(gethostname=lambda: world.here().name)
         with (
+            mock.patch.object(logging.getLogger("fray"), "disabled", True),
             mock.patch.object(codec, "decode", decode),
             mock.patch.object(agent_module, "socket", names),
             mock.patch.object(hostlock, "lock_folder", lock_folder),

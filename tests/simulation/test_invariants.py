@@ -22,7 +22,12 @@ from fray_layouts.spec import parse_spec
 from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
 from tests.simulation.effects import Run
-from tests.simulation.invariants import Broken, a_deleted_name_is_never_born_again, the_outage_grace_ends
+from tests.simulation.invariants import (
+    Broken,
+    a_deleted_name_is_never_born_again,
+    a_working_holder_keeps_the_pass,
+    the_outage_grace_ends,
+)
 from tests.simulation.job_invariants import nothing_leaves_a_terminal_state, only_transitions_of_the_table
 from tests.simulation.loop import Participant
 from tests.simulation.queues import QueueWorld
@@ -174,6 +179,41 @@ def nobody_is_told_of_an_odd_object() -> None:
         calm.check_named(world)
 
 
+def nobody_runs_the_pass() -> None:
+    world = World(0)
+    world.loop.now = world.watching.repaired = 1e6
+    calm.check_services(world)
+
+
+def nobody_repairs() -> None:
+    world = World(0)
+    world.loop.now = world.watching.passed = 1e6
+    calm.check_services(world)
+
+
+def the_pass_goes_round() -> None:
+    world = World(0)
+    world.stormy, world.loop.now = False, 1e6
+    world.agents["first"] = mock.Mock()
+    world.agents["first"]._heart.leaving = False
+    with mock.patch.object(world, "works", return_value=True):
+        a_working_holder_keeps_the_pass(world.watching, "first", "second")
+
+
+def a_job_is_dropped() -> None:
+    world = World(0)
+    lease = Lease(agent="agent", host="h1", since=0.0)
+    world.watching.jobs[JOB.id] = replace(JOB, status=str(Status.RUNNING), lease=lease)
+    world.agents["agent"] = mock.Mock()
+    with (
+        mock.patch.object(world, "works", return_value=True),
+        mock.patch.object(world, "holds_in_memory", return_value=False),
+    ):
+        for world.loop.now in (0.0, 1e6):
+            world.watching.passed = world.watching.repaired = world.loop.now
+            calm.check_services(world)
+
+
 SHOWN: dict[str, Callable[[], None]] = {
     "only transitions of the table": a_pending_job_succeeds,
     "nothing leaves a terminal state": a_job_that_ended_runs_again,
@@ -181,6 +221,10 @@ SHOWN: dict[str, Callable[[], None]] = {
     "no object ends an agent": an_agent_ends_by_what_it_read,
     "no refusal ends an agent": an_agent_ends_by_a_refusal,
     "every odd object is named": nobody_is_told_of_an_odd_object,
+    "the pass goes on": nobody_runs_the_pass,
+    "the repair goes on": nobody_repairs,
+    "a working holder keeps the pass": the_pass_goes_round,
+    "a running job is listed by its holder or taken back": a_job_is_dropped,
     "mail is not lost": a_stop_is_never_heard,
     "the outage grace ends": a_task_runs_for_ever,
     "fsck finds nothing": something_does_not_fit,
