@@ -16,7 +16,7 @@ from fray_agents.tasks import TaskSpec
 from fray_coordinator import endpoints
 from fray_coordinator.checkpoints import CheckpointLog, open_log
 from fray_coordinator.core import Core
-from fray_coordinator.errors import Fenced, StoreUnavailable, Superseded
+from fray_coordinator.errors import Fenced, StoreError, Superseded
 from fray_layouts.names import Endpoint
 from fray_layouts.records import EndpointRecord, Exit
 from tests.simulation.loop import Participant
@@ -85,16 +85,16 @@ class ActorTask(HostTask):
         while True:
             try:
                 return await self.world.core(process, self._host.clock)
-            except StoreUnavailable:
-                continue
+            except StoreError:
+                await asyncio.sleep(1.0)
 
     async def _restored(self, core: Core) -> tuple[CheckpointLog, list[CallId]]:
         while True:
             try:
                 data, log = await open_log(core, self.run.job, "a", self.run.attempt)
                 break
-            except StoreUnavailable:
-                continue
+            except StoreError:
+                await asyncio.sleep(1.0)
         state: list[CallId] = json.loads(data) if data is not None else []
         self.world.restored(self.run, state)
         return log, state
@@ -118,8 +118,8 @@ class ActorTask(HostTask):
             try:
                 await endpoints.publish(core, record, singleton=True)
                 return server
-            except StoreUnavailable:
-                continue
+            except StoreError:
+                await asyncio.sleep(1.0)
 
     async def _serve(self, server: Server, log: CheckpointLog | None, state: list[CallId]) -> None:
         while True:
@@ -137,8 +137,8 @@ class ActorTask(HostTask):
             try:
                 await log.write(json.dumps(state).encode())
                 return
-            except StoreUnavailable:
-                continue
+            except StoreError:
+                await asyncio.sleep(1.0)
 
 
 def _answer(answer: asyncio.Future[Any], record: EndpointRecord) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fray_coordinator import naming
 from fray_coordinator.core import Core
 from fray_coordinator.endpoints import Lookup
-from fray_coordinator.errors import NameTaken, StoreUnavailable
+from fray_coordinator.errors import NameTaken, StoreError
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.stopping import stop
 from fray_coordinator.submit import submit
@@ -58,7 +58,7 @@ class Caller:
     async def _patiently(self, act: object) -> None:
         try:
             await act()  # type: ignore[operator]
-        except (StoreUnavailable, NameTaken):
+        except (StoreError, NameTaken):
             return
 
     async def _call(self, name: str) -> None:
@@ -68,8 +68,8 @@ class Caller:
         while not self.world.closing:
             try:
                 found = await self._views[name].look()
-            except StoreUnavailable:
-                continue
+            except StoreError:
+                await asyncio.sleep(1.0)
             if found and await self._ask(name, max(found, key=rank), call):
                 return
             if not found:
@@ -119,8 +119,8 @@ class Caller:
                 (done,) = await submit(self.core, [parse_spec(spec)], ids=[job_id])
                 self.world.submitted(done.job, done.found)
                 return
-            except StoreUnavailable:
-                continue
+            except StoreError:
+                await asyncio.sleep(1.0)
 
     async def _delete(self, name: str) -> None:
         """As `delete_actor` does."""

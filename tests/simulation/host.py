@@ -13,7 +13,7 @@ from fray_agents.agent import Agent, AgentOptions
 from fray_agents.serve import serve
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import StartFailed, TaskSpec
-from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreRefused, StoreUnavailable
+from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.submit import submit
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
@@ -107,11 +107,17 @@ class Host:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         error = task.exception()
         self.world.note(self.name, "agent process ended", repr(error) if error else "")
-        absent = (StoreUnavailable, StoreRefused)  # who has not joined may give up
-        if error is not None and (self.joined or not isinstance(error, absent)):
+        if error is not None and not self._may_give_up(error):
             self.world.agent_failed(self, error)
         assert self.process is not None
         self.world.loop.crash(self.process)
+
+    def _may_give_up(self, error: BaseException) -> bool:
+        """Whether the process may end so because it never was a member."""
+        agent = self.agent
+        if isinstance(error, StoreRefused):
+            return agent is None or not (agent._heart.joined or agent._options.rejoins)
+        return not self.joined and isinstance(error, StoreUnavailable)
 
     def _crashed(self, process: Participant) -> None:
         """What the kernel and the runners do when a process is gone."""
@@ -160,7 +166,7 @@ class Host:
         run = task.run
         try:
             core = await self.world.core(launcher, self.clock)
-        except (StoreUnavailable, StoreRefused):
+        except StoreError:
             return
         task.mark_children()
         for raw in drawn_children(self.world.seed, run.job, run.attempt, task.script.children):
@@ -169,10 +175,10 @@ class Host:
                     (done,) = await submit(core, [parse_spec(raw)], run.attempt)
                     self.world.submitted(done.job, done.found)
                     break
-                except StoreUnavailable:
+                except StoreError:
                     if not raw.get("id"):
                         break
-                except (ParentNotRunning, BadRecord, StoreRefused):
+                except (ParentNotRunning, BadRecord):
                     return
 
     def _in(self, delay: float, act: Any, *args: Any) -> None:

@@ -116,7 +116,7 @@ class Perils(Plan):
         )
 
 
-SHARES = {"strangers": 0.0, "refusals": 0.0, "mishaps": 0.4, "stuck": 0.4, "flood": 0.0}
+SHARES = {"strangers": 0.0, "refusals": 0.4, "mishaps": 0.4, "stuck": 0.4, "flood": 0.0}
 """Shares of the seeds in which there are strangers, bursts of refusals, exceptions, stuck tasks, and a flood."""
 
 FLOOD = 6000

@@ -14,7 +14,7 @@ from fray_coordinator import fsck
 from fray_coordinator.clock import Chance
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import Trouble
 from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.transitions import TERMINAL
@@ -212,7 +212,7 @@ class World(Storm):
                 try:
                     core = await self.core(owner, clock, draw.random() < self.hardships.newer)
                     break
-                except (StoreUnavailable, StoreRefused):
+                except StoreError:
                     await clock.sleep(1.0)
             await User(self, name, core, draw).live()
 
@@ -247,7 +247,7 @@ class World(Storm):
             try:
                 core = await self.core(owner, clock)
                 await Pass(core, f"once-{core.chance.token()}").once()
-            except (StoreUnavailable, StoreRefused, BadRecord):
+            except (StoreError, BadRecord):
                 return
 
         self.spawn(owner, once())
