@@ -6,12 +6,13 @@ import re
 from dataclasses import dataclass
 
 from fray_layouts.errors import InvalidInput
-from fray_layouts.words import ALPHABET, NUMBER, RANDOM_DIGITS, decode_time, encode_time, is_name
+from fray_layouts.words import ALPHABET, NUMBER, RANDOM_DIGITS, TIME_DIGITS, decode_time, encode_time, is_name
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SEGMENT = re.compile(rf"([{ALPHABET}]{{9}})([{ALPHABET}]{{3}})([{ALPHABET}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII)
 _LARGE = re.compile(rf"({_SEGMENT.pattern})~{NUMBER}", re.ASCII)
 _OUTCOME = re.compile(rf"([{ALPHABET}]{{5}})/([{ALPHABET}]{{2}})/(\1\2[{ALPHABET}]{{2}})[{ALPHABET}]{{6}}")
+_FINISHED = re.compile(rf"[{ALPHABET}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
 _LEASE = "~lease"
 _OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/(dead/)?")
 
@@ -121,6 +122,10 @@ class Queues:
         return f"{self.prefix}large/"
 
     @property
+    def finished(self) -> str:
+        return f"{self.prefix}finished/"
+
+    @property
     def dead(self) -> Queues:
         """The dead letters: a queue like any other."""
         return Queues(f"{self.prefix}dead/")
@@ -135,6 +140,15 @@ class Queues:
     def large(self, segment: str, item: int) -> str:
         """An item that is an object of its own."""
         return f"{self.all_large}{segment[:5]}/{segment}~{item}"
+
+    def finished_at(self, time: float, token: str) -> str:
+        """Names of finished segments, written at `time` (storage's clock); text order is time order."""
+        return f"{self.finished}{encode_time(time)}{token[:RANDOM_DIGITS]}"
+
+    def finished_time(self, key: str) -> float | None:
+        """When the object under `finished` was written; None for what is no such name."""
+        name = key.removeprefix(self.finished)
+        return decode_time(name[:TIME_DIGITS]) if _FINISHED.fullmatch(name) else None
 
     def parse(self, key: str) -> tuple[str, bool] | None:
         """(segment, whether this is its lease) of a key under `segments`; None for anything else that lies there."""

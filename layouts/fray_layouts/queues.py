@@ -23,8 +23,7 @@ class QueueRecord(Record, kw_only=True):
 
     Attributes:
         layout: version of this contract.
-        quarantine: seconds; a segment born later than half of it after the time in its name is void, and no segment is
-            collected before that.
+        quarantine: seconds; the lease of a finished segment stays for half of it after the time in the name.
         max_deliveries: an item whose processes died (or that was released after a failure) so often is a dead letter;
             0 for never. Without word from a process nobody knows which of its items killed it: that delivery does not
             count, the ones after it do, each alone in its process.
@@ -58,6 +57,16 @@ class QueueLease(Record, kw_only=True):
     done: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")] = "0"
     marks: dict[str, int] = msgspec.field(default_factory=dict)
     buried: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class FinishedSegments(msgspec.Struct, kw_only=True):
+    """`finished/<time><token>`: segments that are finished and whose leases may be gone.
+
+    Attributes:
+        segments: their names.
+    """
+
+    segments: list[str]
 
 
 class Letter(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -31,6 +31,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {
     "pending-entry": records.PendingEntry,
     "pool": tasks.PoolRecord,
     "queue": queues.QueueRecord,
+    "queue-finished": queues.FinishedSegments,
     "queue-lease": queues.QueueLease,
     "queue-segment-header": queues.SegmentHeader,
     "rejection": records.Rejection,

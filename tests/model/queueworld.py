@@ -1,4 +1,5 @@
-"""A small world for one segment: a producer whose create may land late or twice, two consumers, crashes, freezes.
+"""A small world for one segment: a producer whose create may land late or twice, two consumers, crashes, freezes, and
+somebody who changes when the storage says that it was written.
 
 The decisions are those of `protocol.queue_*`; the order of the services' steps is told here again, as short as it goes.
 Time goes in ticks of half a quarantine and a little, from the time in the segment's name. A version is whether it is
@@ -14,7 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol.queue_segments import is_collectable, is_void
+from fray_coordinator.protocol.queue_segments import is_collectable, looks_late
 from fray_layouts.queues import QueueLease
 from tests.model.explorer import Step
 
@@ -29,8 +30,9 @@ NOBODY, GONE = -1, 9
 class Rules:
     """The rules that can be switched off, one at a time."""
 
-    void: bool = True
-    pushed_again: bool = True
+    late_is_not_void: bool = True
+    written_down: bool = True
+    written_down_first: bool = True
     quarantine: bool = True
     read_after_claim: bool = True
     segment_deleted_first: bool = True
@@ -48,8 +50,8 @@ class Rules:
 class Write(NamedTuple):
     """A write of a lease or a delete on its way. `fresh`: the version it expects is still the current one.
 
-    Kinds: claim, take, ack, release, clear (the segment), drop (the lease). `bits`: acknowledged items, or the version
-    of the segment. `landed`: and nobody has heard of it. `prompt`: the trust that it would give has not ended yet.
+    Kinds: claim, take, ack, release, clear (the segment), note (that it is finished), drop (the lease). `bits`:
+    acknowledged items. `landed`: and nobody has heard of it. `prompt`: the trust that it would give has not ended yet.
     """
 
     kind: str
@@ -60,8 +62,8 @@ class Write(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """Modes: idle, watching (saw a lease once), claimed (and has not read), holding, clearing (the segment is to go,
-    then the lease), dead. `items`: one letter each: w(aiting), o(ut), d(one by its user), a(cknowledged)."""
+    """Modes: idle, watching (saw a lease once), claimed (and has not read), holding, clearing, dead. `items`: one
+    letter each: w(aiting), o(ut), d(one by its user), a(cknowledged). `after`: what it writes after `write`."""
 
     mode: str = "idle"
     fresh: bool = False
@@ -69,6 +71,7 @@ class Consumer(NamedTuple):
     items: str = ""
     write: Write | None = None
     saw_segment: int = 0
+    after: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):
@@ -77,27 +80,35 @@ class Lease(NamedTuple):
 
 
 class World(NamedTuple):
-    """A state. `segment`: 1 + the tick of its creation, 0 for none. `born`: that of the create that landed first.
-    `acked`: by item: 0 no, 1 `done` returned, 2 it landed and nobody was told."""
+    """A state. `segment`: 1 + the tick of its creation, as the storage says, 0 for none. `landed`: it ever was there.
+    `noted`: that it is finished is written down. `acked`: by item: 0 no, 1 `done` returned, 2 it landed and nobody was
+    told."""
 
     tick: int
     producer: str
     flying: int
     segment: int
-    born: int
+    landed: bool
+    noted: bool
     lease: Lease | None
     consumers: tuple[Consumer, ...]
     acked: tuple[int, ...]
     late: frozenset[Write]
     crashes: int
     resends: int
+    changes: int
 
 
 class QueueWorld:
-    """The steps under `rules`. pushed: the world begins with a segment that its producer knows of."""
+    """The steps under `rules`.
+
+    Args:
+        pushed: the world begins with a segment that its producer knows of.
+        changes: how often the storage's times change.
+    """
 
     def __init__(
-        self, rules: Rules, items: int = 1, pushed: bool = False, crashes: int = 1, consumers: int = 2
+        self, rules: Rules, items: int = 1, pushed: bool = False, crashes: int = 1, consumers: int = 2, changes: int = 0
     ) -> None:
         self.rules = rules
         self.items = items
@@ -107,22 +118,22 @@ class QueueWorld:
             producer="returned" if pushed else "waits",
             flying=0 if pushed else 1,
             segment=int(pushed),
-            born=int(pushed),
+            landed=pushed,
+            noted=False,
             lease=None,
             consumers=(Consumer(),) * consumers,
             acked=(0,) * items,
             late=frozenset(),
             crashes=crashes,
             resends=0 if pushed else 1,
+            changes=changes,
         )
         self.start = first
 
     def good(self, w: World) -> bool:
-        return w.producer == "again" or (w.producer == "returned" and all(w.acked))
+        return w.producer == "returned" and all(w.acked)
 
     def steps(self, w: World) -> Iterator[Step[World]]:
-        if w.producer == "again":
-            return
         if w.tick < 2:
             yield Step("time passes", w._replace(tick=w.tick + 1))
         yield from self._producer(w)
@@ -142,14 +153,12 @@ class QueueWorld:
         if w.flying:
             landed = w._replace(flying=w.flying - 1)
             if not w.segment:
-                landed = landed._replace(segment=w.tick + 1, born=w.born or w.tick + 1)
+                landed = landed._replace(segment=w.tick + 1, landed=True)
             yield Step("the create lands", landed)
-        if w.producer == "waits" and w.born:
-            late = self._void(w.born) and self.rules.pushed_again
-            yield Step("P returns", w._replace(producer="again" if late else "returned"))
-
-    def _void(self, segment: int) -> bool:
-        return is_void(0.0, (segment - 1) * TICK, QUARANTINE)
+        if w.producer == "waits" and w.landed:
+            yield Step("P returns", w._replace(producer="returned"))
+        if w.changes and 0 < w.segment <= w.tick:
+            yield Step("the storage's times change", w._replace(segment=w.tick + 1, changes=0), fault=True)
 
     # --- writes that land
 
@@ -157,7 +166,9 @@ class QueueWorld:
         """The world after it, None if it is rejected."""
         match write.kind:
             case "clear":
-                return w._replace(segment=0) if w.segment == write.bits else w
+                return w._replace(segment=0)
+            case "note":
+                return w._replace(noted=True)
             case "claim":
                 return None if w.lease else _stale(w._replace(lease=Lease(owner)))
         if w.lease is None or not (write.fresh or not self.rules.compare_and_swap):
@@ -196,11 +207,7 @@ class QueueWorld:
                 items = "".join("a" if write.bits >> i & 1 else item for i, item in enumerate(c.items))
                 acked = tuple(1 if write.bits >> i & 1 else a for i, a in enumerate(w.acked))
                 return _with(w._replace(acked=acked), n, c._replace(items=items, trusts=trusts, write=None))
-            case "clear" if self.rules.segment_deleted_first:
-                return _with(w, n, c._replace(write=Write("drop", fresh=c.fresh)))
-            case "drop" if not self.rules.segment_deleted_first and c.saw_segment:
-                return _with(w, n, c._replace(write=Write("clear", c.saw_segment)))
-        return _with(w, n, Consumer())
+        return _with(w, n, _writing(c.fresh, *c.after))
 
     # --- consumers
 
@@ -234,20 +241,23 @@ class QueueWorld:
         if not w.segment:
             yield from self._orphan(w, n)
         elif w.lease.done == self.full:
-            if is_collectable(0.0, w.tick * TICK, QUARANTINE) or not self.rules.quarantine:
-                yield Step(f"c{n} collects", _with(w, n, self._collecting(w)))
+            order = ("clear",) if self.rules.segment_deleted_first else ("drop", "clear")
+            yield Step(f"c{n} collects", _with(w, n, _writing(True, *order)))
         elif w.lease.owner == NOBODY:
             yield Step(f"c{n} takes what was released", _with(w, n, self._taking(w)))
         elif self.rules.takeover:
             yield Step(f"c{n} sees the lease", _with(w, n, Consumer("watching", fresh=True, saw_segment=w.segment)))
 
     def _orphan(self, w: World, n: int) -> Iterator[Step[World]]:
-        if w.lease is not None:
-            yield Step(f"c{n} drops a lease without segment", _with(w, n, Consumer("clearing", write=Write("drop"))))
+        if w.lease is not None and w.lease.done != self.full:
+            yield Step(f"c{n} drops the lease of nothing", _with(w, n, _writing(True, "drop")))
+        elif w.lease is not None and (is_collectable(0.0, w.tick * TICK, QUARANTINE) or not self.rules.quarantine):
+            yield Step(f"c{n} drops a finished lease", _with(w, n, _writing(True, *self._last_writes())))
 
-    def _collecting(self, w: World) -> Consumer:
-        first = Write("clear", w.segment) if self.rules.segment_deleted_first else Write("drop")
-        return Consumer("clearing", fresh=True, write=first, saw_segment=w.segment)
+    def _last_writes(self) -> tuple[str, ...]:
+        if not self.rules.written_down:
+            return ("drop",)
+        return ("note", "drop") if self.rules.written_down_first else ("drop", "note")
 
     def _taking(self, w: World) -> Consumer:
         return Consumer(write=Write("take"), saw_segment=w.segment)
@@ -269,9 +279,10 @@ class QueueWorld:
 
     def _opened(self, w: World, n: int, c: Consumer, segment: int) -> World:
         if not segment:
-            return _with(w, n, Consumer("clearing", fresh=c.fresh, write=Write("drop", fresh=c.fresh)))
-        if self.rules.void and self._void(segment):
-            return _with(w, n, Consumer("clearing", fresh=c.fresh, write=Write("clear", segment), saw_segment=segment))
+            return _with(w, n, _writing(c.fresh, "drop"))
+        late = looks_late(0.0, (segment - 1) * TICK, QUARANTINE)
+        if late and (w.noted or not self.rules.late_is_not_void):
+            return _with(w, n, _writing(c.fresh, "clear", "drop"))
         assert w.lease is not None or not c.fresh
         done = w.lease.done if w.lease and c.fresh else 0
         undone = rules.undone(_record(Lease(n, done)), self.items)
@@ -300,6 +311,13 @@ class QueueWorld:
                 yield Step(f"c{n} releases", _with(w, n, c._replace(write=Write(kind, 0, c.fresh), saw_segment=0)))
 
 
+def _writing(fresh: bool, *kinds: str) -> Consumer:
+    """Who writes these, one after the other."""
+    if not kinds:
+        return Consumer()
+    return Consumer("clearing", fresh=fresh, write=Write(kinds[0], fresh=fresh), after=kinds[1:])
+
+
 def _item(c: Consumer, item: int, state: str) -> Consumer:
     return c._replace(items=c.items[:item] + state + c.items[item + 1 :])
 
@@ -323,7 +341,7 @@ def _old(c: Consumer) -> Consumer:
 
 
 def _aged(write: Write) -> Write:
-    return write if write.landed or write.kind in ("claim", "clear") else write._replace(fresh=False)
+    return write if write.landed or write.kind in ("claim", "clear", "note") else write._replace(fresh=False)
 
 
 @cache

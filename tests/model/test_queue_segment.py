@@ -12,7 +12,8 @@ from tests.model.queueworld import QueueWorld, Rules
 PUSHED: dict[str, Any] = {"pushed": True}
 TWO_ITEMS: dict[str, Any] = {"pushed": True, "items": 2}
 LATE: dict[str, Any] = {"crashes": 0}
-"""Scopes: a crash with one item or two; a create that lands late or twice."""
+CHANGED: dict[str, Any] = {"pushed": True, "changes": 1, "crashes": 0}
+"""Scopes: a crash with one item or two; a create that lands late or twice; times of the storage that change."""
 
 
 def explored(rules: Rules, scope: dict[str, Any]) -> Found:
@@ -22,6 +23,11 @@ def explored(rules: Rules, scope: dict[str, Any]) -> Found:
 
 def test_with_all_rules_nothing_is_lost_stuck_or_comes_back() -> None:
     assert explored(Rules(), PUSHED).holes == {}
+    assert explored(Rules(), CHANGED).holes == {}
+
+
+def test_what_only_looks_late_must_not_be_deleted() -> None:
+    assert "stuck" in explored(Rules(late_is_not_void=False), CHANGED).holes
 
 
 @pytest.mark.slow
@@ -51,9 +57,9 @@ def test_without_the_rule(rule: str, hole: str) -> None:
     ("rule", "scope", "hole"),
     [
         ("compare_and_swap", PUSHED, "an acknowledged item is handed out"),
-        ("void", LATE, "an acknowledged item is handed out"),
+        ("written_down", LATE, "an acknowledged item is handed out"),
+        ("written_down_first", LATE, "an acknowledged item is handed out"),
         ("quarantine", LATE, "an acknowledged item is handed out"),
-        ("pushed_again", LATE, "stuck"),
         ("orphan_read", LATE, "an acknowledged item is handed out"),
         ("bitmap_kept", TWO_ITEMS, "an acknowledged item is handed out"),
         ("lease_outlives_release", TWO_ITEMS, "an acknowledged item is handed out"),

@@ -10,15 +10,15 @@ from unittest import mock
 from msgspec.structs import replace
 
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import claims, collect, letters, look, push
+from fray_coordinator.queue import claims, collect, letters, look
 from fray_coordinator.queue.collect import Collector
 from fray_coordinator.queue.consume import Consumer
+from fray_coordinator.queue.finished import FinishedLog
 from fray_coordinator.queue.gate import Gate
 from fray_coordinator.queue.held import Held
 from fray_coordinator.records import Records, Stored, Update
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec
-from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 from tests.simulation.broken_code import Swap, Variants
 
@@ -120,34 +120,51 @@ def release_deletes_the_lease() -> list[Swap]:
 
 
 @variant
-def no_segment_is_void() -> list[Swap]:
-    """A create counts however late it lands, and the name goes as soon as its items are done."""
-    at_once = [(collect, "is_collectable", lambda *given: True), (collect, "is_overdue", lambda *given: True)]
-    return [(module, "is_void", lambda *given: False) for module in (push, claims, letters)] + at_once
+def what_looks_late_is_deleted() -> list[Swap]:
+    """Consumers judge by when the storage says that a segment was written."""
+
+    async def yes(*given: Any) -> bool:
+        return True
+
+    return [(FinishedLog, "holds", yes)]
 
 
 @variant
-def a_void_push_counts() -> list[Swap]:
-    """The producer does not look when its segment was born; consumers delete it."""
-    return [(push, "is_void", lambda *given: False)]
+def what_was_finished_is_not_written_down() -> list[Swap]:
+    """A create that lands when segment and lease are gone brings the items back."""
+
+    async def nothing(*given: Any) -> None:
+        return None
+
+    return [(FinishedLog, "note", nothing)]
 
 
 @variant
-def finished_segments_go_at_once() -> list[Swap]:
+def finished_leases_go_at_once() -> list[Swap]:
     """Nothing is kept until half the quarantine has passed."""
-    return [(collect, "is_collectable", lambda *given: True), (collect, "is_overdue", lambda *given: True)]
+    return [(collect, "is_collectable", lambda *given: True), (collect, "GATHERED", 0.0)]
+
+
+@variant
+def a_segment_that_landed_again_is_left() -> list[Swap]:
+    """It does not look late, and when its lease goes it looks as if nobody had claimed it."""
+
+    async def let_go(self: Collector, segment: str) -> None:
+        await collect.discard_lease(self._home, self._leases.pop(segment))
+
+    return [(Collector, "_let_go", let_go)]
 
 
 @variant
 def the_lease_is_deleted_first() -> list[Swap]:
     """For a moment the segment looks as if nobody had claimed it."""
 
-    async def collect_(self: Collector, finished: Any) -> None:
+    async def clear(self: Collector, finished: Any) -> None:
         await self._home.core.store.delete(finished.lease.key, finished.lease.version)
         await self._home.core.clock.sleep(1.0)
         await self._home.core.store.delete(self._home.names.segment(finished.segment), finished.version)
 
-    return [(Collector, "_collect", collect_)]
+    return [(Collector, "_clear", clear)]
 
 
 @variant
@@ -175,7 +192,7 @@ def nothing_is_collected() -> list[Swap]:
     async def nothing(self: Collector, *given: Any) -> None:
         return None
 
-    return [(Collector, "_collect", nothing)]
+    return [(Collector, "_clear", nothing)]
 
 
 @variant
@@ -229,10 +246,3 @@ def acknowledged_before_it_is_buried() -> list[Swap]:
         await real(self, held, item, *given)
 
     return [(letters.Undertaker, "bury", bury)]
-
-
-@variant
-def a_letter_is_named_after_its_item() -> list[Swap]:
-    """The letter's name carries the time of the item, so that the letter of an old item is void."""
-    real = letters.letter_name
-    return [(letters, "letter_name", lambda time, segment, item: real(Segment.time_of(segment), segment, item))]

@@ -24,7 +24,7 @@ from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, 
 from tests.support.looks import slow_core
 from tests.support.virtual import Cluster, run
 
-AGES = 1000.0
+AGES = 6000.0
 """Seconds after which even a consumer's look for large items is over."""
 STEP = 1.0
 """Seconds that a request of those at work takes: longer than two looks of fsck are apart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,6 @@ from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import core_of
 from fray_coordinator.queue.letters import dead_home
 from fray_coordinator.store.store import Store
-from fray_layouts.queue_names import Segment
 from tests.support.hands import NAMES, hand
 from tests.support.virtual import Cluster, VirtualClock, Way, run
 
@@ -134,10 +134,17 @@ def test_what_is_finished_is_cleared_away_with_its_lease() -> None:
         one = await hand(cluster)
         await one.push("a", "b", "x" * 100_000, batch=3)
         await one.consumer.done([taken.id for taken in await one.take(3)])
-        await cluster.clock.sleep(29.0)
-        assert len(cluster.keys(NAMES.segments)) == 2
-        await cluster.clock.sleep(10.0)
-        assert cluster.keys(NAMES.segments) + cluster.keys(NAMES.all_large) == []
+        await cluster.clock.sleep(2.0)
+        assert cluster.keys(NAMES.all_large) == []
+        [lease] = cluster.keys(NAMES.segments)
+        assert lease.endswith("~lease")
+        await cluster.clock.sleep(27.0)
+        assert cluster.keys(NAMES.segments) == [lease], "a late create finds it"
+        await cluster.clock.sleep(20.0)
+        assert cluster.keys(NAMES.segments) == []
+        assert len(cluster.keys(NAMES.finished)) == 1
+        await cluster.clock.sleep(2 * 3600.0)
+        assert cluster.keys(NAMES.finished) == []
 
     run(main)
 
@@ -154,7 +161,7 @@ def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others() -> No
     run(main)
 
 
-def test_a_segment_that_came_too_late_is_pushed_again_and_handed_out_once() -> None:
+def test_a_segment_that_came_late_is_handed_out() -> None:
     async def main(cluster: Cluster) -> None:
         one = await hand(cluster)
 
@@ -163,12 +170,51 @@ def test_a_segment_that_came_too_late_is_pushed_again_and_handed_out_once() -> N
 
         cluster.ways[0].before["put", NAMES.segments] = stall
         await one.push("late")
-        assert len(cluster.keys(NAMES.segments)) == 2
+        assert len(cluster.keys(NAMES.segments)) == 1
         assert await one.bodies(3) == ["late"]
-        await cluster.clock.sleep(1.0)
-        names = {found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))}
-        assert len(names) == 1
-        assert Segment.time_of(names.pop()) > cluster.clock.wall() - 5.0
+
+    run(main)
+
+
+def rewritten(cluster: Cluster) -> None:
+    """The same bytes, written now: chmod -R, cp -a, a restored backup, a copy of a bucket."""
+    for key, found in list(cluster.contents.objects.items()):
+        cluster.contents.objects[key] = replace(found, updated=cluster.clock.wall())
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_what_the_storage_says_of_when_it_was_written_voids_nothing(local: bool) -> None:
+    """Consumers deleted every segment that waited."""
+
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster, local)
+        await one.push(*"abcdef", batch=2)
+        taken = await one.take(3)
+        await one.consumer.done([delivery.id for delivery in taken])
+        for _ in range(3):
+            await cluster.clock.sleep(300.0)
+            rewritten(cluster)
+        two = await hand(cluster, local)
+        assert sorted(await two.bodies(9)) == ["d", "e", "f"]
+
+    run(main)
+
+
+def test_a_create_that_lands_again_after_its_items_were_done_brings_nothing_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push("a")
+        [key] = cluster.keys(NAMES.segments)
+        segment = cluster.contents.objects[key]
+        await one.consumer.done([taken.id for taken in await one.take()])
+        for seconds in (5.0, 100.0, 2000.0):
+            await cluster.clock.sleep(seconds)
+            assert key not in cluster.contents.objects
+            cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
+            assert await one.bodies(wait=300.0) == []
+            two = await hand(cluster)
+            assert await two.bodies(wait=300.0) == []
+            assert cluster.keys(NAMES.segments) == []
 
     run(main)
 

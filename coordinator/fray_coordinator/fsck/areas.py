@@ -83,6 +83,8 @@ def _of_queue(key: str) -> Kind | None:
         return QueueRecord if key == queue.settings else Doorbell
     if key.startswith(queue.segments) and (segment := queue.parse(key)) is not None:
         return QueueLease if segment[1] else NotRead
+    if key.startswith(queue.finished):
+        return NotRead if queue.finished_time(key) is not None else None
     return NotRead if key.startswith(queue.all_large) and queue.parse_large(key) else None
 
 

@@ -11,10 +11,11 @@ from fray_coordinator.fsck.index import remove
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_SWEEP, Suspicion, Trouble
 from fray_coordinator.protocol import queue_look
-from fray_coordinator.protocol.queue_lease import undone
-from fray_coordinator.protocol.queue_segments import is_overdue
+from fray_coordinator.protocol.queue_lease import is_full, undone
+from fray_coordinator.protocol.queue_segments import is_outlived, is_overdue
 from fray_coordinator.protocol.retention import kept_for
 from fray_coordinator.queue.collect import SWEEP_EVERY
+from fray_coordinator.queue.home import find_home
 from fray_layouts.names import Names
 from fray_layouts.queue_names import Queues, Segment, Tasks, owner_of
 from fray_layouts.queues import QueueLease
@@ -85,7 +86,8 @@ def large_items(seen: Picture) -> Iterator[Suspicion]:
             segment, _ = queue.parse_large(key) or ("", 0)
             if not segment or queue.segment(segment) in there:
                 continue
-            if _is_old(seen, queue, segment, seen.patience + SWEEP_EVERY):
+            quarantine = seen.stored[queue.settings].record.quarantine
+            if is_outlived(Segment.time_of(segment), seen.now - seen.patience - SWEEP_EVERY, quarantine):
                 what = "it is an item of a queue whose segment never came, or is gone: nobody gets it"
                 yield Suspicion(Trouble(key, what, BY_SWEEP), mend=remove(key))
 
@@ -159,5 +161,8 @@ def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
 async def _discard(core: Core, queue: Queues, segment: str) -> None:
     """Delete a lease on condition of the version that was read before the segment was found absent."""
     lease = await core.records.read(queue.lease(segment), QueueLease)
-    if lease is not None and await core.store.get(queue.segment(segment)) is None:
+    home = await find_home(core, queue)
+    if home is not None and lease is not None and await core.store.get(queue.segment(segment)) is None:
+        if is_full(lease.record, Segment.items_of(segment)):
+            await home.finished.note([segment])
         await core.store.delete(lease.key, lease.version)

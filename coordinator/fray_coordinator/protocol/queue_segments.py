@@ -1,14 +1,15 @@
-"""Segments of a queue: when one counts, when one may go, and how they are named.
+"""Segments of a queue: how they are named, and when what is left of a finished one may go.
 
-Invariant: a push that returned put its items into a segment that every consumer takes for valid until it is done.
+Invariant: a segment counts whenever it lands, until its lease says that its items are done; then never again.
 
 Unsafe sequence: a producer's create is on its way for minutes, the producer sends it again, a consumer does the items,
-the segment is collected, and then the first create lands: the items are back from the dead.
+segment and lease are deleted, and then the first create lands: the items are back from the dead.
 
-Why it cannot happen: the name carries the time at which it was made, and nothing of that name is collected before half
-the quarantine has passed since. What the storage creates later than that is void: consumers delete it, and a producer
-pushes again under a new name before its push returns. Both judge by the same time, the storage's `updated`; a producer
-that was not told it takes the time of the answer, which is later.
+Why it cannot happen: the lease of a finished segment stays until half the quarantine after the time in its name. Then
+its name is written down, together with many others, before the lease goes, and is kept until no create is on its way
+any more. What lands later looks late by the storage's own time; so whoever claims what looks late looks there first,
+and takes what is written down for finished. That something looks late alone means nothing: a copy, a restored backup or
+a changed mode looks so, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from fray_layouts.queue_names import MOST_ORDERS, Segment
 
 CLOCK_MARGIN = 2.0
 """Seconds by which the storage's clock, known from answers cut to whole seconds, may be misjudged."""
+LATEST = 60.0
+"""Quarantines that a create may be on its way: an hour, as a rule."""
 MOST_ITEMS = 250
 FEWEST_SEGMENTS = 64
 LARGE_ITEM = 64 * 1024
@@ -26,19 +29,29 @@ LARGE_ITEM = 64 * 1024
 LETTER_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-def is_void(named: float, born: float, quarantine: float) -> bool:
-    """Whether a segment that the storage created at `born` came too late for the time in its name."""
-    return born > named + quarantine / 2
+def looks_late(named: float, updated: float, quarantine: float) -> bool:
+    """Whether a segment may have landed when it had been finished before; `updated`: as the storage says."""
+    return updated > named + quarantine / 2
 
 
 def is_collectable(named: float, now: float, quarantine: float) -> bool:
-    """Whether a finished segment may be deleted: whatever creates it again from now on makes it void."""
+    """Whether the lease of a finished segment may be deleted: what lands from now on looks late."""
     return now > named + quarantine / 2 + CLOCK_MARGIN
 
 
 def is_overdue(named: float, now: float, quarantine: float) -> bool:
-    """Whether the one who finished a segment has had its time to collect it, so that anyone should."""
+    """Whether whoever finished a segment of that name has had time to collect it."""
     return now > named + quarantine + CLOCK_MARGIN
+
+
+def is_outlived(time: float, now: float, quarantine: float) -> bool:
+    """Whether no create that was sent by then is on its way any more."""
+    return now > time + LATEST * quarantine
+
+
+def is_belated(named: float, now: float, quarantine: float) -> bool:
+    """Whether large items of that name may be taken for those of a segment that never comes, before it has landed."""
+    return now > named + LATEST * quarantine / 2
 
 
 def batch_size(items: int, wanted: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Claiming a segment: the lease first, then the segment; what is not there or void is cleared away."""
+"""Claiming a segment: the lease first, then the segment; the lease of one that is not there goes again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol.queue_segments import is_void
+from fray_coordinator.protocol.queue_segments import looks_late
 from fray_coordinator.queue.held import Content, Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
+from fray_coordinator.store.api import Gone
 from fray_layouts.errors import Malformed
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease, unpack
@@ -46,24 +47,31 @@ async def _write(
     if content is None:
         await discard_lease(home, written.stored)
         return None
+    if await _was_finished(home, segment, content):
+        if isinstance(await home.core.store.delete(home.names.segment(segment), content.version), Gone):
+            await discard_lease(home, written.stored)
+        return None
     if rules.is_full(wanted, Segment.items_of(segment)):
         return None
     return Held(home, segment, written.stored, sent, content)
 
 
 async def read_segment(home: Home, segment: str) -> Content | None:
-    """The segment; None if it is absent, or void, and then it is deleted. Raises BadRecord for what is none."""
+    """The segment; None if it is absent. Raises BadRecord for what is none."""
     key = home.names.segment(segment)
     found = await home.core.store.get(key)
     if found is None:
         return None
-    if is_void(Segment.time_of(segment), found.updated, home.settings.quarantine):
-        await home.core.store.delete(key, found.version)
-        return None
     try:
-        return Content(found.version, *unpack(found.data))
+        return Content(found.version, found.updated, *unpack(found.data))
     except Malformed as error:
         raise BadRecord(f"{key} does not hold a segment of a queue: {error}; look at it, then remove it") from None
+
+
+async def _was_finished(home: Home, segment: str, content: Content) -> bool:
+    """Whether the segment landed, once more, after it was finished; to be asked under a lease."""
+    late = looks_late(Segment.time_of(segment), content.updated, home.settings.quarantine)
+    return late and await home.finished.holds(segment)
 
 
 async def discard_lease(home: Home, lease: Stored[QueueLease]) -> None:

@@ -1,11 +1,16 @@
-"""Clearing away what is finished: large items, the segment, then, once that is absent, its lease."""
+"""Clearing away what is finished: large items and the segment at once, its lease once its name is written down.
+
+So a lease without a segment is finished, or was never used: nobody has to read it to know that.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from fray_coordinator.core import each
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol.queue_segments import is_collectable, is_overdue
+from fray_coordinator.protocol.queue_segments import is_collectable, is_outlived, is_overdue
 from fray_coordinator.queue.claims import discard_lease, read_segment
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home
@@ -14,8 +19,10 @@ from fray_coordinator.store.api import Gone
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 
-AT_ONCE = 100
-"""Segments cleared away in one turn."""
+AT_ONCE = 1000
+"""Segments whose names are written down together."""
+GATHERED = 0.25
+"""Of the quarantine: how long a lease that may go waits for others."""
 SWEEP_EVERY = 600.0
 """Seconds between looks for large items that no segment came for."""
 PAGE = 1000
@@ -36,67 +43,103 @@ class Collector:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._mine: list[Finished] = []
-        self._swept_at = home.core.clock.boottime()
+        self._clock = home.core.clock
+        self._finished: list[Finished] = []
+        self._leases: dict[str, Stored[QueueLease]] = {}
+        self._noted_at = float("-inf")
+        self._orphans: dict[str, float] = {}
+        self._swept_at = self._clock.boottime()
         self._swept = ""
 
     def finished(self, held: Held) -> None:
         """All items of a segment that this process holds are done."""
-        self._mine.append(Finished(held.segment, held.content.version, held.content.header.large, held.stored))
+        self._finished.append(Finished(held.segment, held.content.version, held.content.header.large, held.stored))
 
     async def turn(self) -> None:
-        """Clear away what this process finished and what is old enough by now."""
-        now, quarantine = self._home.core.now(), self._home.settings.quarantine
-        due = [f for f in self._mine if is_collectable(Segment.time_of(f.segment), now, quarantine)][:AT_ONCE]
-        if due:
-            self._mine = [f for f in self._mine if f not in due]
-            for finished in due:
-                await self._collect(finished)
-        if self._home.core.clock.boottime() > self._swept_at + SWEEP_EVERY:
-            self._swept_at = self._home.core.clock.boottime()
+        """Clear away what this process finished: the segments, and the leases that are old enough by now."""
+        await self.clear()
+        now = self._clock.boottime()
+        due = [segment for segment in self._leases if self._is(is_collectable, segment)]
+        if len(due) >= AT_ONCE or now >= self._noted_at + GATHERED * self._home.settings.quarantine:
+            self._noted_at = now
+            for batch in (due[begin : begin + AT_ONCE] for begin in range(0, len(due), AT_ONCE)):
+                await self._home.finished.note(batch)
+                await each(batch, self._let_go)
+        if now > self._swept_at + SWEEP_EVERY:
+            self._swept_at = now
             await self.sweep_large()
+            await self._home.finished.sweep()
+
+    async def clear(self) -> None:
+        """Delete the segments that this process finished."""
+        while batch := self._finished[:AT_ONCE]:
+            await each(batch, self._clear)
+            self._finished = self._finished[len(batch) :]
 
     async def others(self, segment: str, lease: Stored[QueueLease]) -> None:
         """A finished segment of somebody else, who may be gone."""
-        now, quarantine = self._home.core.now(), self._home.settings.quarantine
-        if is_overdue(Segment.time_of(segment), now, quarantine):
+        if self._is(is_overdue, segment):
             await self.now(segment, lease)
 
     async def now(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """Look at a segment whose lease was seen: delete both if it is finished, the lease if it is alone."""
+        """Look at a segment whose lease was seen: both are to go if it is finished, the lease if it is alone."""
         content = await read_segment(self._home, segment)
-        if content is None:
+        if rules.is_full(lease.record, Segment.items_of(segment)):
+            if content is None:
+                self._leases[segment] = lease
+            else:
+                await self._clear(Finished(segment, content.version, content.header.large, lease))
+        elif content is None:
             await discard_lease(self._home, lease)
-        elif rules.is_full(lease.record, Segment.items_of(segment)):
-            await self._collect(Finished(segment, content.version, content.header.large, lease))
 
-    async def orphan(self, segment: str) -> None:
-        """A lease that was listed without its segment."""
+    async def orphans(self, segments: list[str], all_of_them: bool) -> None:
+        """Leases that were listed without their segments. all_of_them: the listing began at the oldest segment."""
+        now, known = self._clock.boottime(), self._orphans
+        seen = {segment: known.get(segment, now) for segment in segments if segment not in self._leases}
+        self._orphans = seen if all_of_them else known | seen
+        await each([segment for segment in seen if self._is_left(segment, now - seen[segment])], self._orphan)
+
+    def _is_left(self, segment: str, seen_for: float) -> bool:
+        """Whether the one who finished it would have cleared it away by now."""
+        if self._is(is_outlived, segment):
+            return True
+        return seen_for > self._home.settings.quarantine and self._is(is_overdue, segment)
+
+    async def _orphan(self, segment: str) -> None:
         lease = await self._home.core.records.read(self._home.names.lease(segment), QueueLease)
         if lease is not None:
             await self.now(segment, lease)
 
     async def sweep_large(self) -> None:
-        """Delete large items older than the quarantine whose segment never came, or is gone.
+        """Delete large items whose segment never came, and comes no more, or is gone.
 
         One page at a time: the next look goes on behind it.
         """
         names, store = self._home.names, self._home.core.store
-        now, quarantine = self._home.core.now(), self._home.settings.quarantine
         rows = await store.list(names.all_large, self._swept or None, PAGE)
         self._swept = rows[-1].key if len(rows) == PAGE else ""
         of: dict[str, list[str]] = {}
         for key in [row.key for row in rows]:
-            if (found := names.parse_large(key)) and is_overdue(Segment.time_of(found[0]), now, quarantine):
+            if (found := names.parse_large(key)) and self._is(is_outlived, found[0]):
                 of.setdefault(found[0], []).append(key)
         for segment, keys in of.items():
             if await store.get(names.segment(segment)) is None:
                 for key in keys:
                     await store.delete(key)
 
-    async def _collect(self, finished: Finished) -> None:
+    async def _clear(self, finished: Finished) -> None:
+        """Delete all but the lease; that is next."""
         names, store = self._home.names, self._home.core.store
         for item in finished.large:
             await store.delete(names.large(finished.segment, item))
         if isinstance(await store.delete(names.segment(finished.segment), finished.version), Gone):
-            await discard_lease(self._home, finished.lease)
+            self._leases[finished.segment] = finished.lease
+
+    async def _let_go(self, segment: str) -> None:
+        """Delete the lease, and the segment before it: it may have landed again since, while that looks not late."""
+        lease = self._leases.pop(segment)
+        await self._home.core.store.delete(self._home.names.segment(segment))
+        await discard_lease(self._home, lease)
+
+    def _is(self, rule: Callable[[float, float, float], bool], segment: str) -> bool:
+        return rule(Segment.time_of(segment), self._home.core.now(), self._home.settings.quarantine)

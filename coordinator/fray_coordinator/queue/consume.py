@@ -236,6 +236,8 @@ class Consumer:
         for delivery in self._out.values():
             out.setdefault(delivery.held, []).append(delivery)
         await each(out, lambda held: self._give_back(held, out[held]))
+        with suppress(StoreUnavailable):
+            await self._collector.clear()
         await self._undertaker.close()
         await self._bell.close()
 

@@ -25,9 +25,10 @@ COMMIT_INTERVAL = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A segment as it was read."""
+    """A segment as it was read. updated: when the storage wrote it, as it says."""
 
     version: str
+    updated: float
     header: SegmentHeader
     bodies: list[bytes]
 

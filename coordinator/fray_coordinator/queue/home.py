@@ -10,6 +10,7 @@ from functools import cache
 from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
 from fray_coordinator.core import LOCAL_SETTINGS, Core, core_on
 from fray_coordinator.errors import BadRecord, RootMismatch
+from fray_coordinator.queue.finished import FinishedLog
 from fray_coordinator.records import Records
 from fray_coordinator.store.open import open_store
 from fray_coordinator.store.store import Store
@@ -21,12 +22,17 @@ from fray_layouts.records import Settings
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A queue and a participant's way to it. holder: what the participant calls itself in leases."""
+    """A queue and a participant's way to it.
+
+    Attributes:
+        holder: what the participant calls itself in leases.
+    """
 
     core: Core
     names: Queues
     settings: QueueRecord
     holder: str
+    finished: FinishedLog
 
 
 async def open_home(core: Core, queue: Queues, wanted: QueueRecord | None = None) -> Home:
@@ -68,7 +74,8 @@ def _checked(core: Core, queue: Queues, found: QueueRecord) -> Home:
             f"the queue at {core.root}/{queue.prefix} has layout version {found.layout}, this Fray uses "
             f"{QUEUE_LAYOUT}; use a Fray of that version, or another queue"
         )
-    return Home(core, queue, found, f"{_host()}, pid {os.getpid()}, {core.chance.token(4)}")
+    holder = f"{_host()}, pid {os.getpid()}, {core.chance.token(4)}"
+    return Home(core, queue, found, holder, FinishedLog(core, queue, found.quarantine))
 
 
 @cache

@@ -1,8 +1,8 @@
 """Dead letters: an item that is given up moves to an ordinary queue beside its own.
 
 One CAS writes into the lease when the item is buried; the letter's name is made of that time, so that whoever goes on
-after a crash makes the same one. Then the letter, then the acknowledgement. A letter that comes too late takes a new
-time.
+after a crash makes the same one. Then the letter, then the acknowledgement. One whose time is long past takes a
+new one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol.queue_segments import is_void, letter_name
+from fray_coordinator.protocol.queue_segments import is_belated, letter_name
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home, open_home
@@ -62,11 +62,11 @@ class Undertaker:
 
     async def _time(self, dead: Home, held: Held, item: int) -> float:
         """The time in the letter's name; written into the lease before the letter is."""
-        if str(item) not in held.lease.buried:
+        noted = held.lease.buried.get(str(item))
+        if noted is None or is_belated(noted, dead.core.now(), dead.settings.quarantine):
             await held.change(partial(rules.burying, item=item, time=round(self._home.core.now(), 3)))
         return held.lease.buried[str(item)]
 
     async def _lies_there(self, dead: Home, time: float, segment: str, item: int) -> bool:
-        """Whether a valid letter of this item has that name already."""
-        found = await dead.core.store.get(dead.names.segment(str(letter_name(time, segment, item))))
-        return found is not None and not is_void(time, found.updated, dead.settings.quarantine)
+        """Whether a letter of this item has that name already."""
+        return await dead.core.store.get(dead.names.segment(str(letter_name(time, segment, item)))) is not None

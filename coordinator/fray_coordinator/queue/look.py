@@ -234,7 +234,7 @@ class Finder:
         self._watch(sight.leased, urgent=READS if not after else 0)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
         self._ended, self._fresh = len(rows) < limit, True
-        await each(sight.orphans, self._collector.orphan)
+        await self._collector.orphans(sight.orphans, all_of_them=not after and self._ended)
         return bool(self._free) or self._any_due() or not self._ended
 
     def _watch(self, leased: list[str], urgent: int) -> None:

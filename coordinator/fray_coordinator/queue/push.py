@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fray_coordinator.core import each
-from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN, LARGE_ITEM, batch_size, is_void
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM, batch_size, is_belated
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.home import Home
 from fray_coordinator.store.api import ABSENT, Applied
@@ -51,7 +51,9 @@ class Producer:
             continue
 
     async def create(self, segment: Segment, items: Sequence[Item], letter: Letter | None = None) -> bool:
-        """Create this very segment; False if it came too late to be valid, or if the name is another's."""
+        """Create this very segment; False if another name is to be taken: the name is another's, or it took so long
+        that the large items may have been swept.
+        """
         core, names = self._home.core, self._home.names
         large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM]
         for number in large:
@@ -61,10 +63,8 @@ class Producer:
             encoding=items[0].encoding, sizes=[len(body) for body in inline], large=large, letter=letter
         )
         outcome = await core.store.put(names.segment(str(segment)), pack(header, inline), ABSENT)
-        if not isinstance(outcome, Applied):
-            return False
-        born = core.now() + CLOCK_MARGIN if outcome.updated is None else outcome.updated
-        return not is_void(segment.time, born, self._home.settings.quarantine)
+        swept = bool(large) and is_belated(segment.time, core.now(), self._home.settings.quarantine)
+        return isinstance(outcome, Applied) and not swept
 
     def _name(self, items: int) -> Segment:
         """A name behind all that this producer gave before."""
