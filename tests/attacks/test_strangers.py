@@ -212,7 +212,8 @@ def test_while_keys_are_read_for_strangers_whoever_holds_a_known_one_is_served(
 
 
 def test_a_clusters_keys_are_read_once_for_all_who_want_them_and_never_in_the_way_of_others() -> None:
-    reads, gate, reading = [], threading.Event(), threading.Event()
+    reads: list[int] = []
+    gate, reading = threading.Event(), threading.Event()
 
     def read() -> list[tuple[str, bytes]]:
         if reads:
