@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  imported ahead: the interpreter may be closed to that user
 import os
 import pickle
 import shutil

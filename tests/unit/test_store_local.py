@@ -86,11 +86,12 @@ def test_a_change_by_hand_is_a_new_version(store: Store, tmp_path: Path) -> None
     assert isinstance(asyncio.run(store.delete("key", version)), Rejected)
 
 
-def test_names_by_hand_that_are_no_keys_are_passed_over(store: Store, tmp_path: Path) -> None:
+def test_names_by_hand_that_are_no_keys_are_listed_as_nobodys(store: Store, tmp_path: Path) -> None:
     applied(store, "inbox/good", b"")
     (tmp_path / "inbox/bad\nname").touch()
     Path(os.fsdecode(os.fsencode(tmp_path / "inbox/") + b"/bad\xffname")).touch()
-    assert [row.key for row in asyncio.run(store.list("inbox/", versions=True))] == ["inbox/good"]
+    listed = [row.key for row in asyncio.run(store.list("inbox/", versions=True))]
+    assert listed == ["inbox/bad\\nname/", "inbox/bad\\xffname/", "inbox/good"]
 
 
 def test_withdrawing_keeps_what_a_slow_copy_still_writes(store: Store, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fray_coordinator.store.api import ABSENT, ANY, Applied, Expectation, Object
 from fray_coordinator.store.keys import PRIVATE_FOLDER
 from fray_coordinator.store.limits import largest
 from fray_coordinator.store.memory import digest
-from fray_coordinator.store.tree import TEMPORARY, Place, Tree, open_file, read_all, remove
+from fray_coordinator.store.tree import TEMPORARY, Place, Tree, check_length, open_file, read_all, remove
 from fray_layouts.names import CLUSTER, Inbox
 
 ABANDONED = 24 * 3600.0
@@ -107,6 +107,16 @@ class Files:
     def _sync(self, folder: int) -> None:
         if self._synced:
             os.fsync(folder)
+
+
+def check(tree: Tree, key: str) -> None:
+    """Raise `BadObject` for what could not be read under the name, and `FileNotFoundError`."""
+    with tree.place_of(key) as (folder, name):
+        handle = open_file(folder, name)
+    try:
+        check_length(os.fstat(handle).st_size, largest(key))
+    finally:
+        os.close(handle)
 
 
 def read_in(folder: int, name: str, key: str) -> Object:

@@ -1,7 +1,8 @@
 """Lists a local root: every name in order, whatever kind of thing it is, so that what is odd can be told of.
 
-A folder that is not entered is listed like an object store's folder marker, by a name that ends in a slash: one that
-this user may not read, one that is deeper than any key, one in the inbox, and an empty one with the name of a record.
+What is none of a key's object is listed like an object store's folder marker, by a name that ends in a slash: a folder
+that this user may not read, that is deeper than any key, that lies in the inbox, or that is empty and has the name of a
+record; and whatever has a name that no key can contain.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from fray_coordinator.store.api import BadObject, Listed
-from fray_coordinator.store.files import read_in
+from fray_coordinator.store.files import check, read_in
 from fray_coordinator.store.keys import LONGEST_KEY, PRIVATE_FOLDER
 from fray_coordinator.store.tree import Tree, open_folder
 from fray_layouts.names import Inbox
@@ -45,10 +46,12 @@ class _Walk:
         entries = _entries(handle, folder)
         if not entries:
             yield from self._empty(handle, folder)
-        for key in entries:
+        for key, is_nameable in entries:
             if not key.startswith(self._prefix):
                 continue
-            if key.endswith("/"):
+            if not is_nameable:
+                yield from self._marker(key)
+            elif key.endswith("/"):
                 yield from self._inside(handle, key)
             elif key > self._after:
                 yield from self._row(handle, key)
@@ -111,11 +114,30 @@ def _is_entered(folder: str) -> bool:
     return folder.count("/") <= DEEPEST and len(folder.encode()) <= LONGEST_KEY
 
 
-def _entries(handle: int, folder: str) -> list[str]:
-    """What a folder holds, as keys. Folders end in a slash, which puts them where their contents sort."""
+def _entries(handle: int, folder: str) -> list[tuple[str, bool]]:
+    """(key, whether it can be one) of what a folder holds.
+
+    Folders end in a slash, which puts them where their contents sort.
+    """
     with os.scandir(handle) as entries:
-        return sorted(
-            folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
-            for entry in entries
-            if (folder or entry.name != PRIVATE_FOLDER) and not NOT_A_KEY.search(entry.name)
-        )
+        return sorted(_entry(folder, entry) for entry in entries if folder or entry.name != PRIVATE_FOLDER)
+
+
+def _entry(folder: str, entry: os.DirEntry[str]) -> tuple[str, bool]:
+    if NOT_A_KEY.search(entry.name):
+        escaped = os.fsencode(entry.name).decode(errors="backslashreplace").replace("\r", "\\r").replace("\n", "\\n")
+        return f"{folder}{escaped}/", False
+    return folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), True
+
+
+def oddities(tree: Tree) -> Iterator[tuple[str, str]]:
+    """(name, what is odd) of all below a root that no reader would get; opens every object, and reads none."""
+    for row in rows(tree, "", None, versions=False):
+        if row.key.endswith("/"):
+            yield row.key, "it is no folder of Fray's, or one that cannot be read"
+            continue
+        try:
+            with suppress(FileNotFoundError):
+                check(tree, row.key)
+        except BadObject as error:
+            yield row.key, str(error)

@@ -38,7 +38,7 @@ from fray_coordinator.store.api import (
     Version,
 )
 from fray_coordinator.store.files import Files
-from fray_coordinator.store.listing import rows
+from fray_coordinator.store.listing import oddities, rows
 from fray_coordinator.store.locks import Holder, Locks, holders
 from fray_coordinator.store.tree import Tree
 
@@ -94,6 +94,10 @@ class LocalBackend:
     def holders(self) -> Iterator[Holder]:
         """Who has a lock at this moment."""
         return holders(self._tree)
+
+    def oddities(self) -> Iterator[tuple[str, str]]:
+        """(name, what is odd) of all that lies below the root and cannot be read as an object; blocks."""
+        return oddities(self._tree)
 
     def server_offset(self) -> float | None:
         """The file system of this machine keeps this machine's time."""

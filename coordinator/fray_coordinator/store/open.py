@@ -69,7 +69,9 @@ def _local(path: str, clock: Clock) -> Backend:
         if not folder.is_dir():
             raise StoreRefused(f"{folder} is a file; a root is a folder")
         if not os.access(folder, os.R_OK | os.X_OK):
-            raise StoreRefused(f"{folder}: this user has no right to read this folder")
+            raise StoreRefused(
+                f"{folder}: this user has no right to read this folder; it is another user's, or a group's"
+            )
     return LocalBackend(folder, clock)
 
 

@@ -5,8 +5,12 @@ The promises are tested on the backend itself: the layer above would repeat and 
 
 from __future__ import annotations
 
+import asyncio
+import os
+import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from fray_coordinator.clock import Clock, SystemClock, system_chance
@@ -23,11 +27,15 @@ from fray_coordinator.store.bucket import BucketSettings, Inspectable
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.mounts import network_file_system
 from fray_coordinator.store.open import open_backend
+from fray_coordinator.store.tree import is_shared
 from fray_layouts.errors import FrayError
 
 CLOCK_TOLERANCE = 30.0
 LOCK_SECONDS = 1.0
 """A lock that is held at both ends of this time is held for long."""
+MOST_ODDITIES = 20
+"""So many objects that cannot be read are named."""
+SHARE = "to share a root with a group, give it to the group: docs/operating.md says how"
 UNUSABLE = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
 
 
@@ -190,6 +198,36 @@ async def _machine(backend: Backend, folder: str, clock: Clock) -> list[Finding]
     return found
 
 
+async def _access(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Look whose the folder is."""
+    return judge_access(os.stat(backend.folder)) if isinstance(backend, LocalBackend) else []
+
+
+def judge_access(root: os.stat_result) -> list[Finding]:
+    """What owner and mode of a local root mean for a cluster."""
+    found = []
+    if root.st_mode & stat.S_IWOTH:
+        what = "every user of this host may write into the root, and so run code as its agents' user"
+        found.append(Finding("error", what, f"chmod o-rwx ROOT; {SHARE}"))
+    elif root.st_mode & stat.S_IRWXO:
+        what = "every user of this host may look into the root; agents make nothing there that others can read"
+        found.append(Finding("warning", what, f"chmod o-rwx ROOT; {SHARE}"))
+    if root.st_mode & stat.S_IRWXG and not is_shared(root.st_mode):
+        what = f"group {root.st_gid} may enter the root, but what agents make there is their own user's alone"
+        found.append(Finding("warning", what, f"chmod g-rwx ROOT; {SHARE}"))
+    whose = f"the group {root.st_gid}" if is_shared(root.st_mode) else f"the user {root.st_uid} alone"
+    return found or [Finding("ok", f"what is made below the root is for {whose}")]
+
+
+async def _oddities(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+    """Look for what is no object."""
+    if not isinstance(backend, LocalBackend):
+        return []
+    found = await asyncio.to_thread(lambda: list(islice(backend.oddities(), MOST_ODDITIES)))
+    remedy = "look at it, then remove it; nothing else is harmed"
+    return [Finding("warning", f"{name} cannot be read as an object: {why}", remedy) for name, why in found]
+
+
 async def _clean_up(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
     """Delete the probe's own objects."""
     for row in await backend.list(f"{folder}/", None, None, False):
@@ -197,7 +235,19 @@ async def _clean_up(backend: Backend, folder: str, clock: Clock) -> list[Finding
     return []
 
 
-CHECKS: tuple[Check, ...] = (_create, _change, _delete, _poll, _order, _clock, _settings, _machine, _clean_up)
+CHECKS: tuple[Check, ...] = (
+    _create,
+    _change,
+    _delete,
+    _poll,
+    _order,
+    _clock,
+    _settings,
+    _machine,
+    _access,
+    _oddities,
+    _clean_up,
+)
 
 
 async def _put_works(backend: Backend, key: str, data: bytes, expect: Expectation) -> bool:

@@ -196,13 +196,19 @@ def read_all(handle: int, most: int) -> bytes:
     size = os.fstat(handle).st_size
     parts: list[bytes] = []
     length = 0
-    while max(size, length) <= most:
+    while True:
+        check_length(max(size, length), most)
         part = os.read(handle, min(size - length if size > length else _GROWN, most - length) + 1)
         if not part:
             return parts[0] if len(parts) == 1 else b"".join(parts)
         parts.append(part)
         length += len(part)
-    raise BadObject(f"it has {max(size, length)} bytes, and what lies under this name at most {most}")
+
+
+def check_length(length: int, most: int) -> None:
+    """Raise `BadObject` for a file of more than `most` bytes."""
+    if length > most:
+        raise BadObject(f"it has {length} bytes, and what lies under this name at most {most}")
 
 
 def remove(folder: int, name: str) -> None:

@@ -29,25 +29,33 @@ def _options(function: Any) -> Any:
 
 @as_command
 @_options
+@click.option("--group", metavar="NAME", help="On local files: a root for all users of this group, not for you alone.")
 @click.argument("at", required=False, metavar="[ROOT]")
-def command(app: App, at: str | None, **chosen: Any) -> None:
+def command(app: App, at: str | None, group: str | None, **chosen: Any) -> None:
     """Create the cluster under ROOT and print its settings; they cannot be changed later.
 
-    A cluster is also created, with the usual settings, by whoever joins it or submits to it first.
+    A cluster is also created, with the usual settings, by whoever joins it or submits to it first. On local files it is
+    open to its owner alone, unless it is given to a group.
     """
     wanted = {name: value for name, value in chosen.items() if value is not None}
-    settings = asyncio.run(_create(App(at or app.given_root, app.json).root, wanted))
+    settings = asyncio.run(_create(App(at or app.given_root, app.json).root, wanted, group))
     data = {name: getattr(settings, name) for name in ("cluster_id", "layout", *_CHOICES)}
     app.show(data, lambda: output.print_pairs([(name, f"{value}") for name, value in data.items()]))
 
 
-async def _create(root: str, wanted: dict[str, Any]) -> Settings:
+async def _create(root: str, wanted: dict[str, Any], group: str | None) -> Settings:
     from fray_coordinator.clock import SystemClock
     from fray_coordinator.core import LOCAL_SETTINGS, open_core
+    from fray_coordinator.store.local import LocalBackend
     from fray_coordinator.store.open import open_backend
+    from fray_coordinator.store.sharing import share
 
-    usual = LOCAL_SETTINGS if open_backend(root, SystemClock()).local else Settings()
-    settings = checked(msgspec.structs.replace(usual, **wanted))
+    backend = open_backend(root, SystemClock())
+    settings = checked(msgspec.structs.replace(LOCAL_SETTINGS if backend.local else Settings(), **wanted))
+    if group is not None:
+        if not isinstance(backend, LocalBackend):
+            raise InvalidInput("group", group, "leave it out: a bucket's own rights say who may use it")
+        share(backend.folder, group)
     core = await open_core(root, settings)
     await core.store.close()
     for name, value in wanted.items():
