@@ -87,6 +87,7 @@ class ActorTask(HostTask):
                 return await self.world.core(process, self._host.clock)
             except StoreError:
                 await asyncio.sleep(1.0)
+                continue
 
     async def _restored(self, core: Core) -> tuple[CheckpointLog, list[CallId]]:
         while True:
@@ -95,6 +96,7 @@ class ActorTask(HostTask):
                 break
             except StoreError:
                 await asyncio.sleep(1.0)
+                continue
         state: list[CallId] = json.loads(data) if data is not None else []
         self.world.restored(self.run, state)
         return log, state
@@ -120,6 +122,7 @@ class ActorTask(HostTask):
                 return server
             except StoreError:
                 await asyncio.sleep(1.0)
+                continue
 
     async def _serve(self, server: Server, log: CheckpointLog | None, state: list[CallId]) -> None:
         while True:
@@ -139,6 +142,7 @@ class ActorTask(HostTask):
                 return
             except StoreError:
                 await asyncio.sleep(1.0)
+                continue
 
 
 def _answer(answer: asyncio.Future[Any], record: EndpointRecord) -> None:

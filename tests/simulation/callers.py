@@ -70,6 +70,7 @@ class Caller:
                 found = await self._views[name].look()
             except StoreError:
                 await asyncio.sleep(1.0)
+                continue
             if found and await self._ask(name, max(found, key=rank), call):
                 return
             if not found:
@@ -121,6 +122,7 @@ class Caller:
                 return
             except StoreError:
                 await asyncio.sleep(1.0)
+                continue
 
     async def _delete(self, name: str) -> None:
         """As `delete_actor` does."""

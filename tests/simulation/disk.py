@@ -42,6 +42,10 @@ class DiskPath:
         self.mishap("file")
         del self.files[self.path]
 
+    def rmdir(self) -> None:
+        """With all that is in it."""
+        self.rmtree()
+
     def rmtree(self) -> None:
         for path in [p for p in self.files if p.startswith(self.path + "/")]:
             del self.files[path]

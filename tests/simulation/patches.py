@@ -81,6 +81,7 @@ def replaced(world: World) -> Iterator[None]:
             mock.patch.object(codec, "decode", decode),
             mock.patch.object(agent_module, "socket", names),
             mock.patch.object(hostlock, "lock_folder", lock_folder),
+            mock.patch.object(hostlock.HostLock, "work_dir", lambda lock, disk: disk / lock.path.stem),
             mock.patch.object(serve_module, "open_core", open_core),
             mock.patch.object(serve_module, "Agent", Noted),
             mock.patch.object(serve_module, "Spares", HostStarts),
