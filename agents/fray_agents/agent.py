@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ from fray_agents.ledger import Held, Ledger
 from fray_agents.reach import Reach
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
-from fray_agents.tasks import Task
+from fray_agents.tasks import MARGIN, Task
 from fray_agents.troubles import Troubles
 from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
@@ -32,8 +33,13 @@ from fray_coordinator.records import record_of
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Ear, Holding, JobRecord, Resources
 
+log = logging.getLogger("fray")
+
 LAST_WORDS = 3.0
 """Seconds that an agent told twice to leave still waits for the store."""
+
+PUT_DOWN = 2 * MARGIN
+"""Seconds that an agent which ends waits for the processes that it has killed."""
 
 WATCHERS = 50
 """So many agents watch whether the coordinator's pass is run; that nobody does has a chance of e to the -50."""
@@ -226,11 +232,13 @@ class Agent:
             task.kill()
         for work in self._background:
             work.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        for task in tasks:
-            await task.gone()
-        await hostdirs.remove(self._work_dir)
-        self._lock.release()
+        ending = [*self._background, *(asyncio.ensure_future(task.gone()) for task in tasks)]
+        left = (await asyncio.wait(ending, timeout=PUT_DOWN))[1] if ending else set()
+        if left:  # the lock stays with their runners: nobody takes what they hold for free
+            log.error("%s ends, and %d of its tasks cannot be killed; their runners wait for them", self.id, len(left))
+        else:
+            await hostdirs.remove(self._work_dir)
+            self._lock.release()
 
     def _may_claim(self) -> bool:
         return self._heart.trusts() and not self._heart.leaving and not self._heart.drained and not self._troubles.unfit
@@ -287,7 +295,12 @@ class Agent:
             for held in self._ledger.held.values():
                 if held.task is not None and held.job is not None:
                     held.task.set_deadline(self._deadline(held.job.record))
+            self._troubles.unkilled = self._unkilled()
             await self._core.clock.sleep(min(1.0, self._core.settings.beat_interval / 5))
+
+    def _unkilled(self) -> str:
+        left = {job: held.task.unkilled for job, held in self._ledger.held.items() if held.task}
+        return "; ".join(f"SIGKILL does not end processes {pids} of {job}" for job, pids in left.items() if pids)
 
     # --- the index and the mail
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fray_agents import health
-from fray_agents.environment import CHILDREN_MARK, noted_endpoints, task_environment, wanted
+from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST, noted_endpoints, task_environment, wanted
 from fray_agents.ledger import Held
 from fray_agents.reach import Reach
 from fray_agents.repeated import Repeated
@@ -81,7 +81,6 @@ class Carrier:
         """Run one attempt and write how it ended; the record, if the job is to be started here again."""
         assert held.job is not None, "a carried job was claimed"
         job = held.job
-        held.directory = self.work_dir / f"{held.entry.job}~{held.attempt}"
         ending = await self._outcome(held, job)
         held.phase = "ending"
         after = await self._commit(held, job, ending)
@@ -164,8 +163,7 @@ class Carrier:
             await health.watch(job.spec.health_check, self.core.clock, fail)
 
     async def _task_spec(self, held: Held, job: JobRecord) -> TaskSpec:
-        directory = held.directory
-        assert directory is not None, "set by carry"
+        directory = self.work_dir / f"{job.id}~{job.attempt}"
         call = job.spec.entrypoint.callable
         pickle = None
         if call is not None:
@@ -224,13 +222,14 @@ class Carrier:
 
         What the store refuses is left to the repair: nobody's slot waits for it.
         """
-        if held.task is None or held.directory is None:
+        if held.task is None:
             return
         try:
-            published, has_children = await asyncio.to_thread(_left_in, held.directory)
-            if published:
+            listed = held.task.left(ENDPOINTS_LIST)
+            if listed is not None:
+                published = noted_endpoints(listed)
                 await persist(self.core, lambda: withdraw_all(self.core, published, job), StoreUnavailable)
-            if has_children:
+            if held.task.left(CHILDREN_MARK) is not None:
                 await persist(self.core, lambda: families.end_children(self.core, job.id), StoreUnavailable)
             await held.task.discard()
         except Exception:
@@ -257,11 +256,6 @@ def _inline(pickle: str) -> bytes:
         return base64.b64decode(pickle, validate=True)
     except ValueError as error:
         raise CannotCall(f"the job's callable is not base64: {error}") from error
-
-
-def _left_in(directory: Path) -> tuple[list[str], bool]:
-    """Keys of the endpoints that the task may have left behind, and whether it submitted children."""
-    return noted_endpoints(directory), (directory / CHILDREN_MARK).exists()
 
 
 def _not_started(why: str) -> Ending:

@@ -25,10 +25,9 @@ def note_endpoint(task_dir: str, key: str) -> None:
         file.write(f"{key}\n")
 
 
-def noted_endpoints(task_dir: Path) -> list[str]:
-    """What the task in this directory may have published."""
-    path = task_dir / ENDPOINTS_LIST
-    return path.read_bytes().decode(errors="replace").split("\n")[:-1] if path.exists() else []
+def noted_endpoints(listed: bytes) -> list[str]:
+    """What a task may have published, by the list that it has left."""
+    return listed.decode(errors="replace").split("\n")[:-1]
 
 
 THREADS = "OMP_NUM_THREADS"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fray_agents.taskhandle import TaskHandle
 from fray_coordinator.protocol.schedule import take
@@ -35,7 +34,6 @@ class Held:
     job: Stored[JobRecord] | None = None
     starting: asyncio.Task[TaskHandle | None] | None = None
     task: TaskHandle | None = None
-    directory: Path | None = None
     stop: tuple[float, str] | None = None
     entry_deleted: bool = False
     unhealthy: str = ""

@@ -17,7 +17,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
-from fray_agents.runner.log import Chunks, Lines, chunk_name
+from fray_agents.runner.log import CHUNK_BYTES, Chunks, Lines, chunk_name
+from fray_agents.tasks import TaskFile
 
 STREAMS = ("stdout", "stderr")
 
@@ -53,12 +54,12 @@ class Log:
         """The task is over: complete the last chunk. Called in the loop."""
         with self._lock:
             self._closed.set()
+            self._printed.set()
             for lines in self._lines.values():
                 self._files.append(lines.flush())
             self._files.seal()
-        self._printed.set()
 
-    async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+    async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each chunk, in order, until the log is closed."""
         told = 0
         while not self._closed.is_set() or told < self._files.count:
@@ -70,7 +71,7 @@ class Log:
                 self._files.seal()
             while told < self._files.count:
                 told += 1
-                yield told, self._directory / chunk_name(told)
+                yield told, TaskFile(self._directory / chunk_name(told), 2 * CHUNK_BYTES)
 
     def _patience(self) -> float:
         due = self._files.due()

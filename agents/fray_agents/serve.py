@@ -27,13 +27,22 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
     listener = Listener(core, options.reach) if options.reach.inbound else None
     spares = Spares(options.preload)
     options = replace(options, start_task=spares.start, ear=listener.ear if listener else None)
+    leaving = False
+    agent: Agent | None = None
+
+    def leave() -> None:
+        nonlocal leaving
+        leaving = True
+        if agent is not None:
+            agent.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
     try:
-        while True:
+        while not leaving:
             agent = Agent(core, options)
             if listener is not None:
                 listener.listen(agent)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, agent.terminate)
             on_join(agent.id)
             if await agent.run() is Departure.LEFT:
                 return

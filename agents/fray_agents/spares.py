@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fray_agents.environment import inherited
 from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import CALL, Task, TaskSpec, start_runner
+from fray_agents.tasks import CALL, MARGIN, Task, TaskSpec, start_runner
 
 log = logging.getLogger("fray")
 
@@ -63,7 +63,10 @@ class Spares:
         if self._making is not None:
             await self._making
         if (spare := self._drop()) is not None:
-            await spare.runner.wait()
+            try:
+                await asyncio.wait_for(spare.runner.wait(), MARGIN)
+            except TimeoutError:  # it does not hear: its process goes with it
+                spare.runner.kill()
 
     def _take(self, at_start: Mapping[str, str], lock_fd: int | None) -> asyncio.subprocess.Process | None:
         spare = self._spare

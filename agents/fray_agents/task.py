@@ -17,12 +17,10 @@ import sys
 import traceback
 from typing import Any
 
-from fray_agents.runner.verdict import too_large
+from fray_agents.runner.verdict import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, printable, too_large
 
-# An exit record lives inside the job's record: what is longer is cut.
-_MESSAGE_LIMIT = 1_000
-_TRACEBACK_LIMIT = 16_000
-_PICKLE_LIMIT = 24_000
+_DEEPEST = 90
+"""How deep lists and dicts may lie in one another as JSON: `fray_layouts.parsing.DEEPEST_RESULT`, not imported here."""
 _JSON_SCALARS = (type(None), bool, int, str)
 
 
@@ -107,23 +105,26 @@ def _pickle(value: Any) -> bytes:
 
 
 def _is_json(value: Any) -> bool:
-    """JSON gives back exactly this value: the types are those of JSON, not subclasses, and the text is Unicode."""
+    """JSON gives back exactly this value: types of JSON, not subclasses; text that is Unicode; not nested too deep."""
     try:
-        return _has_json_types(value)
-    except (RecursionError, UnicodeEncodeError):
+        return _has_json_types(value, _DEEPEST)
+    except UnicodeEncodeError:
         return False
 
 
-def _has_json_types(value: Any) -> bool:
+def _has_json_types(value: Any, depth: int) -> bool:
     kind = type(value)
     if kind is str:
         value.encode()
     if kind is float:
         return math.isfinite(value)
     if kind is list:
-        return all(map(_has_json_types, value))
+        return depth > 0 and all(_has_json_types(item, depth - 1) for item in value)
     if kind is dict:
-        return all(type(key) is str and _has_json_types(key) and _has_json_types(item) for key, item in value.items())
+        return depth > 0 and all(
+            type(key) is str and _has_json_types(key, 0) and _has_json_types(item, depth - 1)
+            for key, item in value.items()
+        )
     return kind in _JSON_SCALARS
 
 
@@ -132,7 +133,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     described = {"kind": "exception", **in_words(error), "data": _pickled_exception(error)}
     if isinstance(error, _Failure):
         cause = error.__cause__
-        described |= {"kind": error.kind, "message": _printable(str(error), _MESSAGE_LIMIT), "data": ""}
+        described |= {"kind": error.kind, "message": printable(str(error), MESSAGE_LIMIT), "data": ""}
         described["exception"] = type(cause).__qualname__ if cause else ""
     return described
 
@@ -143,7 +144,7 @@ def in_words(error: BaseException) -> dict[str, str]:
     return {
         "message": _summary(error),
         "exception": type(error).__qualname__,
-        "traceback": _printable(text, _TRACEBACK_LIMIT),
+        "traceback": printable(text, TRACEBACK_LIMIT),
     }
 
 
@@ -153,18 +154,7 @@ def _summary(error: BaseException) -> str:
         text = " ".join(str(error).split())
     except Exception:
         text = "(its text cannot be made)"
-    return _printable(f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__, _MESSAGE_LIMIT)
-
-
-def _printable(text: str, limit: int) -> str:
-    """`text` as valid Unicode; of a longer one both ends, since the last lines say most."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    half = limit // 2
-    return (
-        text
-        if len(text) <= limit
-        else f"{text[:half]}\n... {len(text) - limit} characters left out ...\n{text[-half:]}"
-    )
+    return printable(f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__, MESSAGE_LIMIT)
 
 
 def _pickled_exception(error: BaseException) -> str:
@@ -176,7 +166,8 @@ def _pickled_exception(error: BaseException) -> str:
         pickle.loads(data)
     except Exception:
         return ""
-    return base64.b64encode(data).decode() if len(data) <= _PICKLE_LIMIT else ""
+    encoded = base64.b64encode(data).decode()
+    return encoded if len(encoded) <= DATA_LIMIT else ""
 
 
 def _write(path: str, data: bytes) -> None:

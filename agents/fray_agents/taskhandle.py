@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Protocol
 
 from fray_agents.tasks import TaskExit, TaskSpec
 from fray_layouts.records import Usage
 
 
+class LogFile(Protocol):
+    """A log chunk that waits to be shipped."""
+
+    def read_bytes(self) -> bytes: ...
+
+    def unlink(self) -> None: ...
+
+
 class TaskHandle(Protocol):
     """A started task; see `fray_agents.tasks.Task` for each member."""
 
     usage: Usage
+    unkilled: list[int]
     exit: asyncio.Future[TaskExit]
 
     def set_deadline(self, boottime: float) -> None: ...
@@ -23,7 +31,9 @@ class TaskHandle(Protocol):
 
     def kill(self) -> None: ...
 
-    def chunks(self) -> AsyncIterator[tuple[int, Path]]: ...
+    def chunks(self) -> AsyncIterator[tuple[int, LogFile]]: ...
+
+    def left(self, name: str) -> bytes | None: ...
 
     async def gone(self) -> None: ...
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,18 +23,30 @@ import msgspec
 
 from fray_agents import runner
 from fray_agents.hostdirs import remove
-from fray_agents.runner.log import PART, chunk_name
+from fray_agents.runner.leftovers import file_size, read_file
+from fray_agents.runner.log import CHUNK_BYTES, PART, chunk_name
+from fray_agents.runner.verdict import too_large, unreadable_result
+from fray_agents.trees import kill_tree
 from fray_layouts.errors import Malformed, Temporary
 from fray_layouts.parsing import DEEPEST_RESULT, parse_json
 from fray_layouts.records import Exit, Usage
+
+MARGIN = 5.0
+"""Seconds beyond its time after which the agent ends a task itself, because the runner says nothing."""
+
+START_LIMIT = 60.0
+"""Seconds that a start may take."""
 
 RESULT_LIMIT = 256 * 1024**2
 SPOOL_LIMIT = 1024**3
 # A command's result is looked into, to see whether it is JSON, up to this size.
 _JSON_LIMIT = 4 * 1024**2
+_LEFT_LIMIT = 1024**2
 _EVENT_LIMIT = 1024**2
 CALL = [sys.executable, "-m", "fray_agents.task"]
 """The command of a callable's process, but for its arguments."""
+
+_NO_ANSWER = "its runner did not answer in time, and the agent has killed it and all its processes"
 
 _RUNNER = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
 
@@ -73,6 +87,22 @@ class TaskSpec:
 
 
 @dataclass(frozen=True)
+class TaskFile:
+    """A file in a task's directory, where the task may put anything; what is larger than `limit` bytes is not read."""
+
+    path: Path
+    limit: int
+
+    def read_bytes(self) -> bytes:
+        """What it holds. Raises OSError if it is no file, or too large."""
+        return read_file(str(self.path), self.limit)
+
+    def unlink(self) -> None:
+        """Remove it."""
+        self.path.unlink()
+
+
+@dataclass(frozen=True)
 class ResultFile:
     """What the task returned. encoding: as in `Result`; size in bytes."""
 
@@ -97,19 +127,27 @@ class Task:
         pid: of the task's main process; None if its program could not be executed.
         runner_pid: of its runner.
         usage: the latest sample.
+        unkilled: processes that SIGKILL does not end.
         exit: how it ended; set once, when no process of the task is left.
+
+    The runner ends the task. Where it does not answer in time, or in words that nobody understands, the agent does.
     """
 
     def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process) -> None:
         self.pid: int | None = None
         self.runner_pid = process.pid
         self.usage = Usage()
+        self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
         self._spec = spec
         self._process = process
         self._announced = 0
         self._chunks: asyncio.Queue[int | None] = asyncio.Queue()
         self._begun = asyncio.Event()
+        self._deadline = math.inf
+        self._cause = self._message = ""
+        self._watches: list[asyncio.TimerHandle] = []
+        self._killing: asyncio.Task[None] | None = None
         self._listener = asyncio.create_task(self._listen())
 
     @classmethod
@@ -131,20 +169,37 @@ class Task:
             StartFailed: this host cannot run it; that is not the job's fault.
         """
         try:
-            await asyncio.to_thread(_furnish, spec)
             task = cls(spec, runner or await start_runner(lock_fd))
         except OSError as error:
             raise StartFailed(f"the task's runner could not be started on this host: {error}") from error
         try:
-            task._send(**_order(spec, deadline))
-            await task._begun.wait()
+            async with asyncio.timeout(START_LIMIT):
+                await task._begin(deadline)
+        except TimeoutError as error:
+            await task._give_up()
+            raise StartFailed(f"the task did not start within {START_LIMIT:g} s on this host") from error
+        except OSError as error:
+            await task._give_up()
+            raise StartFailed(f"the task's directory could not be made on this host: {error}") from error
         except BaseException:
-            task._stdin.close()  # the runner kills what it has started
+            await task._give_up()
             raise
         if task.exit.done() and (end := task.exit.result().exit).kind == "start-failed":
             await task.gone()
             raise StartFailed(end.message)
         return task
+
+    async def _begin(self, deadline: float) -> None:
+        await asyncio.to_thread(_furnish, self._spec)
+        self._deadline = deadline
+        self._send(**_order(self._spec, deadline))
+        if self._spec.timeout is not None:
+            self._expect_end(self._spec.timeout + self._spec.grace, "timeout")
+        await self._begun.wait()
+
+    async def _give_up(self) -> None:
+        self._take_over("start-failed")
+        await self.gone()
 
     @property
     def started(self) -> bool:
@@ -153,6 +208,10 @@ class Task:
 
     def set_deadline(self, boottime: float) -> None:
         """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
+        if time.clock_gettime(time.CLOCK_BOOTTIME) > self._deadline + MARGIN:
+            self._take_over("preempted")  # the job may be someone else's
+            return
+        self._deadline = boottime
         self._send(deadline=boottime)
 
     def stop(self, grace: float, why: str) -> None:
@@ -162,19 +221,25 @@ class Task:
             why: kind of its exit: "stopped", "preempted", "unhealthy".
         """
         self._send(stop=grace, why=why)
+        self._expect_end(grace, why)
 
     def kill(self) -> None:
         """SIGKILL to the whole tree."""
         self._send(kill=True)
+        self._expect_end(0.0, "stopped")
 
-    async def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+    async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
         while (number := await self._chunks.get()) is not None:
-            yield number, self._log_path(number)
+            yield number, TaskFile(self._log_path(number), 2 * CHUNK_BYTES)
 
     async def gone(self) -> None:
         """Return when the runner, and with it every process of the task, has ended."""
         await asyncio.shield(self._listener)
+
+    def left(self, name: str) -> bytes | None:
+        """What the task has left under this name in its directory, if anything. Raises OSError if it is no file."""
+        return left_in(self._spec.directory, name)
 
     async def discard(self) -> None:
         """Remove the directory and all that is in it; the task must be gone."""
@@ -190,21 +255,48 @@ class Task:
         return self._process.stdin
 
     async def _listen(self) -> None:
-        assert self._process.stdout is not None
+        """Hear the runner until nothing is left of the task; sets `exit`, whatever happens."""
         try:
-            async for line in self._process.stdout:
-                await self._heed(msgspec.json.decode(line))
-            self._lost(await self._process.wait())
-        finally:
-            self._stdin.close()  # cancelled: the runner kills the task and ends
-            await self._process.wait()
-            self._chunks.put_nowait(None)
-            self._begun.set()
+            await self._hear()
+        except asyncio.CancelledError:  # the loop ends: the runner kills the task and ends
+            self._stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), MARGIN)
+            raise
+        except Exception as error:
+            self._take_over("host-failed", f"the agent failed to hear the task's runner: {error!r}")
+        self._stdin.close()
+        code = await self._process.wait()
+        for watch in self._watches:
+            watch.cancel()
+        if not self.exit.done():
+            self._lost(code)
+        self._chunks.put_nowait(None)
+        self._begun.set()
+
+    async def _hear(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            await self._heed(msgspec.json.decode(line))
+
+    def _expect_end(self, within: float, why: str) -> None:
+        """Unless the runner has ended the task by then, and a margin, the agent does."""
+        watch = asyncio.get_running_loop().call_later(within + MARGIN, self._take_over, why)
+        self._watches.append(watch)
+
+    def _take_over(self, cause: str, message: str = _NO_ANSWER) -> None:
+        """End the task without its runner."""
+        if self._killing is None:
+            self._cause, self._message = cause, message
+            self._killing = asyncio.create_task(kill_tree(self._process, self._still_there))
+
+    def _still_there(self, pids: list[int]) -> None:
+        self.unkilled = pids
 
     async def _heed(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "started":
-                self.pid = event["pid"]
+                self.pid = msgspec.convert(event["pid"], int)
                 self._begun.set()
             case "usage":
                 self.usage = msgspec.convert(event["usage"], Usage)
@@ -219,23 +311,26 @@ class Task:
             if end.kind == "success":
                 result = await asyncio.to_thread(_find_result, self._spec)
         except OSError as error:
-            end = Exit(kind="exited", code=0, message=f"its result cannot be read: {error}", usage=end.usage)
+            end = Exit(kind="exited", code=0, message=unreadable_result(error), usage=end.usage)
+        if result is not None and result.size > self._spec.result_limit:
+            message = too_large(result.size, self._spec.result_limit)
+            end, result = Exit(kind="too-large", code=0, message=message, usage=end.usage), None
         self.usage = end.usage or self.usage
         self.exit.set_result(TaskExit(end, result, complete_before_stop))
+        self._expect_end(0.0, end.kind)  # it has nothing left to do
 
     def _lost(self, code: int) -> None:
         """If the runner was killed: its task's group goes too, and what it had of the last chunk is kept."""
-        if self.exit.done():
-            return
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         part = self._log_path(self._announced + 1)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # there is none, or not in a form that can be kept
             os.rename(f"{part}{PART}", part)
             self._announce(self._announced + 1)
-        message = f"the task's runner was ended from outside (exit code {code}), and the task with it"
-        end = Exit(kind="lost", message=message, log_chunks=self._announced)
+        outside = f"the task's runner was ended from outside (exit code {code}), and the task with it"
+        kind, message = (self._cause, self._message) if self._cause else ("lost", outside)
+        end = Exit(kind=kind, message=message, log_chunks=self._announced)
         self.exit.set_result(TaskExit(end, None, False))
 
     def _announce(self, number: int) -> None:
@@ -244,6 +339,14 @@ class Task:
 
     def _log_path(self, number: int) -> Path:
         return self._spec.directory / "log" / chunk_name(number)
+
+
+def left_in(directory: Path, name: str) -> bytes | None:
+    """See `Task.left`."""
+    try:
+        return read_file(str(directory / name), _LEFT_LIMIT)
+    except FileNotFoundError:
+        return None
 
 
 async def start_runner(
@@ -292,19 +395,23 @@ def _furnish(spec: TaskSpec) -> None:
 
 
 def _find_result(spec: TaskSpec) -> ResultFile | None:
-    for name in ("result.json", "result.pickle", "result"):
-        path = spec.directory / name
-        if path.is_file():
-            encoding = path.suffix.removeprefix(".") or _encoding_of(path)
-            return ResultFile(path, encoding, path.stat().st_size)
-    return None
+    """What the task left as its result. Raises OSError if that is no file."""
+    if spec.command is not None:
+        return _result_file(spec.directory / "result", "bytes")
+    as_json = _result_file(spec.directory / "result.json", "json")
+    return as_json or _result_file(spec.directory / "result.pickle", "pickle")
 
 
-def _encoding_of(path: Path) -> str:
-    if path.stat().st_size > _JSON_LIMIT:
-        return "bytes"
+def _result_file(path: Path, encoding: str) -> ResultFile | None:
+    """The file at `path`, if there is one; what is not too long is JSON only if it can be read as such."""
     try:
-        parse_json(path.read_bytes(), DEEPEST_RESULT)
-    except Malformed:
-        return "bytes"
-    return "json"
+        size = file_size(str(path))
+    except FileNotFoundError:
+        return None
+    if encoding != "pickle" and size <= _JSON_LIMIT:
+        try:
+            parse_json(read_file(str(path), _JSON_LIMIT), DEEPEST_RESULT)
+            encoding = "json"
+        except Malformed:
+            encoding = "bytes"
+    return ResultFile(path, encoding, size)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import pickle
 import signal
@@ -18,15 +19,16 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
-from pathlib import Path
 from queue import SimpleQueue
 
 from fray_agents import printed, shared_environ
 from fray_agents.hostdirs import remove
-from fray_agents.task import describe, encode
+from fray_agents.task import describe, encode, in_words
 from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import ResultFile, Task, TaskExit, TaskSpec
+from fray_agents.tasks import ResultFile, StartFailed, Task, TaskExit, TaskFile, TaskSpec, left_in
 from fray_layouts.records import Exit, Usage
+
+log = logging.getLogger("fray")
 
 _environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
 
@@ -59,6 +61,7 @@ class ThreadTask:
 
     def __init__(self, spec: TaskSpec) -> None:
         self.usage = Usage()
+        self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
         self._spec = spec
         self._loop = asyncio.get_running_loop()
@@ -86,10 +89,13 @@ class ThreadTask:
         """Ask the thread to end; after `grace` seconds the attempt counts as ended."""
         if self.exit.done():
             return
+        self._loop.call_later(grace, self.kill)
         with self._telling:
             self._why = self._why or why
-            self._tell()
-        self._loop.call_later(grace, self.kill)
+            try:
+                self._tell()
+            except Exception:
+                log.exception("%s was not told to end", self._thread.name)
 
     def tell_instead(self, tell: Callable[[], None]) -> None:
         """From now on a stop calls `tell` instead of interrupting the thread; at once, if it was stopped already."""
@@ -107,13 +113,17 @@ class ThreadTask:
         message = "a thread cannot be killed: it goes on until it returns"
         self._end(TaskExit(Exit(kind=self._why or "stopped", message=message, log_chunks=0), None, False))
 
-    def chunks(self) -> AsyncIterator[tuple[int, Path]]:
+    def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """As `Task.chunks`."""
         return self._log.chunks()
 
     async def gone(self) -> None:
         """Return when the attempt has ended."""
         await asyncio.shield(self.exit)
+
+    def left(self, name: str) -> bytes | None:
+        """As `Task.left`."""
+        return left_in(self._spec.directory, name)
 
     async def discard(self) -> None:
         """Remove the directory and all that is in it."""
@@ -127,7 +137,11 @@ class ThreadTask:
             return
         _running.add(self)
         printed.wrap()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the process has too many
+            self._end(TaskExit(Exit(kind="start-failed"), None, False))
+            raise StartFailed(f"no thread could be started on this host: {error}") from error
 
     def _work(self) -> None:
         _environ.set(self._spec.env)
@@ -137,6 +151,8 @@ class ThreadTask:
             end = self._call()
         except SystemExit as error:  # raised by the callable itself, or by `stop` in it
             end = self._left(error)
+        except BaseException as error:
+            end = _host_failed(error)
         self._loop.call_soon_threadsafe(self._end, end)
 
     def _call(self) -> TaskExit:
@@ -175,8 +191,18 @@ class ThreadTask:
             self._finish(end)
 
     def _finish(self, end: TaskExit) -> None:
-        self._log.close()
+        try:
+            self._log.close()
+        except Exception as error:
+            end = _host_failed(error)
         self.exit.set_result(end)
+
+
+def _host_failed(error: BaseException) -> TaskExit:
+    """The end of an attempt that an exception outside of its callable ended."""
+    told = in_words(error)
+    message = f"the host failed while the task ran: {told['message']}"
+    return TaskExit(Exit(kind="host-failed", message=message, traceback=told["traceback"]), None, False)
 
 
 _running: set[ThreadTask] = set()

@@ -28,11 +28,13 @@ class Troubles:
     """One agent's troubles.
 
     Attributes:
+        unkilled: which processes of its tasks SIGKILL does not end; "" if all end.
         unfit: why the agent must take no more work; "" if it may.
         warnings: what it logs.
     """
 
     core: Core
+    unkilled: str = ""
     unfit: str = ""
     warnings: Repeated = field(init=False)
     _failed: dict[str, str] = field(default_factory=dict)
@@ -59,7 +61,8 @@ class Troubles:
 
     def told(self) -> str:
         """All that is wrong now, for people; "" if nothing is. What is new is logged."""
-        troubles = ({"unfit": self.unfit} if self.unfit else {}) | self._failed | self.core.store.failing.now()
+        own = {"unfit": self.unfit, "unkilled": self.unkilled}
+        troubles = {name: text for name, text in own.items() if text} | self._failed | self.core.store.failing.now()
         for subject, text in troubles.items():
             if self.warnings.is_due(subject):
                 log.warning("%s", escaped(text))

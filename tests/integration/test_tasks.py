@@ -7,7 +7,6 @@ import signal
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fray_agents.tasks import StartFailed, Task, TaskSpec
@@ -19,7 +18,6 @@ def test_success_of_a_command(tmp_path: Path) -> None:
     assert (end.exit.kind, end.exit.code, end.complete_before_stop, end.result) == ("success", 0, True, None)
     assert sorted(line.split(b" ", 1)[1] for line in log.splitlines()) == [b"stderr F err", b"stdout F out"]
     assert end.exit.log_chunks == 1
-    assert msgspec.json.decode((tmp_path / "exit.json").read_bytes(), type=type(end.exit)) == end.exit
 
 
 def test_what_a_short_task_used_is_known_too(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class HostTask:
         )
         self.script = script(host.world.seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt)
         self.usage = Usage()
+        self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = host.world.loop.create_future()
         self.directory: DiskPath = spec.directory  # type: ignore[assignment]
         self._host = host
@@ -105,6 +106,10 @@ class HostTask:
 
     async def gone(self) -> None:
         await asyncio.shield(self.exit)
+
+    def left(self, name: str) -> bytes | None:
+        path = self.directory / name
+        return path.read_bytes() if path.exists() else None
 
     async def discard(self) -> None:
         self.directory.rmtree()

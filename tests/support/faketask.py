@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from fray_agents.taskhandle import StartTask, TaskHandle
-from fray_agents.tasks import ResultFile, TaskExit, TaskSpec
+from fray_agents.tasks import ResultFile, TaskExit, TaskSpec, left_in
 from fray_layouts.records import Exit, Usage
 
 
@@ -16,9 +16,11 @@ class FakeTask:
 
     def __init__(self, spec: TaskSpec, folder: Path, seconds: float, output: bytes, result: bytes | None) -> None:
         self.usage = Usage()
+        self.unkilled: list[int] = []
         loop = asyncio.get_running_loop()
         self.exit: asyncio.Future[TaskExit] = loop.create_future()
         self._chunk = folder / f"{spec.directory.name}.log"
+        self._directory = spec.directory
         self._output = output
         self._result = result
         loop.call_later(seconds, self._end, "success")
@@ -40,6 +42,9 @@ class FakeTask:
 
     async def gone(self) -> None:
         await asyncio.shield(self.exit)
+
+    def left(self, name: str) -> bytes | None:
+        return left_in(self._directory, name)
 
     async def discard(self) -> None:
         """Nothing was made."""

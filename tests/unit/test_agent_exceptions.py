@@ -20,7 +20,7 @@ from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
 from fray_layouts.names import Blobs, Jobs
 from fray_layouts.records import JobRecord, Resources
-from tests.support.faketask import fake
+from tests.support.faketask import FakeTask, fake
 from tests.support.participants import agent_now, job_now, launch
 from tests.support.virtual import Cluster, run
 
@@ -182,10 +182,10 @@ def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def act(stage: Stage) -> None:
-        def broken(task_dir: Path) -> list[str]:
+        def broken(*args: object) -> list[str]:
             raise OSError("odd")
 
-        monkeypatch.setattr(carrier, "noted_endpoints", broken)
+        monkeypatch.setattr(FakeTask, "left", broken)
         after = [await stage.ended(await launch(stage.user, name="quick")) for _ in range(2)]
         assert [(job.status, job.attempt) for job in after] == [("succeeded", 1)] * 2
 
@@ -250,3 +250,52 @@ def test_a_job_that_waits_for_its_callable_can_be_stopped(tmp_path: Path) -> Non
         assert after.status == "stopped"
 
     with_an_agent(tmp_path, act)
+
+
+class Unkillable:
+    """No signal ends it."""
+
+    def __init__(self, task: TaskHandle) -> None:
+        self._task = task
+        self.unkilled: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def stop(self, grace: float, why: str) -> None:
+        self.unkilled = [4711]
+
+    def kill(self) -> None:
+        self.unkilled = [4711]
+
+    async def gone(self) -> None:
+        await self.exit
+
+
+def test_a_task_that_cannot_be_killed_stays_listed_and_is_told_of(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        job = await launch(stage.user, name="slow")
+        await stage.until_running(job)
+        await stop(stage.user, job.id, "enough")
+        await asyncio.sleep(150)
+        record = await agent_now(stage.user, stage.agent.id)
+        assert job.id in record.holdings
+        assert record.trouble == f"SIGKILL does not end processes [4711] of {job.id}"
+        after = await stage.ended(job)
+        assert after.status in ("stopped", "succeeded")
+        await asyncio.sleep(100)
+        assert (await agent_now(stage.user, stage.agent.id)).trouble == ""
+
+    with_an_agent(tmp_path, act, Unkillable)  # type: ignore[arg-type]
+
+
+def test_an_agent_ends_at_a_second_signal_whatever_cannot_be_killed(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        job = await launch(stage.user, name="slow")
+        await stage.until_running(job)
+        for _ in range(2):
+            stage.agent.terminate()
+        await asyncio.wait_for(stage.life, 30)
+        assert (await job_now(stage.user, job.id)).status == "running"
+
+    with_an_agent(tmp_path, act, Unkillable)  # type: ignore[arg-type]

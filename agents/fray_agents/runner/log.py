@@ -111,7 +111,7 @@ class Chunks:
         """Something was printed, if only a part of a line: the current chunk is to be sealed in due time."""
         if self._fd is None:
             path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never what the task put there
             self._since = time.monotonic()
 
     def append(self, lines: bytes) -> None:

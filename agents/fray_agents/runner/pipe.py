@@ -21,7 +21,7 @@ class Order:
     """What to run.
 
     Attributes:
-        directory: of this attempt; holds `log/`, `work/`, `exit.json` and what the task leaves as its result.
+        directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.
         command: program and arguments.
         is_call: the command runs a callable, which tells in `error.json` what it raised.
         env: the task's complete environment.

@@ -91,6 +91,8 @@ def _become(
         os.execvpe(command[0], command, env)
     except OSError as error:
         os.write(failure, f"{stage} {error.errno}".encode())
+    except ValueError:  # a null byte, or text that is not Unicode
+        os.write(failure, f"{stage} {errno.EINVAL}".encode())
     finally:
         os._exit(NOT_FOUND)
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import time
 
 from fray_agents.runner import tree
+from fray_agents.runner.leftovers import file_size
 from fray_agents.runner.log import Chunks, Stream
 from fray_agents.runner.memory import oom_counter, oom_kills
 from fray_agents.runner.meter import Meter
 from fray_agents.runner.pipe import AgentPipe, Order
 from fray_agents.runner.spare import Spare
 from fray_agents.runner.spawn import IGNORED, CannotRun, spawn
-from fray_agents.runner.verdict import Facts, read_error, verdict
+from fray_agents.runner.verdict import Facts, bounded, read_error, verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 _SAMPLE_INTERVAL = 2.0
-_KILL_INTERVAL = 0.02
 _SPOOL_INTERVAL = 0.2
 
 
@@ -42,7 +41,9 @@ def main(lock_fd: str = "", *spare_command: str) -> None:
     spare = _spare(list(spare_command)) if spare_command else None
     order = agent.order()
     if order is not None:
-        _report(order, agent, _run(order, agent, spare))
+        end = _run(order, agent, spare)
+        agent.send("exit", **end | {"exit": bounded(end["exit"])})
+        agent.finish()
 
 
 def _spare(command: list[str]) -> Spare | None:
@@ -53,6 +54,7 @@ def _spare(command: list[str]) -> Spare | None:
 
 
 def _run(order: Order, agent: AgentPipe, spare: Spare | None) -> dict[str, Any]:
+    """The fields of the "exit" event; nothing of the task is left."""
     if _boottime() >= order.deadline:
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
@@ -61,28 +63,19 @@ def _run(order: Order, agent: AgentPipe, spare: Spare | None) -> dict[str, Any]:
         task = Supervisor(order, agent, spare)
     except CannotRun as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
-    except OSError as error:
+    except Exception as error:
+        tree.end()
         return _end({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
     try:
         return task.run()
     except Exception as error:
-        task.abandon()
-        return _end({"kind": "host-failed", "message": f"the task's runner failed: {error!r}"}, task.log_chunks)
+        tree.end()
+        message = f"the task's runner failed: {type(error).__name__}: {error}"
+        return _end({"kind": "host-failed", "message": message}, task.log_chunks)
 
 
 def _end(exit_fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
     return {"exit": exit_fields | {"log_chunks": log_chunks}, "complete_before_stop": False}
-
-
-def _report(order: Order, agent: AgentPipe, end: dict[str, Any]) -> None:
-    path = order.path("exit.json")
-    try:
-        with open(path + ".part", "w") as file:
-            json.dump(end["exit"], file)
-        os.rename(path + ".part", path)
-    finally:
-        agent.send("exit", **end)
-        agent.finish()
 
 
 class Supervisor:
@@ -130,13 +123,6 @@ class Supervisor:
         self._seal()
         return self._outcome()
 
-    def abandon(self) -> None:
-        """Kill the tree, whatever else is broken."""
-        while not self._tree_gone:
-            tree.send(signal.SIGKILL)
-            self._reap()
-            time.sleep(_KILL_INTERVAL)
-
     @property
     def log_chunks(self) -> int:
         """Number of sealed log chunks."""
@@ -161,7 +147,7 @@ class Supervisor:
         """Seconds until the next thing is due; at most the sampling interval, however the clocks differ."""
         now = time.monotonic()
         if self._killing(now):
-            return _KILL_INTERVAL
+            return tree.KILL_INTERVAL
         due = [
             self._sample_at,
             self._ends_at,
@@ -250,18 +236,29 @@ class Supervisor:
             self._agent.send("usage", usage=usage)
 
     def _outcome(self) -> dict[str, Any]:
-        result = self._order.path("result")
+        result_size, result_problem = _result(self._order.path("result"))
         facts = Facts(
             status=self._status or 0,
             cause=self._cause,
             cause_message=self._cause_message,
             out_of_memory=oom_kills(self._oom_counter) > self._oom_kills,
             error=read_error(self._order.path("error.json")) if self._order.is_call else {},
-            result_size=os.path.getsize(result) if os.path.exists(result) else 0,
+            result_size=result_size,
+            result_problem=result_problem,
             result_limit=self._order.result_limit,
         )
         end = verdict(facts) | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
+
+
+def _result(path: str) -> tuple[int, str]:
+    """Bytes of what a command left as its result, and why it is none."""
+    try:
+        return file_size(path), ""
+    except FileNotFoundError:
+        return 0, ""
+    except OSError as error:
+        return 0, str(error)
 
 
 def _wakeup_on_sigchld() -> int:

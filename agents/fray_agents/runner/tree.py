@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import time
 from collections import defaultdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+KILL_INTERVAL = 0.02
+"""Seconds between two rounds of kills, while some of the tree is left."""
+
 PR_SET_PDEATHSIG = 1
+_THREADS_FIELD = 17
 _PR_SET_CHILD_SUBREAPER = 36
 
 prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
@@ -48,13 +54,26 @@ def send(number: int) -> None:
             continue  # ended by itself, or it is another user's: the caller sees what is left
 
 
-def descendants() -> list[int]:
-    """Process ids of the tree, parents first."""
+def end() -> None:
+    """Kill the tree, whatever else is broken; returns when nothing of it is left."""
+    while not reap()[1]:
+        send(signal.SIGKILL)
+        time.sleep(KILL_INTERVAL)
+
+
+def descendants(root: int | None = None) -> list[int]:
+    """Process ids of the tree below `root`, by default this process; parents first."""
     children = _children if os.path.exists("/proc/thread-self/children") else _scan().__getitem__
-    found = children(os.getpid())
+    found = children(os.getpid() if root is None else root)
     for pid in found:
         found.extend(children(pid))
     return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether any thread of the process still runs, or may."""
+    fields = stat_fields(pid)
+    return bool(fields) and (fields[0] not in "ZX" or int(fields[_THREADS_FIELD]) > 1)
 
 
 def _children(pid: int) -> list[int]:

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 
+from fray_agents.runner.leftovers import read_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -13,6 +15,12 @@ if TYPE_CHECKING:
 # Ends that stand whatever the task made of its SIGTERM.
 _FINAL_CAUSES = ("timeout", "unhealthy", "lost")
 _SHELL_SIGKILL = 128 + signal.SIGKILL
+MESSAGE_LIMIT = 1_000
+TRACEBACK_LIMIT = 16_000
+DATA_LIMIT = 32_000
+"""Characters: an exit lies inside its job's record. What is longer is cut."""
+_LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TRACEBACK_LIMIT}
+_ERROR_BYTES = 4 * 1024**2
 
 
 class Facts:
@@ -25,6 +33,7 @@ class Facts:
         out_of_memory: the kernel's counter of out-of-memory kills rose.
         error: what a callable's process left in `error.json`, {} for none.
         result_size: bytes of the result a command left, 0 for none.
+        result_problem: why what it left is no result, "" for nothing.
         result_limit: bytes that it may have.
     """
 
@@ -36,6 +45,7 @@ class Facts:
         out_of_memory: bool = False,
         error: dict[str, Any] | None = None,
         result_size: int = 0,
+        result_problem: str = "",
         result_limit: int = 0,
     ) -> None:
         self.status = status
@@ -44,6 +54,7 @@ class Facts:
         self.out_of_memory = out_of_memory
         self.error = error or {}
         self.result_size = result_size
+        self.result_problem = result_problem
         self.result_limit = result_limit
 
 
@@ -69,6 +80,8 @@ _OUT_OF_MEMORY = (
 
 
 def _success(facts: Facts) -> dict[str, Any]:
+    if facts.result_problem:
+        return {"kind": "exited", "message": unreadable_result(facts.result_problem), "code": 0}
     if facts.result_size > facts.result_limit:
         return {"kind": "too-large", "message": too_large(facts.result_size, facts.result_limit), "code": 0}
     return {"kind": "success", "code": 0}
@@ -80,6 +93,11 @@ def too_large(size: int, limit: int) -> str:
     return f"the result has {size:,} bytes, and {limit:,} are accepted; {remedy}"
 
 
+def unreadable_result(why: object) -> str:
+    """The message about a result that cannot be had, although the task has succeeded."""
+    return f"its result cannot be read: {why}"
+
+
 def signal_name(number: int) -> str:
     """ "SIGSEGV", or "signal 40" for one without a name."""
     try:
@@ -89,10 +107,39 @@ def signal_name(number: int) -> str:
 
 
 def read_error(path: str) -> dict[str, Any]:
-    """What a callable's process left at `path`; {} if it came to no such end."""
+    """What a callable's process left at `path`, or why that cannot be read; {} if it came to no such end."""
     try:
-        with open(path) as file:
-            error: dict[str, Any] = json.load(file)
+        left = json.loads(read_file(path, _ERROR_BYTES))
     except FileNotFoundError:
         return {}
-    return error
+    except (OSError, ValueError, RecursionError) as error:
+        return _unreadable_error(error)
+    if not isinstance(left, dict):
+        return _unreadable_error("it is not a JSON object")
+    told = {
+        name: left[name] for name in ("message", "exception", "traceback", "data") if isinstance(left.get(name), str)
+    }
+    return {"kind": "too-large" if left.get("kind") == "too-large" else "exception", **told}
+
+
+def _unreadable_error(why: object) -> dict[str, Any]:
+    return {"kind": "exception", "message": f"what it raised cannot be read: {why}"}
+
+
+def bounded(end: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an `Exit` as short as its message to the agent, and a job's record, may be."""
+    for name, limit in _LIMITS.items():
+        if name in end:
+            end[name] = printable(end[name], limit)
+    if len(end.get("data", "")) > DATA_LIMIT:
+        del end["data"]  # a part of it is of no use
+    return end
+
+
+def printable(text: str, limit: int) -> str:
+    """`text` as valid Unicode; of a longer one both ends, since the last lines say most."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - limit} characters left out ...\n{text[-half:]}"

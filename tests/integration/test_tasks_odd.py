@@ -1,0 +1,276 @@
+"""Whatever a task leaves in its directory, and whatever becomes of its runner, its end is told and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fray_agents import task, tasks
+from fray_agents.tasks import StartFailed, Task, TaskExit, TaskFile, start_runner
+from fray_layouts.parsing import DEEPEST_RESULT
+from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
+
+# --- what it leaves
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "message"),
+    [
+        ("mkfifo $FRAY_RESULT", "exited", "a FIFO"),
+        ("mkdir $FRAY_RESULT", "exited", "a directory"),
+        ("ln -s /etc/passwd $FRAY_RESULT", "exited", "a symbolic link"),
+        ("ln -s /dev/zero $FRAY_RESULT", "exited", "a symbolic link"),
+        ("ln -s nowhere $FRAY_RESULT", "exited", "a symbolic link"),
+        ("truncate -s 200G $FRAY_RESULT", "too-large", "write it to storage"),
+    ],
+)
+def test_a_result_that_is_no_file_is_not_read(tmp_path: Path, script: str, kind: str, message: str) -> None:
+    end = end_of(sh(tmp_path, script))
+    assert (end.exit.kind, end.exit.code, end.result) == (kind, 0, None)
+    assert message in end.exit.message
+
+
+@pytest.mark.parametrize("depth", [DEEPEST_RESULT, DEEPEST_RESULT + 1, 5000])
+def test_a_command_may_leave_json_of_any_depth(tmp_path: Path, depth: int) -> None:
+    end = end_of(sh(tmp_path, f"printf '%s' '{'[' * depth}{']' * depth}' > $FRAY_RESULT"))
+    assert end.result is not None
+    assert end.result.encoding == ("json" if depth <= DEEPEST_RESULT else "bytes")
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(("depth", "encoding"), [(DEEPEST_RESULT, "json"), (DEEPEST_RESULT + 1, "pickle")])
+def test_what_a_callable_returns_is_json_as_deep_as_records_may_be(depth: int, encoding: str) -> None:
+    assert task.encode(nested(depth), 10**6)[0] == encoding
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.mkfifo('../error.json')",
+        "os.mkdir('../error.json')",
+        "os.symlink('/dev/zero', '../error.json')",
+        "open('../error.json', 'w').write('garbage')",
+        "open('../error.json', 'w').write('[' * 100000)",
+        "open('../error.json', 'w').write('[]')",
+        """open('../error.json', 'w').write('{"kind": 1, "message": []}')""",
+        """open('../error.json', 'w').write('{"message": "' + 'x' * 10**7 + '"}')""",
+        """open('../error.json', 'w').write('{"message": "\\\\ud800"}')""",
+    ],
+)
+def test_whatever_a_callable_leaves_as_its_error_it_has_failed(tmp_path: Path, code: str) -> None:
+    def call() -> None:
+        exec(f"import os; {code}; os._exit(3)")
+
+    end = end_of(spec(tmp_path, call=call)).exit
+    assert (end.kind, end.code) == ("exception", 3)
+    assert len(msgspec.json.encode(end)) < 10_000
+
+
+def test_what_a_callable_raised_is_cut_to_what_a_record_takes(tmp_path: Path) -> None:
+    def call() -> None:
+        import json
+        import os
+
+        text = "\N{PILE OF POO}" * 50_000
+        left = {"kind": "no such kind", "message": text, "exception": text, "traceback": text, "code": "x"}
+        with open("../error.json", "w") as file:
+            json.dump(left, file, ensure_ascii=False)
+        os._exit(1)
+
+    end = end_of(spec(tmp_path, call=call)).exit
+    assert (end.kind, end.code) == ("exception", 1)
+    assert len(msgspec.json.encode(end)) < 150_000
+    assert "left out" in end.message
+
+
+@pytest.mark.parametrize("content", ["garbage", "[" * 5000])
+def test_a_callables_process_may_leave_anything_as_its_result(tmp_path: Path, content: str) -> None:
+    def call() -> None:
+        import os
+
+        with open("../result.json", "w") as file:
+            file.write(content)
+        os._exit(0)
+
+    end = end_of(spec(tmp_path, call=call))
+    assert end.result is not None
+    assert (end.exit.kind, end.result.encoding) == ("success", "bytes")
+
+
+def test_a_command_has_one_place_for_its_result(tmp_path: Path) -> None:
+    assert end_of(sh(tmp_path, "echo garbage > ../result.json; echo garbage > ../result.pickle")).result is None
+
+
+def test_a_program_whose_name_is_a_megabyte_is_the_jobs_failure(tmp_path: Path) -> None:
+    end = end_of(spec(tmp_path, ["x" * 1_200_000])).exit
+    assert (end.kind, end.code) == ("exited", 126)
+    assert "cannot be executed: File name too long" in end.message
+    assert len(end.message) < 3_000
+
+
+@pytest.mark.parametrize("command", [["no\0program"], ["true", "a\0b"], ["\ud800"]])
+def test_a_command_that_no_system_takes_is_the_jobs_failure(tmp_path: Path, command: list[str]) -> None:
+    end = end_of(spec(tmp_path, command)).exit
+    assert (end.kind, end.code) == ("exited", 126)
+    assert "cannot be executed: Invalid argument" in end.message
+
+
+def test_a_log_file_that_is_a_fifo_blames_the_host_and_stops_nobody(tmp_path: Path) -> None:
+    end = end_of(sh(tmp_path, "mkfifo ../log/00000001.part; echo something; sleep 60")).exit
+    assert end.kind == "host-failed"
+    assert "00000001.part" in end.message
+
+
+def test_a_file_of_the_task_is_read_as_a_strangers(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("fifo", "folder", "link"):
+        with pytest.raises(OSError, match="not a file"):
+            TaskFile(tmp_path / name, 5).read_bytes()
+    assert TaskFile(tmp_path / "file", 5).read_bytes() == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        TaskFile(tmp_path / "file", 4).read_bytes()
+
+
+# --- what becomes of its runner
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent gives the runner little time."""
+    monkeypatch.setattr(tasks, "MARGIN", 0.2)
+
+
+STUCK_ENDS: list[tuple[str, Callable[[Task], None]]] = [
+    ("stopped", lambda task: task.stop(0.1, "stopped")),
+    ("preempted", lambda task: task.stop(0.0, "preempted")),
+    ("stopped", lambda task: task.kill()),
+]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(("kind", "end"), STUCK_ENDS)
+def test_a_stop_works_when_the_runner_is_frozen(tmp_path: Path, kind: str, end: Callable[[Task], None]) -> None:
+    async def act(task: Task) -> None:
+        pids.extend(await pids_in(tmp_path / "work/pids", 4))
+        os.kill(task.runner_pid, signal.SIGSTOP)
+        end(task)
+
+    pids: list[int] = []
+    ended = with_task(sh(tmp_path, STUBBORN), act).exit
+    assert ended.kind == kind
+    assert "its runner did not answer" in ended.message
+    assert not any(map(alive, pids))
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_timeout_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        os.kill(task.runner_pid, signal.SIGSTOP)
+
+    assert with_task(sh(tmp_path, "sleep 60", timeout=0.5, grace=0.1), act).exit.kind == "timeout"
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_deadline_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
+    async def act(task: Task) -> None:
+        os.kill(task.runner_pid, signal.SIGSTOP)
+        task.set_deadline(boottime() - 60)
+        task.set_deadline(boottime() + 60)
+
+    assert with_task(sh(tmp_path, "sleep 60"), act).exit.kind == "preempted"
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_log_that_was_begun_is_kept_when_the_agent_ends_the_task_itself(tmp_path: Path) -> None:
+    async def main() -> tuple[TaskExit, list[bytes]]:
+        task = await Task.start(sh(tmp_path, "echo something; sleep 60"), boottime() + FAR, None)
+        await until(lambda: (tmp_path / "log/00000001.part").exists(), "a line was logged")
+        os.kill(task.runner_pid, signal.SIGSTOP)
+        task.stop(0.0, "stopped")
+        return await task.exit, [file.read_bytes() async for _, file in task.chunks()]
+
+    end, chunks = asyncio.run(main())
+    assert (end.exit.kind, end.exit.log_chunks, len(chunks)) == ("stopped", 1, 1)
+
+
+def with_runner(act: Callable[[asyncio.subprocess.Process], Coroutine[Any, Any, None]], says: str = "") -> None:
+    """A runner that is frozen from the start, or a process that says something else than one would."""
+
+    async def main() -> None:
+        if says:
+            code = f"import sys, time; sys.stdout.write({says}); sys.stdout.flush(); time.sleep(1000)"
+            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+            runner = await asyncio.create_subprocess_exec(sys.executable, "-c", code, **pipes)  # type: ignore[arg-type]
+        else:
+            runner = await start_runner(None)
+            os.kill(runner.pid, signal.SIGSTOP)
+        await act(runner)
+        assert not alive(runner.pid)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "'garbage\\n'",
+        "'[]\\n'",
+        "'[' * 5000 + '\\n'",
+        "'x' * 3_000_000 + '\\n'",
+        """'{"event": "exit", "exit": {"kind": 1}}\\n'""",
+        """'{"event": "usage", "usage": 1}\\n'""",
+        """'{"event": "started"}\\n'""",
+    ],
+)
+def test_a_runner_that_is_not_understood_is_ended_and_its_host_blamed(tmp_path: Path, says: str) -> None:
+    async def act(runner: asyncio.subprocess.Process) -> None:
+        task = await Task.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
+        end = await task.exit
+        await task.gone()
+        assert end.exit.kind == "host-failed"
+        assert [number async for number, _ in task.chunks()] == []
+
+    with_runner(act, says)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_runner_that_does_not_start_the_task_is_a_failed_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "START_LIMIT", 0.2)
+
+    async def act(runner: asyncio.subprocess.Process) -> None:
+        with pytest.raises(StartFailed, match="did not start within"):
+            await Task.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
+
+    with_runner(act)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    async def act(runner: asyncio.subprocess.Process) -> None:
+        what = sh(tmp_path / "task", "sleep 60")
+        starting = asyncio.create_task(Task.start(what, boottime() + FAR, None, runner))
+        await until(what.directory.exists, "it has begun")
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+
+    with_runner(act)
