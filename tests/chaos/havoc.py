@@ -19,6 +19,7 @@ from tests.chaos.disks import without_rights
 from tests.chaos.effects import Window
 from tests.chaos.filelocks import freeze_in_lock
 from tests.chaos.fleet import AgentProcess, Fleet, work_dir
+from tests.chaos.poisoner import Poisoner
 from tests.chaos.roots import Root
 from tests.chaos.timing import Sightings
 
@@ -26,6 +27,8 @@ MOST = 0.5
 """Of the agents, how many may suffer at the same time."""
 LONGEST_FREEZE = 16
 """Beats for which an agent is frozen although nobody notices, as while the storage is away."""
+POISONED = 60
+"""Times in a run that something odd is left under the root."""
 SETTLING = 12.0
 """Seconds after the storage's trouble in which its effects may go on: the store waits up to 8 s between two tries."""
 
@@ -51,6 +54,7 @@ class Havoc:
     sightings: Sightings
     wanted: int
     chance: random.Random
+    poisoner: Poisoner
     struck: Counter[str] = field(default_factory=Counter)
     windows: list[Window] = field(default_factory=list)
     _deck: list[Blow] = field(default_factory=list)
@@ -61,6 +65,7 @@ class Havoc:
         async with asyncio.TaskGroup() as blows:
             if self.root.troubles:
                 blows.create_task(self._trouble_the_storage(ends))
+            blows.create_task(self.poisoner.act(seconds / POISONED, lambda: boottime() > ends))
             while boottime() < ends:
                 await asyncio.sleep(self.chance.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
                 self._replace_the_missing()

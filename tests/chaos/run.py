@@ -26,6 +26,7 @@ from tests.chaos import roots
 from tests.chaos.effects import Effects, Window, in_trouble, read_effects
 from tests.chaos.fleet import FRAY, Fleet, marked
 from tests.chaos.havoc import Havoc
+from tests.chaos.poisoner import Poisoner
 from tests.chaos.timing import End, Sightings, distribution
 from tests.chaos.workload import Planned, plan, wrong_outcomes
 
@@ -97,7 +98,8 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
     folder_of_effects.mkdir()
     core = await open_core(root.url, root.settings)
     sightings = Sightings(core, options.peace)
-    havoc = Havoc(core, root, fleet, sightings, options.agents, chance)
+    poisoner = Poisoner(core, Path(root.url) if core.store.local else None, random.Random(options.seed))
+    havoc = Havoc(core, root, fleet, sightings, options.agents, chance, poisoner)
     planned = plan(options.jobs, 0.8 * options.seconds, options.beat, chance)
     report = Report(lacking=root.lacking)
     try:
@@ -106,7 +108,7 @@ async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -
         await havoc.rage(options.seconds)
         await havoc.restore()
         await users
-        records = await _conclude(options, core, planned, fleet, sightings, report)
+        records = await _conclude(options, core, planned, fleet, sightings, poisoner, report)
         effects = read_effects(folder_of_effects)
         report.faults += _wrong_attempts(effects, records, sightings.ends, havoc.windows)
         report.unstruck = havoc.unstruck()
@@ -148,13 +150,22 @@ async def _persist(act: Callable[[], Awaitable[object]]) -> None:
 
 
 async def _conclude(
-    options: Options, core: Core, planned: Sequence[Planned], fleet: Fleet, sightings: Sightings, report: Report
+    options: Options,
+    core: Core,
+    planned: Sequence[Planned],
+    fleet: Fleet,
+    sightings: Sightings,
+    poisoner: Poisoner,
+    report: Report,
 ) -> list[JobRecord]:
     """Wait for peace, then look whether the cluster kept its promises; returns the records of all jobs."""
     began = time.monotonic()
     deadline = began + options.peace
-    records = await _until_all_ended(core, planned, deadline)
+    records = await _until_all_ended(core, planned, poisoner, deadline)
     report.lines.append(f"all jobs had ended {time.monotonic() - began:.1f} s after the havoc")
+    told = [trouble.key for trouble in await fsck.check(core)]
+    report.faults += [f"fsck does not tell of {key!r}" for key in poisoner.unnamed(told)]
+    await poisoner.clean_up()
     troubles = await _until_clean(core, deadline)
     report.faults += [f"fsck: {trouble.key}: {trouble.what}" for trouble in troubles]
     report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
@@ -175,10 +186,12 @@ async def _conclude(
     return records
 
 
-async def _until_all_ended(core: Core, planned: Sequence[Planned], deadline: float) -> list[JobRecord]:
-    """All records once every planned job has one and all have ended, or at the deadline."""
+async def _until_all_ended(
+    core: Core, planned: Sequence[Planned], poisoner: Poisoner, deadline: float
+) -> list[JobRecord]:
+    """The records but for strangers' jobs, once every planned job has one and all have ended, or at the deadline."""
     while True:
-        records = list((await fsck.take_picture(core)).jobs.values())
+        records = [job for job in (await fsck.take_picture(core)).jobs.values() if poisoner.is_ours(job)]
         names = {record.spec.name for record in records}
         ended = all(map(is_terminal, records)) and all(job.name in names for job in planned)
         if ended or time.monotonic() > deadline:
@@ -240,7 +253,8 @@ def _told_of_attempts(effects: Effects) -> str:
 
 
 def _told_of_blows(havoc: Havoc, sightings: Sightings, effects: Effects) -> list[str]:
-    lines = ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(havoc.struck.items()))]
+    struck = havoc.struck + havoc.poisoner.struck
+    lines = ["blows:", *(f"  {name:<32} {count}" for name, count in sorted(struck.items()))]
     for title, times in (("detection", sightings.detected), ("recovery", sightings.recovered(effects))):
         lines += [f"seconds to {title}:", *(distribution(how, found) for how, found in sorted(times.items()))]
     return lines

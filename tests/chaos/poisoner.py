@@ -1,0 +1,165 @@
+"""A user of the root who knows nothing of Fray: odd objects, odd kinds of file, and metadata that changes.
+
+What he leaves lies under names of its own. It harms itself only: the cluster goes on, and `fray fsck` names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.store.api import ANY
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Jobs
+from fray_layouts.records import JobRecord
+from tests.simulation.strangers import is_misfit
+from tests.support.poison import odd_object
+
+SPARSE = 200 * 10**9
+"""Bytes that a sparse file seems to have."""
+
+FOLDERS = ("jobs", "agents", "inbox", "pending/default", "coordinator", "blobs", "work")
+
+
+@dataclass(slots=True)
+class Poisoner:
+    """Leaves something odd, again and again.
+
+    Args:
+        folder: the root itself, if it is a folder of this machine.
+
+    Attributes:
+        struck: what was left, by kind.
+        left: the objects that lie there: their keys and bodies.
+        files: odd kinds of file, and whether the file is an object: a folder is none.
+    """
+
+    core: Core
+    folder: Path | None
+    chance: random.Random
+    struck: Counter[str] = field(default_factory=Counter)
+    left: dict[str, bytes] = field(default_factory=dict)
+    files: dict[str, bool] = field(default_factory=dict)
+
+    async def act(self, pause: float, ends: Callable[[], bool]) -> None:
+        """Leave something every `pause` seconds or so."""
+        while not ends():
+            await asyncio.sleep(pause * self.chance.uniform(0.5, 1.5))
+            if self.folder is not None and self.chance.random() < 0.4:
+                await asyncio.to_thread(self.chance.choice([self._leave_file, self._change_metadata]), self.folder)
+            else:
+                await self._leave_object()
+
+    def is_ours(self, job: JobRecord) -> bool:
+        """Whether the job was not made by something that lies here."""
+        strange = Jobs.key(job.id) in self.left or (job.inbox is not None and job.inbox.key in self.left)
+        return not strange
+
+    def unnamed(self, told: Iterable[str]) -> list[str]:
+        """What lies there, is not what its name says, and is not among the keys that `fray fsck` told of."""
+        named = set(told)
+        misfits = [key for key, data in self.left.items() if is_misfit(key, data)]
+        files = [key for key, is_object in self.files.items() if is_object]
+        return sorted(key for key in (*misfits, *files) if not _is_named(key, named))
+
+    async def clean_up(self) -> None:
+        """Take everything away again."""
+        for key in self.left:
+            await self.core.store.delete(key)
+        if self.folder is not None:
+            self._clean_up_files(self.folder)
+        self.left.clear()
+        self.files.clear()
+
+    def _clean_up_files(self, root: Path) -> None:
+        for key in self.files:
+            path = root / key
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for key in self.left:
+            for folder in (root / key).parents:
+                if folder == root or not folder.is_dir() or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+
+    async def _leave_object(self) -> None:
+        odd = odd_object(self.chance)
+        try:
+            if await self.core.store.get(odd.key) is None:
+                await self.core.store.put(odd.key, odd.data, ANY)
+        except (InvalidInput, StoreRefused, StoreUnavailable):
+            return  # no storage has such a name, or it does not answer now
+        self.left[odd.key] = odd.data
+        self.struck["odd object"] += 1
+
+    def _leave_file(self, root: Path) -> None:
+        """A kind of file that is no object, with the name of one."""
+        folder = self.chance.choice(FOLDERS)
+        key = f"{folder}/stranger-{self.chance.randrange(10**9)}.json"
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kind = self.chance.choice([_fifo, _socket, _link_to_zero, _link_to_file, _sparse, _folder, _deep_folder])
+        kind(path)
+        self.files[key] = not path.is_dir()
+        self.struck["odd kind of file"] += 1
+
+    def _change_metadata(self, root: Path) -> None:
+        """`chmod -R` and `touch` change the times of everything, and nothing else."""
+        for path in root.rglob("*"):
+            try:
+                if path.is_file() and not path.is_symlink():
+                    os.chmod(path, path.stat().st_mode & 0o777)
+                    os.utime(path)
+            except FileNotFoundError:  # renamed or removed meanwhile
+                continue
+        self.struck["metadata changed"] += 1
+
+
+def _is_named(key: str, named: set[str]) -> bool:
+    """Whether the key, or the folder it lies in, was told of."""
+    return key in named or any(key.startswith(told) for told in named if told.endswith("/"))
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        here = os.open(path.parent, os.O_RDONLY)  # the whole path may be too long for a socket's address
+        try:
+            sock.bind(f"/proc/self/fd/{here}/{path.name}")
+        finally:
+            os.close(here)
+
+
+def _link_to_zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _link_to_file(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(SPARSE)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _deep_folder(path: Path) -> None:
+    (path / Path(*["deep"] * 200)).mkdir(parents=True)
