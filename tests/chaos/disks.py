@@ -41,7 +41,7 @@ def without_rights(folder: Path) -> Iterator[None]:
         yield
         folder.chmod(0o700)
         return
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "chaos", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=0700", "chaos", str(folder)], check=True)
     try:
         yield
     finally:
