@@ -92,6 +92,7 @@ class Way:
         cut: every request ends in a time-out, without effect.
         read_only: nothing is written, reads are answered: a full disk.
         refused: requests of such a verb, on a key that begins like this, are refused.
+        unanswered: requests of such a verb, on a key that begins like this, get HTTP 500.
         before: what happens, once, just before a request of this verb on a key that begins like this.
     """
 
@@ -104,6 +105,7 @@ class Way:
         self.cut = False
         self.read_only = False
         self.refused: list[tuple[str, str]] = []
+        self.unanswered: list[tuple[str, str]] = []
         self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
         self._backend = MemoryBackend(self.root, contents, clock)
 
@@ -149,8 +151,14 @@ class Way:
             raise Unknown("the way to the store is cut")
         if self.read_only and verb in ("put", "delete", "withdraw"):
             raise NotApplied("the disk is full")
-        if any(verb == refused and key.startswith(prefix) for refused, prefix in self.refused):
+        if _concerns(self.refused, verb, key):
             raise Refused("HTTP 403: the test says so")
+        if _concerns(self.unanswered, verb, key):
+            raise Unknown("HTTP 500: the test says so")
+
+
+def _concerns(rules: list[tuple[str, str]], verb: str, key: str) -> bool:
+    return any(verb == wanted and key.startswith(prefix) for wanted, prefix in rules)
 
 
 @dataclass(slots=True)

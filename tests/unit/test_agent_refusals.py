@@ -55,12 +55,12 @@ class Scene:
         self.agents: list[Agent] = []
         self.running: list[asyncio.Task[Departure]] = []
 
-    async def begin(self) -> Core:
+    async def begin(self, local: bool = True) -> Core:
         user = await self._cluster.core()
         for _ in range(2):
             tasks = fake(self._tmp_path, {"long": 250.0, "short": 5.0})
             options = AgentOptions(capacity=HOST, work_dir=self._tmp_path, start_task=tasks)
-            self.agents.append(Agent(await self._cluster.core(), options))
+            self.agents.append(Agent(await self._cluster.core(local), options))
             self.running.append(asyncio.create_task(self.agents[-1].run()))
         return user
 
@@ -123,6 +123,27 @@ def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.WARNING, "fray"):
         run(main)
     assert len([record for record in caplog.records if "the test says so" in record.message]) == 2
+
+
+@pytest.mark.parametrize("kind", ["refused", "unanswered"])
+def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(kind: str, tmp_path: Path) -> None:
+    """And says so: an agent once listed nothing for minutes, and nothing was wrong with it."""
+
+    async def main(cluster: Cluster) -> None:
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin(local=False)
+        for way in scene.ways:
+            setattr(way, kind, [("get", "pools/"), ("get_if_changed", "pools/")])
+        for _ in range(3):
+            job = await launch(user, name="short")
+            await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
+            assert (await job_now(user, job.id)).status == "succeeded"
+        for trouble in await scene.troubles(user):
+            assert "pools/default/doorbell" in trouble
+            assert "the test says so" in trouble
+        await scene.leave()
+
+    run(main)
 
 
 def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_outage(tmp_path: Path) -> None:
