@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fray_coordinator.core import Core, each
-from fray_coordinator.errors import BadRecord, Fenced, StoreUnavailable
+from fray_coordinator.errors import BadRecord, Fenced, StoreError
 from fray_coordinator.protocol.checkpoint import Checkpoint, checkpoint, fence, landed_before
 from fray_coordinator.store.api import ABSENT, Applied, Object, Outcome
 from fray_layouts import codec
@@ -59,7 +59,7 @@ class CheckpointLog:
         try:
             await each(self._old, lambda number: self.core.store.delete(self._key(number)))
             self._old.clear()
-        except StoreUnavailable:
+        except StoreError:
             pass
 
     def _key(self, number: int) -> str:

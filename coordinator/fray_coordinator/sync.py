@@ -8,21 +8,41 @@ opened anew (`PerProcess`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 
+from fray_coordinator.errors import StoreError
 from fray_layouts.errors import Permanent
 
 T = TypeVar("T")
 
+log = logging.getLogger("fray")
+
 _END: Any = object()
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds between two attempts at what the storage does not do: they grow."""
 
 
 class WouldDeadlock(Permanent):
     """This call would wait for the very thread it runs on; call it from another thread, or await the service itself."""
+
+
+def persist(act: Callable[[], T], waits: str) -> T:
+    """Do it again until the storage has done it: outages end, and so do refusals. `waits`: what for it, in the log."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return act()
+        except StoreError as error:
+            log.warning("%s waits for the storage: %s", waits, error)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 class Front:

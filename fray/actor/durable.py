@@ -13,15 +13,15 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.actor.current import CurrentActor
 from fray.types import CheckpointConfig
 from fray_agents.rpc import CallId
 from fray_coordinator.checkpoints import CheckpointLog, open_log
-from fray_coordinator.core import Core
-from fray_coordinator.errors import Fenced, StoreUnavailable
+from fray_coordinator.errors import Fenced
+from fray_coordinator.sync import persist
 
 if TYPE_CHECKING:
     from fray.cluster.here import Here
@@ -33,9 +33,6 @@ T = TypeVar("T")
 
 _KEPT = 10_000
 """Outcomes that are kept of calls whose callers have not said that they have them: some never will."""
-
-_PAUSE = 1.0
-"""Seconds between attempts to write while the storage does not answer."""
 
 
 class Durable:
@@ -105,7 +102,7 @@ class Durable:
     def _write(self) -> None:
         state = _dumps((self._outcomes, _state_of(self._instance)))
         try:
-            _persist(self._cluster, lambda core: self._checkpoints.write(state))
+            persist(lambda: self._cluster.run(lambda core: self._checkpoints.write(state)), "the checkpoint")
         except Fenced as error:
             self._actor.fail(error)
             raise
@@ -126,7 +123,10 @@ def restore(
         Fenced: a later attempt of the job goes on from here.
         Exception: what `__init__` or restoring raised.
     """
-    saved, checkpoints = _persist(cluster, lambda core: open_log(core, mine.job_id, actor.group_name, mine.attempt))
+    saved, checkpoints = persist(
+        lambda: cluster.run(lambda core: open_log(core, mine.job_id, actor.group_name, mine.attempt)),
+        "the last checkpoint",
+    )
     outcomes, state = pickle.loads(saved) if saved is not None else ({}, None)
     instance = make() if saved is None else _restored(cls, state, make)
     return instance, Durable(cluster, checkpoints, policy, instance, outcomes, actor)
@@ -155,13 +155,3 @@ def _dumps(value: Any) -> bytes:
 
     data: bytes = cloudpickle.dumps(value, protocol=5)
     return data
-
-
-def _persist(cluster: StorageCluster, work: Callable[[Core], Awaitable[T]]) -> T:
-    """Do it again until the storage has answered: meanwhile nothing is acknowledged."""
-    while True:
-        try:
-            return cluster.run(work)
-        except StoreUnavailable as error:
-            log.warning("the checkpoint waits for the storage: %s", error)
-            time.sleep(_PAUSE)

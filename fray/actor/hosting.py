@@ -20,7 +20,7 @@ from fray.cluster.here import Here, here
 from fray.rpc.server import ActorServer
 from fray.types import ActorConfig
 from fray_agents.threads import on_stop, task_environ
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 
 if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
@@ -65,7 +65,7 @@ def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, co
     instance, journal = _made(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
     try:
         server = _serve(cluster, instance, told(cls, config), address, config, journal)
-    except StoreUnavailable as error:  # no fault of the actor's: an exception would be its end
+    except StoreError as error:  # no fault of the actor's: an exception would be its end
         log.warning("the actor cannot be announced now, and starts again: %s", error)
         raise SystemExit(_TRY_AGAIN) from error
     actor.shutdown_event.wait()

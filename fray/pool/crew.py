@@ -25,7 +25,7 @@ from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.rpc.future import GONE, is_lost
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Call, Channel
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.lookup import read_jobs
 from fray_layouts.records import JobRecord
 
@@ -152,7 +152,7 @@ class Crew:
         """Why workers that are wanted are not there, and what to do; "" if none is missing."""
         try:
             return self._cluster.run(partial(absence.told, jobs=sorted(self._missing())))
-        except StoreUnavailable as error:
+        except StoreError as error:
             return str(error)
 
     def end(self) -> None:
@@ -183,7 +183,7 @@ class Crew:
         while not self._ended:
             try:
                 self._keep_all()
-            except StoreUnavailable as error:
+            except StoreError as error:
                 log.warning("workers of %s cannot be looked for now: %s", self._name, error)
                 self._look_now.wait(_LONGEST_PAUSE)
 

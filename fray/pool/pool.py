@@ -23,7 +23,7 @@ from fray.pool.queued import Queued
 from fray.pool.tasks import function_of
 from fray.pool.transport import Call, Transport
 from fray.types import EnvironmentConfig, ResourceConfig
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_layouts.queue_names import QUEUE_NAME
 from fray_layouts.spec import check_name
 
@@ -281,7 +281,7 @@ class WorkerPool:
                 if time.monotonic() > calm_at:
                     self._end_spare()
                     calm_at = time.monotonic() + CALM
-            except StoreUnavailable as error:
+            except StoreError as error:
                 log.warning("workers cannot be looked at now: %s", error)
             except Exception as error:
                 log.exception("the pool has no workers any more")

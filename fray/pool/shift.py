@@ -26,8 +26,9 @@ from fray_agents.rpc.serial import pack_error
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import outcomes, pools
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.queue.errors import QueueNotFound
+from fray_coordinator.sync import persist
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
 
@@ -177,22 +178,16 @@ class Shift:
                 written, self._written, self._bytes = self._written, [], 0
                 finished, self._finished = self._finished, []
             if written:
-                self._persist(lambda: self._cluster.run(lambda core: outcomes.write(core, self._tasks, written)))
+                write = functools.partial(outcomes.write, tasks=self._tasks, outcomes=written)
+                persist(lambda: self._cluster.run(write), "what came of tasks")
             if finished:
-                self._persist(lambda: self._call_done(finished))
+                persist(lambda: self._call_done(finished), "what came of tasks")
 
     def _call_done(self, leases: list[Lease[Item]]) -> None:
         try:
             self._queue.done(leases)
         except UnknownLease as error:
             log.warning("a task runs elsewhere too: %s", error)
-
-    def _persist(self, act: Callable[[], None]) -> None:
-        while True:
-            try:
-                return act()
-            except StoreUnavailable as error:
-                log.warning("outcomes wait for the storage: %s", error)
 
     def _keep(self) -> None:
         """Renew the leases of what is not done yet."""
@@ -203,7 +198,7 @@ class Shift:
                 try:
                     if not lease.ended:
                         lease.extend(self._lease)
-                except (StoreUnavailable, UnknownLease) as error:
+                except (StoreError, UnknownLease) as error:
                     log.warning("a lease could not be renewed: %s", error)
 
     def _stop(self) -> None:
@@ -223,7 +218,7 @@ class Shift:
         try:
             if not self._cluster.run(lambda core: pools.exists(core, self._tasks)):
                 self._cluster.run(lambda core: pools.remove(core, *self._pool))
-        except StoreUnavailable as error:
+        except StoreError as error:
             log.warning("what was written to a pool that may be gone stays: %s", error)
 
     def _give_back(self, lease: Lease[Item]) -> None:

@@ -20,7 +20,7 @@ from fray.queue import FileQueue
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator import outcomes, pools
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.follow import Pace
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome
@@ -119,7 +119,7 @@ class Watch:
                 if begin > letters_at:
                     self._look_around()
                     letters_at = begin + _LETTERS_EVERY
-            except StoreUnavailable as error:
+            except StoreError as error:
                 log.warning("outcomes cannot be read now: %s", error)
             self._rest(time.monotonic() - begin)
             if self._hopeless is not None:

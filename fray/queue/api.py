@@ -21,7 +21,7 @@ from fray.queue.engine import Counts, Engine, Peeked, Taken
 from fray.queue.errors import UnknownLease, Unreadable
 from fray.queue.lease import Lease
 from fray_coordinator import sync
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_layouts.errors import InvalidInput
 
 T = TypeVar("T")
@@ -313,7 +313,7 @@ class AsyncQueue(Generic[T]):
         with suppress(UnknownLease):
             while not lease.ended:
                 await asyncio.sleep(length * KEPT_SHARE)
-                with suppress(StoreUnavailable, ConnectionError):
+                with suppress(StoreError, ConnectionError):
                     await self.extend(lease, length)
 
     async def _closing(self) -> None:

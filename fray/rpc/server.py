@@ -34,7 +34,7 @@ from fray_agents.rpc import Journal, Server
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import endpoints, sync
 from fray_coordinator.core import Core, each
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.naming import KEPT_WITHOUT_JOB
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import Endpoint
@@ -197,7 +197,7 @@ class ActorServer:
         try:
             if serving:
                 self._cluster.run(partial(_withdraw, list(self._records.values()), max(grace_period, 1.0)))
-        except (StoreUnavailable, TimeoutError):
+        except (StoreError, TimeoutError):
             log.warning("%s could not withdraw its records; the repair will remove them", self.address)
         finally:
             self._server.close(max(deadline - time.monotonic(), 0.0))
@@ -239,7 +239,7 @@ class ActorServer:
         while not self._ended.wait(KEPT_WITHOUT_JOB / 4):
             try:
                 self._publish(list(self._records.values()))
-            except StoreUnavailable as error:
+            except StoreError as error:
                 log.warning("the records of %s were not written again, which is tried later: %s", self.address, error)
 
 

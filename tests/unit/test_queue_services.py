@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fray_coordinator.clock import Chance
+from fray_coordinator.errors import StoreRefused
 from fray_coordinator.queue import count
 from fray_coordinator.queue.claims import Beaten, claim
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
@@ -281,5 +282,29 @@ def test_counts_and_peek_of_what_others_hold() -> None:
         assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"c"]
         await one.consumer.release([first.id])
         assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"a", b"b", b"c"]
+
+    run(main)
+
+
+def test_what_is_refused_once_is_still_held_and_can_be_done_again() -> None:
+    """Completing, giving back and tending: a refusal is like an outage to a consumer, and its item stays out."""
+
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        way = cluster.ways[-1]
+        await one.push("a", "b", batch=2)
+        first, second = await one.take(2, timeout=60.0)
+        way.refused = [(verb, "q/") for verb in ("put", "get", "list", "delete", "get_if_changed")]
+        for end in (one.consumer.done, one.consumer.release):
+            with pytest.raises(StoreRefused):
+                await end([first.id])
+        await asyncio.sleep(10)
+        way.refused = []
+        await one.consumer.done([first.id])
+        await one.consumer.extend(second, 60.0)
+        await one.consumer.done([second.id])
+        await asyncio.sleep(200)
+        assert await one.bodies() == []
+        assert cluster.keys(NAMES.segments) == [], "it tends what is finished again"
 
     run(main)

@@ -11,11 +11,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fray_coordinator import sync
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
 
 
 async def thread_name() -> str:
@@ -198,3 +200,21 @@ def test_iterating_closes_the_source_when_the_consumer_stops() -> None:
     taken.close()  # type: ignore[attr-defined]
     assert closed == [True]
     assert list(sync.iterate(numbers())) == list(range(10))
+
+
+def test_what_the_storage_refuses_or_does_not_answer_is_done_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Exception | str] = [StoreRefused("HTTP 403"), StoreUnavailable("away"), StoreRefused("again"), "done"]
+    pauses: list[float] = []
+    monkeypatch.setattr(sync, "time", SimpleNamespace(sleep=pauses.append))
+
+    def act() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert sync.persist(act, "the checkpoint") == "done"
+    assert pauses == [1.0, 2.0, 4.0]
+    assert "the checkpoint waits for the storage: HTTP 403" in caplog.text

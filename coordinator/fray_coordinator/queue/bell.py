@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.queue.home import Home
 from fray_coordinator.store.api import ANY, NotModified
 from fray_layouts import codec
@@ -57,5 +57,5 @@ class Bell:
             self._due, self._rung_at = False, core.clock.boottime()
             op = core.chance.token(16)
             body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now()))
-            with suppress(StoreUnavailable):
+            with suppress(StoreError):
                 await core.store.put(self._home.names.bell, body, ANY, op)

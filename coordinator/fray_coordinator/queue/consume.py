@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fray_coordinator.core import each
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.claims import Beaten, take_over
@@ -128,7 +128,7 @@ class Consumer:
                     break
                 elif delivery := await self._next_of(held, timeout, gate):
                     taken.append(delivery)
-        except StoreUnavailable:
+        except StoreError:
             if not taken:
                 raise
         return taken
@@ -236,7 +236,7 @@ class Consumer:
         for delivery in self._out.values():
             out.setdefault(delivery.held, []).append(delivery)
         await each(out, lambda held: self._give_back(held, out[held]))
-        with suppress(StoreUnavailable):
+        with suppress(StoreError):
             await self._collector.clear()
         await self._undertaker.close()
         await self._bell.close()
@@ -303,7 +303,7 @@ class Consumer:
         outs = [(delivery, out) for delivery in deliveries if (out := self._take_out(delivery))]
         try:
             await self._change(held, edit)
-        except StoreUnavailable:
+        except StoreError:
             if held.lost:
                 raise LeaseLost() from None
             self.held[held.segment] = held
@@ -359,7 +359,7 @@ class Consumer:
             self._collector.finished(held)
 
     async def _give_back(self, held: Held, out: list[Delivery]) -> None:
-        with suppress(LeaseLost, StoreUnavailable):
+        with suppress(LeaseLost, StoreError):
             await self._release(held, out, failed=False)
 
     def _came_back(self, held: Held) -> None:
@@ -376,5 +376,5 @@ class Consumer:
             for held in list(self.held.values()):
                 if held.ready and held.idle and not held.trusted:
                     await self._give_back(held, [])
-            with suppress(StoreUnavailable):
+            with suppress(StoreError):
                 await self._collector.turn()
