@@ -53,6 +53,14 @@ class BadRecord(Permanent):
     """
 
 
+class Misplaced(BadRecord):
+    """A record lies here that belongs under another name, `own`; `fray fsck` says which."""
+
+    def __init__(self, message: str, own: str) -> None:
+        super().__init__(message)
+        self.own = own
+
+
 class ParentNotRunning(Permanent):
     """The parent that a spec names does not run; a child needs a running parent."""
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from fray_coordinator.clock import Chance, Clock
-from fray_coordinator.errors import LOOK_AT_IT, BadRecord
+from fray_coordinator.errors import LOOK_AT_IT, BadRecord, Misplaced
 from fray_coordinator.store.api import ABSENT, Applied, NotModified, Object
 from fray_coordinator.store.store import Store
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
+from fray_layouts.names import key_of
 from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -57,7 +58,7 @@ class Records:
         self._chance = chance
 
     async def read(self, key: str, kind: type[R]) -> Stored[R] | None:
-        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`."""
+        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key."""
         return self._decoded(key, kind, await self._store.get(key))
 
     async def reread(self, known: Stored[R]) -> Stored[R] | None:
@@ -112,4 +113,6 @@ class Records:
             decoded = codec.decode(found.data, kind)
         except Malformed as error:
             raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}{LOOK_AT_IT}") from None
+        if (own := key_of(decoded.record)) not in (None, key):
+            raise Misplaced(f"{key} holds a copy of {own}, or what was moved from there{LOOK_AT_IT}", own)
         return Stored(key, decoded.record, decoded.raw, found.version, found.updated)

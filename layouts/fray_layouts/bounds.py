@@ -24,17 +24,30 @@ MAX_VARIANT = 32
 
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME = rf"^(?!.*(\.\.|\n)){_NAME}$"
+MAYBE_NAME = rf"^(?!.*(\.\.|\n))({_NAME})?$"
 ID = r"^(?!.*(\.\.|\n))[A-Za-z0-9][A-Za-z0-9._-]*$"
-KEY = r"^(?!.*(\n|//))(?!(.*/)?\.\.?(/|$))[^/\0\r]([^\0\r]*[^/\0\r])?$"
+KEY = r"^(?!.*(\n|//))(?!(.*/)?\.\.?(/|$))([^/\0\r]([^\0\r]*[^/\0\r])?)?$"
+
+_WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
+REMEDIES = {
+    NAME: _WORDS,
+    MAYBE_NAME: _WORDS,
+    ID: "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'",
+    KEY: "give the key of an object, without empty segments, '.', '..' and control characters",
+    "^/": "it begins with '/'",
+}
+"""What a person is told whose text does not match a pattern."""
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Amount = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Attempts = Annotated[int, Meta(ge=0, le=MOST_ATTEMPTS)]
-Attempt = Annotated[int, Meta(ge=1, le=MOST_ATTEMPTS)]
+AttemptNumber = Annotated[int, Meta(ge=1, le=MOST_ATTEMPTS)]
+Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
 Time = Annotated[float, Meta(ge=0, le=LATEST)]
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST)]
 Interval = Annotated[float, Meta(gt=0, le=LONGEST)]
 Name = Annotated[str, Meta(pattern=NAME, max_length=MAX_NAME)]
-MaybeName = Annotated[str, Meta(pattern=rf"^(?!.*(\.\.|\n))({_NAME})?$", max_length=MAX_NAME)]
+MaybeName = Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_NAME)]
 Id = Annotated[str, Meta(pattern=ID, max_length=MAX_JOB_ID)]
+Base64 = Annotated[str, Meta(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 Key = Annotated[str, Meta(pattern=KEY, max_length=900)]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import ClassVar
 
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import Resources
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record, Resources
 from fray_layouts.words import (
     ALPHABET,
     ATTEMPT,
@@ -264,7 +264,7 @@ class Agents:
 _VISIBLE = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
 _DROP = re.compile(rf"inbox/(?!\.){_VISIBLE}+\.json")
 _REJECTED = re.compile(rf"inbox/rejected/({_VISIBLE}+)\.([A-Za-z0-9-]{{0,64}})\.json")
-_ASIDE = re.compile(rf"inbox/aside/({_VISIBLE}+)~([A-Za-z0-9-]{{0,64}})~([A-Za-z0-9-]+)")
+_ASIDE = re.compile(rf"inbox/aside/({_VISIBLE}+)~([A-Za-z0-9-]{{0,64}})~([A-Za-z0-9-]{{1,32}})")
 _LONGEST_STEM = 150
 """Bytes of a drop's name that its other names keep, so that they fit where it did."""
 
@@ -417,3 +417,15 @@ class Blobs:
         """The month of a blob's key; None for anything else that lies under `blobs/`."""
         found = _BLOB.fullmatch(key)
         return found[1] if found else None
+
+
+def key_of(record: Record) -> str | None:
+    """The key that a record itself says it has; None for those that do not say."""
+    match record:
+        case JobRecord():
+            return Jobs.key(record.id)
+        case AgentRecord():
+            return Agents.key(record.id)
+        case EndpointRecord():
+            return Endpoint(record.namespace, record.name, record.actor_id).key()
+    return None

@@ -2,7 +2,7 @@
 
 Each field's meaning stands here once; `layouts/README.md` says who writes which object under which condition, and the
 JSON Schemas beside it are generated from these structs. Times are seconds since the epoch on the *storage's* clock
-unless a field says otherwise; sizes are bytes.
+unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,20 @@ from typing import Any
 
 import msgspec
 
+from fray_layouts.bounds import (
+    Amount,
+    AttemptNumber,
+    Attempts,
+    Base64,
+    Count,
+    Id,
+    Interval,
+    Key,
+    Name,
+    Number,
+    Seconds,
+    Time,
+)
 from fray_layouts.spec import JobSpec
 
 LAYOUT_VERSION = 1
@@ -55,35 +69,35 @@ class Settings(Record, kw_only=True):
 
     layout: int = LAYOUT_VERSION
     cluster_id: str = ""
-    created_at: float = 0.0
-    beat_interval: float = 5.0
-    idle_beat_interval: float = 60.0
-    poll_interval: float = 1.0
-    pass_interval: float = 7.5
-    repair_interval: float = 60.0
-    quarantine: float = 600.0
-    outage_grace: float = 900.0
-    retention: float = 30 * 86400.0
-    inbox_patience: float = 5.0
-    requeue_backoff: float = 1.0
-    requeue_backoff_max: float = 60.0
-    host_killer_limit: int = 3
-    start_failure_limit: int = 3
+    created_at: Time = 0.0
+    beat_interval: Interval = 5.0
+    idle_beat_interval: Interval = 60.0
+    poll_interval: Interval = 1.0
+    pass_interval: Interval = 7.5
+    repair_interval: Seconds = 60.0
+    quarantine: Seconds = 600.0
+    outage_grace: Seconds = 900.0
+    retention: Seconds = 30 * 86400.0
+    inbox_patience: Seconds = 5.0
+    requeue_backoff: Seconds = 1.0
+    requeue_backoff_max: Seconds = 60.0
+    host_killer_limit: Count = 3
+    start_failure_limit: Count = 3
     encrypt: bool = False
 
 
 class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who runs the job's current attempt. `agent` is an agent id, `host` its host name."""
 
-    agent: str
+    agent: Id
     host: str
-    since: float
+    since: Time
 
 
 class Stop(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A wish that the job end. `reason` is shown to people; `by` says who: "user", "parent", "expired"."""
 
-    at: float
+    at: Time
     reason: str = ""
     by: str = "user"
 
@@ -91,26 +105,26 @@ class Stop(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Parent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The job and the attempt of it that launched this one; `detached` children outlive their parent."""
 
-    job: str
-    attempt: int
+    job: Id
+    attempt: AttemptNumber
     detached: bool = False
 
 
 class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The dropped file a job was made from: its key and the version that was read."""
 
-    key: str
+    key: Key
     version: str
 
 
 class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a task uses. CPU in seconds so far, cpu_percent of one core lately; memory and disk in bytes."""
 
-    cpu_seconds: float = 0.0
-    cpu_percent: float = 0.0
-    memory: int = 0
-    memory_peak: int = 0
-    disk: int = 0
+    cpu_seconds: Number = 0.0
+    cpu_percent: Number = 0.0
+    memory: Amount = 0
+    memory_peak: Amount = 0
+    disk: Amount = 0
 
 
 class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -127,8 +141,8 @@ class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
     encoding: str
     value: Any = None
     data: str = ""
-    key: str = ""
-    size: int = 0
+    key: Key = ""
+    size: Count = 0
 
 
 class Exit(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -150,23 +164,23 @@ class Exit(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     kind: str
     message: str = ""
-    code: int | None = None
-    signal: int | None = None
+    code: Amount | None = None
+    signal: Amount | None = None
     exception: str = ""
     traceback: str = ""
     data: str = ""
     usage: Usage | None = None
-    log_chunks: int | None = None
+    log_chunks: Count | None = None
 
 
 class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One finished attempt, kept in the record for people: the last `HISTORY` of them."""
 
-    attempt: int
+    attempt: AttemptNumber
     agent: str
     host: str
-    started_at: float
-    ended_at: float
+    started_at: Time
+    ended_at: Time
     exit: Exit
 
 
@@ -192,20 +206,20 @@ class JobRecord(Record, kw_only=True):
     id: str
     spec: JobSpec
     status: str
-    attempt: int = 1
+    attempt: AttemptNumber = 1
     lease: Lease | None = None
     stop: Stop | None = None
     parent: Parent | None = None
     inbox: InboxOrigin | None = None
-    failures: int = 0
-    preemptions: int = 0
-    agent_deaths: int = 0
-    start_failures: int = 0
+    failures: Count = 0
+    preemptions: Count = 0
+    agent_deaths: Count = 0
+    start_failures: Count = 0
     avoid: list[str] = []
-    not_before: float = 0.0
-    submitted_at: float = 0.0
-    started_at: float | None = None
-    ended_at: float | None = None
+    not_before: Time = 0.0
+    submitted_at: Time = 0.0
+    started_at: Time | None = None
+    ended_at: Time | None = None
     exit: Exit | None = None
     result: Result | None = None
     history: list[Attempt] = []
@@ -220,7 +234,7 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
         phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
     """
 
-    attempt: int
+    attempt: AttemptNumber
     phase: str = "claiming"
     usage: Usage | None = None
 
@@ -234,11 +248,11 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
         device_count: accelerators (GPU) or chips of this host (TPU).
     """
 
-    cpu: int = 0
-    memory: int = 0
-    disk: int = 0
+    cpu: Amount = 0
+    memory: Amount = 0
+    disk: Amount = 0
     device: str = ""
-    device_count: int = 0
+    device_count: Amount = 0
 
 
 class Ear(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -272,20 +286,20 @@ class AgentRecord(Record, kw_only=True):
 
     id: str
     host: str
-    pool: str
+    pool: Name
     state: str = "live"
-    beat: int = 0
-    interval: float = 5.0
+    beat: Count = 0
+    interval: Interval = 5.0
     holdings: dict[str, Holding] = {}
     mail: bool = False
     drain: bool = False
     buried: bool = False
     capacity: Resources = msgspec.field(default_factory=Resources)
     free: Resources = msgspec.field(default_factory=Resources)
-    started_at: float = 0.0
+    started_at: Time = 0.0
     trouble: str = ""
     preemptible: bool = False
-    requests: dict[str, int] = {}
+    requests: dict[str, Count] = {}
     network: str = "default"
     bind: str = ""
     advertise: str = ""
@@ -296,8 +310,8 @@ class AgentRecord(Record, kw_only=True):
 class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
     """An agent whose beat stands still at `beat`, for `age` seconds; `spared` once by the mass-death guard."""
 
-    beat: int
-    age: float = 0.0
+    beat: Count
+    age: Seconds = 0.0
     spared: bool = False
 
 
@@ -310,8 +324,8 @@ class PoolView(msgspec.Struct, kw_only=True, omit_defaults=True):
         ears: of a few of them, those with room first: who has submitted may tell them.
     """
 
-    agents: int = 0
-    slots: int = 0
+    agents: Count = 0
+    slots: Count = 0
     ears: list[Ear] = []
 
 
@@ -329,19 +343,19 @@ class PassRecord(Record, kw_only=True):
     """
 
     holder: str = ""
-    progress: int = 0
-    holder_beat: int = 0
+    progress: Count = 0
+    holder_beat: Count = 0
     suspects: dict[str, Suspect] = {}
     pools: dict[str, PoolView] = {}
     problems: dict[str, str] = {}
-    repaired_at: float = 0.0
+    repaired_at: Time = 0.0
 
 
 class PendingEntry(Record, kw_only=True):
     """`pending/<pool>/...`: an index entry; everything that matters is in its name."""
 
     job: str
-    attempt: int
+    attempt: AttemptNumber
 
 
 class ChildEntry(Record, kw_only=True):
@@ -353,16 +367,16 @@ class ChildEntry(Record, kw_only=True):
 class Doorbell(Record, kw_only=True):
     """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only."""
 
-    rung_at: float = 0.0
+    rung_at: Time = 0.0
 
 
 class RpcKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A secret of the cluster. secret: base64; retired_at: when a newer one took its place, None for the newest."""
 
     id: str
-    secret: str
-    created_at: float
-    retired_at: float | None = None
+    secret: Base64
+    created_at: Time
+    retired_at: Time | None = None
 
 
 class RpcKeys(Record, kw_only=True):
@@ -388,9 +402,9 @@ class NameRecord(Record, kw_only=True):
 
     state: str = "held"
     job: str = ""
-    incarnation: int = 1
-    attempt: int = 0
-    since: float = 0.0
+    incarnation: Count = 1
+    attempt: Attempts = 0
+    since: Time = 0.0
 
 
 class EndpointRecord(Record, kw_only=True):
@@ -414,15 +428,15 @@ class EndpointRecord(Record, kw_only=True):
     name: str
     actor_id: str
     job: str = ""
-    attempt: int = 0
-    incarnation: int = 0
+    attempt: Attempts = 0
+    incarnation: Count = 0
     nonce: str
     address: str
     unix: str = ""
     host: str = ""
     fingerprint: str = ""
     metadata: dict[str, Any] = {}
-    published_at: float = 0.0
+    published_at: Time = 0.0
 
 
 class CheckpointHead(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -435,7 +449,7 @@ class CheckpointHead(msgspec.Struct, kw_only=True, omit_defaults=True):
         empty: there is no state yet.
     """
 
-    attempt: int
+    attempt: Attempts
     writer: str
     fence: bool = False
     empty: bool = False
@@ -446,5 +460,5 @@ class Rejection(msgspec.Struct, kw_only=True):
 
     key: str
     reason: str
-    rejected_at: float
+    rejected_at: Time
     content: str

@@ -87,12 +87,16 @@ def _docstring(kind: type) -> str:
 
 
 def _close(parts: dict[str, Any], top: str) -> None:
-    """Refuse unknown fields in every part, and know the other spellings of fields."""
+    """Refuse unknown fields in every part, and know the other spellings of fields and of sizes."""
     for part in parts.values():
         part["additionalProperties"] = False
     for field, spellings in spec._SAME_THING.items():
         title = parts[top]["properties"][field]["$ref"].rpartition("/")[2]
         properties = parts[title]["properties"]
+        for size in spec.SIZES:
+            number = properties[size]
+            about = {key: number.pop(key) for key in ("description", "default")}
+            properties[size] = {**about, "anyOf": [number, {"type": "string"}]}
         properties |= {other: properties[usual] for other, usual in spellings.items()}
 
 

@@ -7,23 +7,32 @@ complaint is an `InvalidInput` that names the field as it was written, the value
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from fray_layouts.bounds import (
+    MAX_JOB_ID,
+    MAX_NAME,
+    MAX_VARIANT,
+    MAYBE_NAME,
+    NAME,
+    REMEDIES,
+    Attempts,
+    Count,
+    Interval,
+    Key,
+    MaybeName,
+    Name,
+    Seconds,
+)
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import parse_json
 from fray_layouts.units import parse_bytes
 
-MAX_NAME = 128
-MAX_JOB_ID = 144
-"""A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
-MAX_VARIANT = 32
-NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.IGNORECASE | re.ASCII)
-PRIORITIES = range(-500, 500)
 INLINE_LIMIT = 64 * 1024
 
 
@@ -35,7 +44,7 @@ class Callable(Spec, kw_only=True):
     """A pickled Python call: `pickle` is base64 of cloudpickle of (function, args, kwargs), or `blob` its key."""
 
     pickle: str = ""
-    blob: str = ""
+    blob: Key = ""
 
 
 class Entrypoint(Spec, kw_only=True):
@@ -48,9 +57,9 @@ class Entrypoint(Spec, kw_only=True):
 class Device(Spec, kw_only=True):
     """An accelerator. kind: "cpu", "gpu" or "tpu"; variant: "h100", "v5litepod-16" ...; count: per replica."""
 
-    kind: str = "cpu"
-    variant: str = ""
-    count: int = 1
+    kind: Annotated[str, Meta(pattern=NAME, max_length=16)] = "cpu"
+    variant: Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_VARIANT)] = ""
+    count: Annotated[int, Meta(ge=1, le=10**6)] = 1
 
 
 class ResourceSpec(Spec, kw_only=True):
@@ -58,14 +67,14 @@ class ResourceSpec(Spec, kw_only=True):
 
     Attributes:
         cpu: cores; fractions to a thousandth.
-        memory: bytes, or text such as "2GB", "512MiB"; `ram` is the same thing.
-        disk: bytes of scratch space, or text.
+        memory: bytes; people may write text such as "2GB", "512MiB", and `ram` is the same thing.
+        disk: bytes of scratch space; people may write text.
         preemptible: false keeps the job off hosts that may be taken away.
     """
 
-    cpu: float = 1.0
-    memory: int | str = 0
-    disk: int | str = 0
+    cpu: Annotated[float, Meta(ge=0, le=100_000)] = 1.0
+    memory: Count = 0
+    disk: Count = 0
     device: Device | None = None
     preemptible: bool = True
 
@@ -93,12 +102,12 @@ class HealthCheck(Spec, kw_only=True):
         failures: failures in a row that end the attempt as a failure.
     """
 
-    path: str = "/"
-    port: int
-    interval: float = 10.0
-    timeout: float = 5.0
-    grace: float = 30.0
-    failures: int = 3
+    path: Annotated[str, Meta(pattern="^/")] = "/"
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    interval: Interval = 10.0
+    timeout: Interval = 5.0
+    grace: Seconds = 30.0
+    failures: Annotated[int, Meta(ge=1, le=10**6)] = 3
 
 
 class JobSpec(Spec, kw_only=True):
@@ -122,22 +131,22 @@ class JobSpec(Spec, kw_only=True):
             may no longer be relied on, and restarted on its host when it fails and has retries left.
     """
 
-    name: str
+    name: Name
     entrypoint: Entrypoint
-    id: str = ""
+    id: MaybeName = ""
     resources: ResourceSpec = msgspec.field(default_factory=ResourceSpec)
     environment: EnvironmentSpec = msgspec.field(default_factory=EnvironmentSpec)
-    replicas: int = 1
-    max_retries_failure: int = 0
-    max_retries_preemption: int = 100
-    timeout: float | None = None
-    pending_timeout: float | None = None
-    grace: float = 10.0
-    priority: int = 0
-    namespace: str = ""
-    parent: str = ""
+    replicas: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    max_retries_failure: Attempts = 0
+    max_retries_preemption: Attempts = 100
+    timeout: Interval | None = None
+    pending_timeout: Interval | None = None
+    grace: Seconds = 10.0
+    priority: Annotated[int, Meta(ge=-500, le=499)] = 0
+    namespace: MaybeName = ""
+    parent: Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_JOB_ID)] = ""
     detached: bool = False
-    pool: str = "default"
+    pool: Name = "default"
     actor: bool = False
     health_check: HealthCheck | None = None
 
@@ -149,6 +158,8 @@ _LATER = {
     "environment.workspace": "workspaces come in a later release; put the code on the host and leave the field out",
     "environment.docker_image": "images come in a later release; leave the field out",
 }
+SIZES = ("memory", "disk")
+"""Resources that people may write as text with a unit."""
 _SAME_THING = {"resources": {"ram": "memory"}}
 
 
@@ -168,28 +179,22 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
         spec = msgspec.convert(raw, JobSpec)
     except msgspec.ValidationError as error:
         raise _translated(error, raw) from None
-    return checked(spec)
+    return _checked(spec)
 
 
-def checked(spec: JobSpec) -> JobSpec:
-    """The same spec with sizes in bytes; raises InvalidInput for the first value that is out of bounds."""
-    resources = msgspec.structs.replace(
-        spec.resources,
-        memory=parse_bytes("resources.memory", spec.resources.memory),
-        disk=parse_bytes("resources.disk", spec.resources.disk),
-    )
-    _check_storable("", msgspec.to_builtins(msgspec.structs.replace(spec, resources=resources)))
-    check_name("name", spec.name)
-    for field, longest in {"namespace": MAX_NAME, "pool": MAX_NAME, "parent": MAX_JOB_ID, "id": MAX_NAME}.items():
-        if value := getattr(spec, field):
-            check_name(field, value, longest)
+def _checked(spec: JobSpec) -> JobSpec:
+    """The same spec; raises InvalidInput for the first thing that its types and bounds do not tell."""
+    _check_storable("", msgspec.to_builtins(spec))
     if len(spec.name) + 1 + len(spec.id) > MAX_JOB_ID:
         raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_JOB_ID - 1} characters together")
     _check_entrypoint(spec.entrypoint)
-    _check_resources(resources)
     _check_environment(spec.environment)
-    _check_numbers(spec)
-    return msgspec.structs.replace(spec, resources=resources)
+    if spec.replicas != 1:
+        raise InvalidInput("replicas", spec.replicas, "gangs come in a later release; give 1 and submit several jobs")
+    device = spec.resources.device
+    if device is not None and device.kind not in ("cpu", "gpu", "tpu"):
+        raise InvalidInput("resources.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
+    return spec
 
 
 def _object(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
@@ -242,9 +247,19 @@ def _one_spelling(raw: dict[str, Any]) -> dict[str, Any]:
                         raise InvalidInput(f"{part}.{old}", section[old], f"it is the same as {new}; give one of them")
                     section[new] = section.pop(old)
             out[part] = section
+    if isinstance(out.get("resources"), dict):
+        out["resources"] |= _sizes(out["resources"])
     if isinstance(out.get("environment"), Mapping):
         out["environment"] = {k: v for k, v in out["environment"].items() if f"environment.{k}" not in _LATER}
     return out
+
+
+def _sizes(resources: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        field: parse_bytes(f"resources.{field}", size)
+        for field in SIZES
+        if isinstance(size := resources.get(field), str)
+    }
 
 
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
@@ -261,8 +276,24 @@ def _translated(error: msgspec.ValidationError, raw: dict[str, Any]) -> InvalidI
     value: Any = raw
     for part in re.findall(r"[^.\[\]]+", path):
         value = value.get(part) if isinstance(value, Mapping) else value
-    what = found["what"] if found else text
-    return InvalidInput(path, value, what[0].lower() + what[1:])
+    return InvalidInput(path, value, _remedy(found["what"] if found else text))
+
+
+_PATTERN = "Expected `str` matching regex "
+_LENGTH = re.compile(r"Expected `str` of length <= (\d+)")
+_BOUND = re.compile(r"Expected `\w+` (<|<=|>|>=) (\S+)")
+_SIDES = {"<": "below", "<=": "of at most", ">": "above", ">=": "of at least"}
+
+
+def _remedy(what: str) -> str:
+    """What to write instead, from what msgspec found."""
+    if what.startswith(_PATTERN):
+        return next(words for pattern, words in REMEDIES.items() if what == f"{_PATTERN}{pattern!r}")
+    if found := _LENGTH.fullmatch(what):
+        return f"give at most {found[1]} characters"
+    if found := _BOUND.fullmatch(what):
+        return f"give a number {_SIDES[found[1]]} {float(found[2]):.15g}"
+    return what[0].lower() + what[1:]
 
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -279,10 +310,6 @@ def _check_storable(field: str, value: object) -> None:
             _check_storable(field, part)
     elif isinstance(value, str) and _SURROGATE.search(value):
         raise InvalidInput(field, "...", "the text holds bytes that are not UTF-8")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(field, value, "give a finite number, or leave it out for no limit")
-    elif isinstance(value, int) and abs(value) > 2**53:
-        raise InvalidInput(field, value, "give a smaller number")
 
 
 def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
@@ -291,10 +318,8 @@ def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
         raise InvalidInput(field, value, "give a text")
     if len(value) > longest:
         raise InvalidInput(field, value, f"give at most {longest} characters")
-    if not NAME.fullmatch(value):
-        raise InvalidInput(field, value, "use letters, digits, '-', '_' and '.', with a letter or digit at both ends")
-    if "~" in value or ".." in value:
-        raise InvalidInput(field, value, "'..' and '~' are reserved")
+    if not re.match(NAME, value):
+        raise InvalidInput(field, value, REMEDIES[NAME])
 
 
 def _check_entrypoint(entrypoint: Entrypoint) -> None:
@@ -309,20 +334,6 @@ def _check_entrypoint(entrypoint: Entrypoint) -> None:
         raise InvalidInput("entrypoint.callable", msgspec.to_builtins(call), "give pickle or blob, one of them")
 
 
-def _check_resources(resources: ResourceSpec) -> None:
-    if not 0 <= resources.cpu <= 100_000:
-        raise InvalidInput("resources.cpu", resources.cpu, "give a number of cores of at least 0")
-    device = resources.device
-    if device is None:
-        return
-    if device.kind not in ("cpu", "gpu", "tpu"):
-        raise InvalidInput("resources.device.kind", device.kind, "the kinds are cpu, gpu and tpu")
-    if device.count < 1:
-        raise InvalidInput("resources.device.count", device.count, "give at least 1, or leave the device out")
-    if device.variant:
-        check_name("resources.device.variant", device.variant, MAX_VARIANT)
-
-
 def _check_environment(environment: EnvironmentSpec) -> None:
     both = set(environment.env_vars) & set(environment.secret_env_vars)
     for name in sorted(both):
@@ -333,26 +344,3 @@ def _check_environment(environment: EnvironmentSpec) -> None:
                 raise InvalidInput(f"environment.{part}", name, "a name is not empty and has no '=' and no NUL")
             if "\0" in value:
                 raise InvalidInput(f"environment.{part}.{name}", "...", "a value cannot hold a NUL character")
-
-
-def _check_numbers(spec: JobSpec) -> None:
-    if spec.replicas != 1:
-        raise InvalidInput("replicas", spec.replicas, "gangs come in a later release; give 1 and submit several jobs")
-    if spec.priority not in PRIORITIES:
-        raise InvalidInput("priority", spec.priority, f"give {PRIORITIES.start} to {PRIORITIES.stop - 1}")
-    for field in ("max_retries_failure", "max_retries_preemption", "grace"):
-        if getattr(spec, field) < 0:
-            raise InvalidInput(field, getattr(spec, field), "give 0 or more")
-    for field in ("timeout", "pending_timeout"):
-        value = getattr(spec, field)
-        if value is not None and value <= 0:
-            raise InvalidInput(field, value, "give seconds above 0, or leave it out for no limit")
-    check = spec.health_check
-    if check is not None:
-        if not 1 <= check.port <= 65535:
-            raise InvalidInput("health_check.port", check.port, "give a port from 1 to 65535")
-        if not check.path.startswith("/"):
-            raise InvalidInput("health_check.path", check.path, "it begins with '/'")
-        for field in ("interval", "timeout", "failures"):
-            if getattr(check, field) <= 0:
-                raise InvalidInput(f"health_check.{field}", getattr(check, field), "give a number above 0")

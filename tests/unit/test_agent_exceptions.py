@@ -87,7 +87,7 @@ def raising_once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, error: 
     monkeypatch.setattr(where, name, wrapped)
 
 
-@pytest.mark.parametrize("call", [{"pickle": "abc"}, {"blob": "blobs//x"}, {"blob": Blobs.key(0.0, "gone")}])
+@pytest.mark.parametrize("call", [{"pickle": "abc"}, {"blob": "blobs/x"}, {"blob": Blobs.key(0.0, "gone")}])
 def test_a_callable_that_cannot_be_had_is_the_jobs_failure(tmp_path: Path, call: dict[str, str]) -> None:
     async def act(stage: Stage) -> None:
         after = await stage.ended(await launch(stage.user, name="quick", entrypoint={"callable": call}))

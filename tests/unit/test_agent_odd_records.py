@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from fray_agents.agent import Agent, AgentOptions
@@ -15,7 +17,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY, Object
 from fray_coordinator.store.memory import digest
-from fray_layouts.names import Child, Coordinator, Inbox, Jobs
+from fray_layouts.names import Agents, Child, Coordinator, Inbox, Jobs
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch, pass_now
@@ -23,6 +25,24 @@ from tests.support.virtual import Cluster, run
 
 HOST = Resources(cpu=8000, memory=2**33, disk=2**33)
 SECONDS = {"quick": 1.0, "slow": 200.0}
+ODD_VALUES: list[dict[str, Any]] = [
+    *({"submitted_at": 1e306}, {"submitted_at": -1.0}, {"attempt": 0}, {"attempt": 10**30}, {"not_before": 1e300}),
+    *({"lease": {"agent": "a/b", "host": "h", "since": 1.0}}, {"parent": {"job": "../x", "attempt": 1}}),
+    *({"spec": {"resources": {name: value}}} for name, value in {"memory": "2GB", "disk": -1, "cpu": 1e306}.items()),
+    *({"spec": {"resources": {"device": {"kind": kind, "count": 1}}}} for kind in ("g~p", "", "k" * 200)),
+    *({"spec": {name: value}} for name, value in {"pending_timeout": -1, "grace": 1e306, "priority": 500}.items()),
+    *({"spec": {name: value}} for name, value in {"pool": "", "name": "a/b", "namespace": "a\nb"}.items()),
+]
+
+
+def odd_job(changes: dict[str, Any]) -> bytes:
+    """The record of a pending job with some other values; it has a key of its own."""
+    spec = {"name": "odd", "entrypoint": {"command": ["true"]}, "namespace": "odd", **changes.get("spec", {})}
+    number = ODD_VALUES.index(changes) if changes else 0
+    job = {"id": f"value-{number}", "status": "pending", "submitted_at": 1.8e9, **changes, "spec": spec}
+    return msgspec.json.encode({"op": "x", "created_op": "x", **job})
+
+
 DEEP = b'{"name":' + b"[" * 5000 + b"]" * 5000 + b"}"
 ODD = {
     "actors/a/b/c.json": DEEP,
@@ -30,6 +50,10 @@ ODD = {
     "inbox/deep.json": DEEP,
     "jobs/odd-1.json": DEEP,
     "jobs/odd-2.json": b"\xff",
+    **{f"jobs/value-{number}.json": odd_job(changes) for number, changes in enumerate(ODD_VALUES)},
+    "jobs/another-1.json": odd_job({}),
+    "agents/copy.json": b'{"id":"other","host":"h","pool":"default"}',
+    "actors/a/b/copy.json": b'{"namespace":"a","name":"b","actor_id":"d","nonce":"n","address":"h:1"}',
 }
 STRAYS = [
     *("blobs/", "blobs/2020-01/", "blobs/notes.txt", "jobs/", "jobs/a\n.json", "inbox/", "inbox/a\nb.json"),
@@ -111,6 +135,20 @@ def test_a_record_that_is_spoilt_while_its_job_runs_harms_no_other(tmp_path: Pat
         await spoil(user, odd.id)
         await succeeded(user, sound)
         assert (await job_now(user, sound.id)).attempt == 1
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_copy_of_an_agents_record_takes_no_job_from_it(tmp_path: Path) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        job = await launch(user, name="slow")
+        await asyncio.sleep(20)
+        (key,) = cluster.keys(Agents.prefix)
+        copy = key.replace(".json", "-bak.json")
+        cluster.contents.set(copy, cluster.contents.objects[key])
+        await succeeded(user, job)
+        assert (await job_now(user, job.id)).attempt == 1
+        assert f"a copy of {key}" in (await pass_now(user)).problems[copy]
 
     with_an_agent(tmp_path, act)
 

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fray_coordinator.protocol.schedule import shape_of
+from fray_layouts.bounds import MOST_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import JobId, Jobs, Pending
 from fray_layouts.spec import JobSpec, parse_spec
@@ -54,7 +55,7 @@ def accepted_is_sound(spec: JobSpec) -> None:
         assert ".." not in name
     given_id = JobId.given(spec.name, spec.id) if spec.id else JobId.fresh(spec.name, 1e9, "abcdef")
     assert JobId.checked(given_id) == given_id
-    entry = Pending(spec.pool, spec.priority, 1e9, given_id, 99_999, shape_of(spec)).key()
+    entry = Pending(spec.pool, spec.priority, 1e9, given_id, MOST_ATTEMPTS, shape_of(spec)).key()
     for part in (*entry.split("/"), *Jobs.key(given_id).split("/")):
         assert len(part) <= 255, "a key that no store can hold"
     assert Pending.parse(entry) is not None
@@ -171,7 +172,7 @@ def test_a_child_of_a_job_with_the_longest_name_can_name_its_parent() -> None:
 
 
 def test_the_longest_names_and_the_largest_shape_fit_every_store() -> None:
-    device = {"kind": "gpu", "variant": "v" * 32, "count": 2**53}
+    device = {"kind": "gpu", "variant": "v" * 32, "count": 10**6}
     resources = {"cpu": 99_999.999, "memory": 2**53, "disk": 2**53, "device": device, "preemptible": False}
     accepted_is_sound(parse_spec({**MINIMAL, "name": "n" * 128, "id": "i" * 15, "resources": resources}))
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from fray_coordinator.coordinate import LISTED_A_SECOND
 from fray_coordinator.core import Core, each_sound
-from fray_coordinator.errors import StoreRefused
+from fray_coordinator.errors import Misplaced, StoreRefused
 from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, Drop, NotRead
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed, Object
 from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs
-from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, PassRecord, Record, Settings
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, PassRecord, Settings
 
 REPAIRS = 2
 """Repair intervals that the repair of a lost step takes at most: the one that runs now may have looked there before."""
@@ -98,10 +98,6 @@ class Picture:
 
     def add(self, key: str, stored: Stored[Any]) -> None:
         """Take in what was read under `key`."""
-        own = _own_key(stored.record)
-        if own not in ("", key):
-            self.misplaced[key] = own
-            return
         self.stored[key] = stored
         if isinstance(stored.record, JobRecord):
             self.jobs[stored.record.id] = stored.record
@@ -137,7 +133,11 @@ async def _read_all(
                 seen.drops[row.key] = found
             return
         if stored is None or stored.version != row.version:
-            stored = await core.records.read(row.key, kind)
+            try:
+                stored = await core.records.read(row.key, kind)
+            except Misplaced as error:
+                seen.misplaced[row.key] = error.own
+                return
         if stored is not None:
             seen.add(row.key, stored)
 
@@ -162,15 +162,3 @@ async def _foreign(core: Core) -> list[str]:
 def _top(key: str) -> str:
     first, slash, _ = key.partition("/")
     return first + slash
-
-
-def _own_key(record: Record) -> str:
-    """The key that a record itself says it has; "" if it says none."""
-    match record:
-        case JobRecord():
-            return Jobs.key(record.id)
-        case AgentRecord():
-            return Agents.key(record.id)
-        case EndpointRecord():
-            return Endpoint(record.namespace, record.name, record.actor_id).key()
-    return ""
