@@ -351,10 +351,14 @@ class Agent:
         """Take part in the coordinator's pass."""
         try:
             while True:
+                begun = self._core.clock.boottime()
                 await self._take_turn()
-                settings = self._core.settings
-                wait = settings.pass_interval if self._on_duty() else settings.repair_interval
-                await self._core.clock.sleep(self._core.jittered(wait))
+                settings, took = self._core.settings, self._core.clock.boottime() - begun
+                if self._on_duty():  # from one look at the agents to the next, or the age of the silent is not counted
+                    wait = max(self._core.jittered(settings.pass_interval) - took, settings.poll_interval)
+                else:
+                    wait = self._core.jittered(settings.repair_interval)
+                await self._core.clock.sleep(wait)
         finally:
             self._pass.stop()
 

@@ -122,7 +122,7 @@ class Heart:
 
     async def _look_for_mail(self, known: Stored[AgentRecord]) -> None:
         found = record_of(await self.core.records.reread(known))
-        if found is None or found.state != "live" or found.mail or found.drain != self.drained:
+        if found is None or heartbeat.is_fenced(found) or found.mail or found.drain != self.drained:
             self.beat_soon()
 
     def _mail_pace(self) -> float:

@@ -1,7 +1,8 @@
 """The inbox: files that people drop become jobs, or are rejected with the reason beside them.
 
 What is decided is in `protocol.inbox`. This module keeps what must be seen twice: a file that does not parse may still
-be on its way, so it is rejected only after it lay unchanged over two looks.
+be on its way, so it is rejected only after it lay unchanged over two looks. One round deals with every file that lay
+there when it began, so however many are dropped, each has its turn.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fray_coordinator import doorbell, index
-from fray_coordinator.core import Core
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.retention import kept_for
@@ -26,21 +27,41 @@ from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, Parent, Rejection
 from fray_layouts.spec import JobSpec, parse_spec
 
+PAGE = 1000
+"""Names asked for at a time: so many a bucket tells in one request."""
+
+REJECTIONS_EVERY = 600.0
+"""Seconds between two looks at the reasons of rejections, of which there may be many for a month."""
+
 _KEPT_CONTENT = 64 * 1024
 
 
 @dataclass(slots=True)
 class Admission:
-    """One participant's work on the inbox; remembers which odd files it has seen, and since when."""
+    """One participant's work on the inbox; remembers which odd files it has seen, and since when.
+
+    Attributes:
+        problems: what went wrong in the last round, by key.
+    """
 
     core: Core
+    problems: dict[str, str] = field(default_factory=dict)
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _rejected_at: dict[str, float] = field(default_factory=dict)
+    _rejections_seen_at: float = float("-inf")
 
     @property
     def waiting(self) -> bool:
         """Whether some file must be looked at again before it can be judged."""
         return bool(self._seen)
+
+    async def run(self) -> None:
+        """Deal with every file in the inbox, and now and then with the reasons of rejections."""
+        keys = await self._drops()
+        problems: dict[str, str] = {}
+        self._seen = {key: self._seen[key] for key in keys if key in self._seen}
+        await each_sound(keys, self.look, problems)
+        await self._remove_old_rejections(problems)
+        self.problems = problems
 
     async def look(self, key: str) -> None:
         """Deal with one key under `inbox/`."""
@@ -48,14 +69,29 @@ class Admission:
             await self._look_at_drop(key)
         elif Inbox.parse_aside(key):
             await self._look_aside(key)
-        elif Inbox.is_rejection(key):
-            await self._look_at_rejection(key)
 
-    def forget_all_but(self, keys: list[str]) -> None:
-        """Drop what is remembered of files that are no longer there."""
-        there = set(keys)
-        self._seen = {key: seen for key, seen in self._seen.items() if key in there}
-        self._rejected_at = {key: at for key, at in self._rejected_at.items() if key in there}
+    async def _drops(self) -> list[str]:
+        """What lies in the inbox, reasons of rejections apart: where they fill a page, the rest of them is skipped."""
+        keys: list[str] = []
+        after: str | None = None
+        while True:
+            rows = await self.core.store.list(Inbox.prefix, after, PAGE)
+            keys += [row.key for row in rows if not row.key.startswith(Inbox.rejected_prefix)]
+            if len(rows) < PAGE:
+                return keys
+            last = rows[-1].key
+            after = Inbox.behind_rejections if last.startswith(Inbox.rejected_prefix) else last
+
+    async def _remove_old_rejections(self, problems: dict[str, str]) -> None:
+        """The reason of a rejection is kept as long as a finished job."""
+        now = self.core.now()
+        if now - self._rejections_seen_at < REJECTIONS_EVERY:
+            return
+        rows = await self.core.store.list(Inbox.rejected_prefix, versions=True)
+        kept_since = now - kept_for(self.core.settings)
+        old = [row.key for row in rows if Inbox.is_rejection(row.key) and (row.updated or now) < kept_since]
+        await each_sound(old, self.core.store.delete, problems)
+        self._rejections_seen_at = now
 
     async def settle_record(self, job: Stored[JobRecord]) -> None:
         """Admit or withdraw an unadmitted record by what the inbox holds now, and finish what follows."""
@@ -124,14 +160,6 @@ class Admission:
         if lies.version != dealt_with:
             await self.core.store.put(Inbox.key(f"{stem}-{lies.version[:8]}"), lies.data, ABSENT)
         await self.core.store.delete(key, lies.version)
-
-    async def _look_at_rejection(self, key: str) -> None:
-        """The reason of a rejection is kept as long as a finished job."""
-        if key not in self._rejected_at:
-            lies = await self.core.store.get(key)
-            self._rejected_at[key] = lies.updated if lies else self.core.now()
-        if self.core.now() > self._rejected_at[key] + kept_for(self.core.settings):
-            await self.core.store.delete(key)
 
     def _lay_still(self, key: str, version: str) -> bool:
         """Whether the file was seen unchanged over two looks, far enough apart."""

@@ -27,15 +27,18 @@ async def kill(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord] | 
 async def bury(core: Core, agent: Stored[AgentRecord]) -> None:
     """Put back what the dead agent held and mark it buried once job and index agree for all of it.
 
+    Only what names the agent of this very key is put back: a copy of a record says nothing about whom it was made of.
+
     Raises:
         BadRecord: some of the jobs cannot be read; the others were put back.
     """
-    if not needs_burial(agent.record):
+    dead = names.Agents.parse(agent.key)
+    if dead is None or not needs_burial(agent.record):
         return
     problems: dict[str, str] = {}
-    await each_sound(agent.record.holdings, lambda job: _settle(core, job, agent.record.id), problems)
+    await each_sound(agent.record.holdings, lambda job: _settle(core, job, dead), problems)
     if problems:
-        raise BadRecord("; ".join(problems.values()))
+        raise BadRecord(_first_of(problems))
 
     def mark(now: AgentRecord | None) -> AgentRecord | None:
         return replace(now, buried=True) if now is not None and needs_burial(now) else None
@@ -49,3 +52,8 @@ async def _settle(core: Core, job_id: str, dead: str) -> None:
     now = await index.put_back_from(core, job, dead) if job is not None else None
     if now is not None and now.record.status == Status.PENDING:
         await index.enter(core, now.record)
+
+
+def _first_of(problems: dict[str, str]) -> str:
+    first, *more = problems.values()
+    return f"{first}; and {len(more)} more of its jobs" if more else first

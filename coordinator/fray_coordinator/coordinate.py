@@ -1,8 +1,8 @@
 """The coordinator's pass: one function that does what no single job's holder does.
 
-It watches the agents, admits the inbox, and now and then repairs. Any agent runs it under `coordinator/pass.json`;
-`fray coordinate --once` runs it without the lease. Two at once do no harm: every write is conditional by itself. The
-repair of very many jobs takes longer than a pass may: it goes on beside the next ones, so that agents are watched on.
+It watches the agents, buries the dead, admits the inbox, and now and then repairs. Any agent runs it under
+`coordinator/pass.json`; `fray coordinate --once` runs it without the lease. Two at once do no harm: every write is
+conditional by itself. A pass itself only watches: all else may take long, so it goes on beside the passes that follow.
 """
 
 from __future__ import annotations
@@ -10,23 +10,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
+from fray_coordinator import burial
 from fray_coordinator.admission import Admission
-from fray_coordinator.core import Core, each_sound
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.background import Background
+from fray_coordinator.core import Core, told
+from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.protocol import passlease
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
-from fray_layouts.names import Agents, Coordinator, Inbox
+from fray_layouts.names import Agents, Coordinator, Inbox, Jobs
 from fray_layouts.records import AgentRecord, PassRecord, Suspect
 
 LISTED_A_SECOND = 2000.0
 """So many jobs' names the repairs list on average at most: a million kept jobs are a thousand paid requests."""
+
+BURIALS = 64
+"""So many dead agents are buried at a time, those who held little first."""
 
 
 @dataclass(slots=True)
@@ -47,8 +53,9 @@ class Pass:
     lease: Stored[PassRecord] | None = None
     _age: float = 0.0
     _looked_at: float | None = None
-    _odd_drops: dict[str, str] = field(default_factory=dict)
-    _repairing: asyncio.Task[None] | None = None
+    _beside: Background = field(default_factory=Background)
+    _failed: dict[str, str] = field(default_factory=dict)
+    _repaired_at: float = 0.0
     _orphans: bool = False
 
     def __post_init__(self) -> None:
@@ -60,6 +67,12 @@ class Pass:
     def holds_lease(self) -> bool:
         """Whether the last look found the lease to be ours."""
         return self.lease is not None and self.lease.record.holder == self.identity
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What went wrong lately, by the key of the object or the folder."""
+        works = (self.watch, self.admission, self.repair, self._beside)
+        return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
 
     def pool_slots(self, pool: str) -> int:
         """Free slots of a pool as the last pass saw them; a hint."""
@@ -73,32 +86,35 @@ class Pass:
 
     async def turn(self) -> bool:
         """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
-        await self._look_at_lease()
-        if not self.holds_lease and not await self._take():
-            self.stop()
+        try:
+            await self._look_at_lease()
+            if not self.holds_lease and not await self._take():
+                self.stop()
+                return False
+            await self._run()
+        except BadRecord:  # of the lease: all else is noted where it is read
+            self._begin_anew(await self._unreadable_lease())
             return False
-        assert self.lease is not None, "it was just taken or seen"
-        await self._run(self.lease.record.suspects)
         return True
 
     def stop(self) -> None:
-        """Leave a repair that goes on beside the passes to whoever comes next."""
-        if self._repairing is not None:
-            self._repairing.cancel()
-            self._repairing = None
+        """Leave what goes on beside the passes to whoever comes next."""
+        self._beside.stop()
 
     async def once(self) -> None:
         """Run without the lease: two looks, so that silence can be told, then leave the suspects for later runs."""
-        self.lease = await self.core.records.read(Coordinator.lease, PassRecord)
+        self.lease = await self._read_lease()
         suspects = dict(self.lease.record.suspects) if self.lease else {}
-        suspects = await self.watch.look(suspects)
-        await self._admit()
+        suspects = await self._look(suspects)
+        await self._serve()
         if suspects or self.admission.waiting:
             wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
             await self.core.clock.sleep(wait)
-            suspects = await self.watch.look(suspects)
-            await self._admit()
-        await self.repair.run(self.watch.live())
+            suspects = await self._look(suspects)
+        self._beside.begin(Jobs.prefix, self._repair)
+        await self._serve()
+        if self.lease is not None and self.lease.record.holder == passlease.UNREADABLE:
+            return  # whoever sees that for long enough replaces it
         alive = set(self.watch.live())
         await self.core.records.update(
             Coordinator.lease,
@@ -119,13 +135,24 @@ class Pass:
     async def _look_at_lease(self) -> None:
         clock, before = self.core.clock, self.lease
         gap = None if self._looked_at is None else clock.boottime() - self._looked_at
-        if before is None:
-            self.lease = await self.core.records.read(Coordinator.lease, PassRecord)
-        else:
-            self.lease = await self.core.records.reread(before)
+        self.lease = await self._read_lease()
         self._looked_at = clock.boottime()
         unchanged = before is not None and self.lease is not None and before.version == self.lease.version
         self._age = passlease.lease_age(self._age, unchanged, gap, self.core.settings)
+
+    async def _read_lease(self) -> Stored[PassRecord] | None:
+        records = self.core.records
+        try:
+            return await (records.reread(self.lease) if self.lease else records.read(Coordinator.lease, PassRecord))
+        except BadRecord:
+            return await self._unreadable_lease()
+
+    async def _unreadable_lease(self) -> Stored[PassRecord] | None:
+        """One that cannot be read counts as held by nobody knows whom: it ages, and is then replaced."""
+        lies = await self.core.store.get(Coordinator.lease)
+        if lies is None:
+            return None
+        return Stored(Coordinator.lease, PassRecord(holder=passlease.UNREADABLE), {}, lies.version, lies.updated)
 
     async def _take(self) -> bool:
         found = self.lease.record if self.lease else None
@@ -150,47 +177,64 @@ class Pass:
         """Age is that of one version of the lease: what was counted before it was met is not its own."""
         self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
 
-    async def _run(self, suspects: dict[str, Suspect]) -> None:
-        await self.watch.look(suspects)
-        self._orphans |= self.watch.someone_died
-        await self._admit()
+    async def _run(self) -> None:
         assert self.lease is not None, "a pass runs under the lease"
-        await self._renew(self.watch.silent(), await self._repaired_at(self.lease.record.repaired_at))
+        last = self.lease.record
+        await self._look_under_lease(last.suspects)
+        self._orphans |= self.watch.someone_died
+        self._repaired_at = max(self._repaired_at, last.repaired_at)
+        if self._repair_is_due():
+            self._beside.begin(Jobs.prefix, self._repair)
+        await self._serve(self.core.settings.poll_interval)
+        await self._renew(self._tell)
 
-    async def _repaired_at(self, last: float) -> float:
-        """Go on with the repair, or begin one that is due, but not for long; when the last one ended.
-
-        A death makes it due at once: what the dead agent claimed after its last beat no burial can see.
-        """
-        interval = 0.0 if self._orphans else self.core.settings.repair_interval
-        if self._repairing is None and self.core.now() - last < paced(interval, self.repair.size, LISTED_A_SECOND):
-            return last
-        if self._repairing is None:
-            self._orphans = False
-            self._repairing = asyncio.create_task(self.repair.run(self.watch.live()))
-        done, _ = await asyncio.wait([self._repairing], timeout=self.core.settings.poll_interval)
-        if not done:
-            return last
-        ended, self._repairing = self._repairing, None
+    async def _look_under_lease(self, suspects: dict[str, Suspect]) -> None:
+        """The first look at very many agents may outlast the lease, so it is renewed meanwhile."""
+        looking = asyncio.create_task(self._look(suspects))
         try:
-            ended.result()
-        except StoreUnavailable:
-            return last  # it is still due
-        return self.core.now()
+            while not (await asyncio.wait([looking], timeout=self.core.settings.pass_interval))[0]:
+                await self._renew(lambda now: passlease.renewed(now, self.identity, self.own_beat()))
+            looking.result()
+        finally:
+            looking.cancel()
 
-    async def _renew(self, suspects: dict[str, Suspect], repaired_at: float) -> None:
+    async def _look(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
+        """Watch the agents; what nobody thought of ends this look only."""
+        self._failed = {}
+        try:
+            return await self.watch.look(suspects)
+        except StoreError:  # perhaps another, who then takes the lease, is answered
+            raise
+        except Exception as error:
+            self._failed[Agents.prefix] = told(error)
+            return suspects
+
+    async def _serve(self, seconds: float | None = None) -> None:
+        """Begin what else there is to do, or go on with it, but not for long."""
+        for dead in self.watch.unburied()[:BURIALS]:
+            self._beside.begin(dead.key, partial(burial.bury, self.core, dead))
+        self._beside.begin(Agents.prefix, self.watch.forget_old)
+        self._beside.begin(Inbox.prefix, self.admission.run)
+        await self._beside.wait(seconds)
+
+    def _repair_is_due(self) -> bool:
+        """A death makes it due at once: what the dead agent claimed after its last beat no burial can see."""
+        interval = 0.0 if self._orphans else self.core.settings.repair_interval
+        return self.core.now() - self._repaired_at >= paced(interval, self.repair.size, LISTED_A_SECOND)
+
+    async def _repair(self) -> None:
+        begun, self._orphans = self.core.now(), False
+        await self.repair.run(self.watch.live())
+        self._repaired_at = begun
+
+    async def _renew(self, tell: Callable[[PassRecord], PassRecord]) -> None:
         def renewed(now: PassRecord | None) -> PassRecord | None:
-            if now is None or now.holder != self.identity:
-                return None
-            beat, pools = self.own_beat(), self.watch.pools()
-            problems = self.watch.problems | self._odd_drops | self.repair.problems
-            return passlease.after_pass(now, self.identity, beat, suspects, pools, problems, repaired_at)
+            return tell(now) if now is not None and now.holder == self.identity else None
 
         update = await self.core.records.update(Coordinator.lease, PassRecord, renewed, known=self.lease)
         self._begin_anew(update.stored)
 
-    async def _admit(self) -> None:
-        keys = [row.key for row in await self.core.store.list(Inbox.prefix)]
-        self.admission.forget_all_but(keys)
-        self._odd_drops = {}
-        await each_sound(keys, self.admission.look, self._odd_drops)
+    def _tell(self, now: PassRecord) -> PassRecord:
+        """The lease renewed, with all that this pass has found out."""
+        beat, suspects, pools = self.own_beat(), self.watch.silent(), self.watch.pools()
+        return passlease.after_pass(now, self.identity, beat, suspects, pools, self.problems, self._repaired_at)

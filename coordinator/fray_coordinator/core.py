@@ -21,6 +21,9 @@ from fray_layouts.records import LAYOUT_VERSION, Settings
 T = TypeVar("T")
 V = TypeVar("V")
 
+LONGEST_PROBLEM = 500
+"""Characters of an error that are kept."""
+
 LOCAL_SETTINGS = Settings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
 """Where requests cost nothing, everyone may look often."""
 
@@ -125,7 +128,8 @@ async def each_sound(
 ) -> list[V]:
     """`act` on every item; one that raises is noted in `problems` and skipped, unless the store does not answer.
 
-    One odd object must not keep the pass from all the others.
+    One odd object must not keep the pass from all the others, whatever error it leads to: also one that nobody
+    thought of.
     """
 
     async def guarded(item: T) -> list[V]:
@@ -133,8 +137,14 @@ async def each_sound(
             return [await act(item)]
         except StoreUnavailable:
             raise
-        except FrayError as error:
-            problems[name(item)] = str(error)
+        except Exception as error:
+            problems[name(item)] = told(error)
             return []
 
     return [result for results in await each(items, guarded, at_once) for result in results]
+
+
+def told(error: Exception) -> str:
+    """An error in few words, for people: one of Fray's says all by itself, any other is told with its type."""
+    text = str(error) if isinstance(error, FrayError) else f"{type(error).__name__}: {error}"
+    return text if len(text) <= LONGEST_PROBLEM else f"{text[: LONGEST_PROBLEM - 3]}..."

@@ -7,16 +7,17 @@ brought back: at most two repair intervals after the job's end, or after that wr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core, each, each_sound
-from fray_coordinator.errors import Superseded
+from fray_coordinator.errors import BadRecord, Superseded
 from fray_coordinator.protocol.naming import Seen, announced, may_replace, outlived_its_job
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
+from fray_coordinator.unreadable import Unreadable
 from fray_layouts.names import Endpoint, Jobs, Names
 from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 
@@ -74,17 +75,24 @@ class Lookup:
     _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
 
     async def look(self) -> list[EndpointRecord]:
-        """The endpoints now, by actor id: one listing, and a read for each that changed."""
+        """The endpoints now, by actor id: one listing, and a read for each that changed; without what is none."""
         prefix = Endpoint.folder(self.namespace, self.name)
         rows = await self.core.store.list(prefix, versions=True)
-        found = await each([row for row in rows if Endpoint.parse(row.key)], self._read_row)
+        named = [row for row in rows if Endpoint.parse(row.key)]
+        found = await each(named, self._read_row)
         self._read = {stored.key: stored for stored in found if stored is not None}
         for stored in self._read.values():
             self.seen.meet(stored.record)
         return [stored.record for stored in self._read.values() if self.seen.accepts(stored.record)]
 
     async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
-        return await _read_if_changed(self.core, row, self._read)
+        before = self._read.get(row.key)
+        if before is not None and before.version == row.version:
+            return before
+        try:
+            return await self.core.records.read(row.key, EndpointRecord)
+        except BadRecord:  # nobody is served there; the pass tells of it
+            return None
 
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:
@@ -100,6 +108,7 @@ class Outlived:
 
     core: Core
     _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
+    _unreadable: Unreadable = field(default_factory=Unreadable)
 
     async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
         """List all endpoints and remove those whose job does not run at their attempt.
@@ -109,30 +118,22 @@ class Outlived:
             problems: gets the endpoints that cannot be judged.
         """
         rows = [row for row in await self.core.store.list(Endpoint.prefix, versions=True) if Endpoint.parse(row.key)]
+        rows = self._unreadable.sift(rows, problems)
         read = await each_sound(rows, self._read_row, problems, lambda row: row.key)
         self._known = {stored.key: stored for stored in read if stored is not None}
         doubtful = [e for e in self._known.values() if not e.record.job or running(e.record.job) != e.record.attempt]
         await each_sound(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
 
     async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
-        return await _read_if_changed(self.core, row, self._known)
+        before = self._known.get(row.key)
+        unchanged = before is not None and before.version == row.version
+        return before if unchanged else await self._unreadable.read(self.core.records, row, EndpointRecord)
 
     async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
         record = endpoint.record
         job = record_of(await self.core.records.read(Jobs.key(record.job), JobRecord)) if record.job else None
         if outlived_its_job(record, endpoint.updated, job, self.core.now()):
             await self.core.store.delete(endpoint.key, endpoint.version)
-
-
-async def _read_if_changed(
-    core: Core, row: Listed, known: Mapping[str, Stored[EndpointRecord]]
-) -> Stored[EndpointRecord] | None:
-    before = known.get(row.key)
-    return (
-        before
-        if before is not None and before.version == row.version
-        else await core.records.read(row.key, EndpointRecord)
-    )
 
 
 async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:

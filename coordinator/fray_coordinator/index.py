@@ -5,6 +5,7 @@ from __future__ import annotations
 from fray_coordinator import doorbell
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.finish import put_back
+from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.index import Care, care_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status
@@ -41,7 +42,7 @@ async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[J
     if known.record.status != Status.RUNNING or lease is None:
         return known
     holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord)
-    if holder is not None and holder.record.state == "live":
+    if not is_fenced(record_of(holder)):
         return known
     return await put_back_from(core, known, lease.agent)
 

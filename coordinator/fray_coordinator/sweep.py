@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.protocol.retention import is_due, mark, unneeded
 from fray_coordinator.records import Stored
 from fray_layouts.names import Blobs, Work
@@ -29,7 +29,7 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     await core.store.delete(job.key, update.stored.version)
 
 
-async def remove_blobs(core: Core, used: Set[str], since: str) -> None:
+async def remove_blobs(core: Core, used: Set[str], since: str, problems: dict[str, str]) -> None:
     """Delete the blobs of the months before `since` that are not among the `used` ones."""
     blobs = [row.key for row in await core.store.list(Blobs.prefix)]
-    await each(unneeded(blobs, used, since), core.store.delete)
+    await each_sound(unneeded(blobs, used, since), core.store.delete, problems)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from fray_coordinator import burial
-from fray_coordinator.core import Core, each, each_sound
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
-from fray_coordinator.protocol.retention import agent_is_due
+from fray_coordinator.protocol.heartbeat import is_fenced
+from fray_coordinator.protocol.retention import agents_due
 from fray_coordinator.protocol.schedule import slots
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed
+from fray_coordinator.unreadable import Unreadable
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Ear, PoolView, Suspect
 
-READS_AT_ONCE = 64
+AT_ONCE = 64
 """A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
+
+FIRST_LOOK, A_LOOK = 100_000, 2000
+"""So many records the first look and each later one read at most, so many agents a look declares dead.
+
+The others have their turn in the next: those that were known to live come first, then what was written last.
+"""
 
 EARS = 3
 """Agents of each pool whom submitters may tell."""
@@ -27,9 +35,10 @@ EARS = 3
 
 @dataclass(slots=True)
 class Watch:
-    """One observer. It keeps each agent's record as last read, and when that was.
+    """One observer. It keeps the record of each agent that may still change, as last read, and when that was.
 
     Attributes:
+        agents: by id; those that have ended and are buried are not among them.
         problems: what went wrong in the last look, by key.
         someone_died: an agent that lived at the look before the last is dead.
     """
@@ -38,23 +47,30 @@ class Watch:
     agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     someone_died: bool = False
+    _ended: dict[str, Listed] = field(default_factory=dict)
+    _unreadable: Unreadable = field(default_factory=Unreadable)
+    _lived: frozenset[str] = frozenset()
     _known: dict[str, Suspect] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
-        """The agents that are not known to be dead or gone, by id."""
+        """The agents that live, as far as this version knows their states, by id."""
         return {name: agent for name, agent in self.agents.items() if agent.record.state == "live"}
 
+    def unburied(self) -> list[Stored[AgentRecord]]:
+        """The agents that have ended and whose jobs may still have to be put back; those with few of them first."""
+        dead = [agent for agent in self.agents.values() if needs_burial(agent.record)]
+        return sorted(dead, key=lambda agent: len(agent.record.holdings))
+
     async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
-        """Read every agent's record once, declare and bury the dead, and tell what is now known of the others.
+        """Read every agent's record once, declare the dead, and tell what is now known of the others.
 
         A row of a listing that shows the known version is a successful read. Each agent's age is counted from the end
         of one read of its record to the begin of the next look, which is never more than the time between what the two
         saw. (From the end of one look to the begin of the next would be too little: a look at many agents takes long.)
         """
-        self.problems = {}
+        self.problems, self.someone_died, self._lived = {}, False, frozenset(self.live())
         begun, read_at = self.core.clock.boottime(), self._read_at
-        lived = self.live().keys()
         await self._read_all()
         seen = {
             name: observe(
@@ -66,13 +82,16 @@ class Watch:
             for name, agent in self.live().items()
         }
         seen |= await self._judge(seen)
-        self.someone_died = any(self.agents[name].record.state == "dead" for name in lived & self.agents.keys())
-        dead = [agent for agent in self.agents.values() if needs_burial(agent.record)]
-        await each_sound(dead, lambda agent: burial.bury(self.core, agent), self.problems, lambda agent: agent.key)
-        await self._forget_old()
         live = self.live()
         self._known = {name: suspect for name, suspect in seen.items() if name in live}
         return self._known
+
+    async def forget_old(self) -> None:
+        """Remove records of agents that have ended, are buried, and are old or many."""
+        ended = {key: row.updated or 0.0 for key, row in self._ended.items()}
+        due = agents_due(ended, self.core.now(), self.core.settings)[:A_LOOK]
+        problems: dict[str, str] = {}
+        await each_sound(due, lambda key: self.core.store.delete(key, self._ended[key].version or ""), problems)
 
     def silent(self) -> dict[str, Suspect]:
         """What a successor must know: of those who owe a beat, and of the spared."""
@@ -82,47 +101,69 @@ class Watch:
     def pools(self) -> dict[str, PoolView]:
         """Per pool: its live agents and the one-core tasks they can run at once."""
         views: dict[str, PoolView] = {}
+        hearing: dict[str, list[AgentRecord]] = {}
         for agent in self.live().values():
             view = views.setdefault(agent.record.pool, PoolView())
             view.agents += 1
             view.slots += slots(agent.record.capacity)
-        return {pool: replace(view, ears=self._ears(pool)) for pool, view in views.items()}
-
-    def _ears(self, pool: str) -> list[Ear]:
-        """Those of the agents with the most room."""
-        hearing = [a.record for a in self.live().values() if a.record.pool == pool and a.record.ear is not None]
-        chosen = heapq.nlargest(EARS, hearing, key=lambda agent: (agent.free.cpu, agent.id))
-        return [agent.ear for agent in chosen if agent.ear is not None]
+            if agent.record.ear is not None:
+                hearing.setdefault(agent.record.pool, []).append(agent.record)
+        return {pool: replace(view, ears=_ears(hearing.get(pool, ()))) for pool, view in views.items()}
 
     async def _read_all(self) -> None:
         rows = await self.core.store.list(Agents.prefix, versions=True)
         listed_at = self.core.clock.boottime()
-        named = [row for row in rows if Agents.parse(row.key)]
-        fresh = await each_sound(
-            named, lambda row: self._read_row(row, listed_at), self.problems, lambda row: row.key, READS_AT_ONCE
-        )
-        self.agents = {agent.record.id: agent for agent, _ in fresh if agent is not None}
-        self._read_at = {agent.record.id: read_at for agent, read_at in fresh if agent is not None}
+        rows = self._unreadable.sift((row for row in rows if Agents.parse(row.key)), self.problems)
+        before = {agent.key: agent for agent in self.agents.values()}
+        ended, self._ended, self.agents, self._read_at = self._ended, {}, {}, {}
+        fresh = []
+        for row in rows:
+            if (known := before.get(row.key)) is not None and known.version == row.version:
+                self._keep(known, listed_at)
+            elif (gone := ended.get(row.key)) is not None and gone.version == row.version:
+                self._ended[row.key] = gone
+            else:
+                fresh.append(row)
+        fresh.sort(key=lambda row: (row.key not in before, -(row.updated or 0.0)))
+        most = A_LOOK if before or ended else FIRST_LOOK
+        await each_sound(fresh[:most], self._read_row, self.problems, lambda row: row.key, AT_ONCE)
+        for row in fresh[most:]:
+            if (known := before.get(row.key)) is not None:
+                self.agents[known.record.id] = known
 
-    async def _read_row(self, row: Listed, listed_at: float) -> tuple[Stored[AgentRecord] | None, float]:
-        """The agent's record, and when it was known to be that."""
-        known = self.agents.get(Agents.parse(row.key) or "")
-        if known is not None and known.version == row.version:
-            return known, listed_at
-        return await self.core.records.read(row.key, AgentRecord), self.core.clock.boottime()
+    async def _read_row(self, row: Listed) -> None:
+        agent = await self._unreadable.read(self.core.records, row, AgentRecord)
+        if agent is not None:
+            self._keep(agent, self.core.clock.boottime())
+
+    def _keep(self, agent: Stored[AgentRecord], read_at: float | None) -> None:
+        record = agent.record
+        self.someone_died |= record.state == "dead" and record.id in self._lived
+        if is_fenced(record) and not needs_burial(record):
+            self._ended[agent.key] = Listed(agent.key, agent.version, agent.updated)
+            self.agents.pop(record.id, None)
+            return
+        self.agents[record.id] = agent
+        if read_at is not None:
+            self._read_at[record.id] = read_at
 
     async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Declare the doomed dead; returns those who are spared for now."""
         live = self.live()
         guilty = {name: suspect for name, suspect in seen.items() if doomed(live[name].record, suspect)}
         spared = spare_the_many(guilty, len(live))
-        for name in guilty.keys() - spared.keys():
+
+        async def declare_dead(name: str) -> None:
             killed = await burial.kill(self.core, live[name])
             if killed is not None:
-                self.agents[name] = killed
+                self._keep(killed, None)
+
+        doomed_now = sorted(guilty.keys() - spared.keys())[:A_LOOK]
+        await each_sound(doomed_now, declare_dead, self.problems, Agents.key, AT_ONCE)
         return spared
 
-    async def _forget_old(self) -> None:
-        now, settings = self.core.now(), self.core.settings
-        old = [a for a in self.agents.values() if agent_is_due(a.record, a.updated, now, settings)]
-        await each(old, lambda agent: self.core.store.delete(agent.key, agent.version))
+
+def _ears(hearing: Iterable[AgentRecord]) -> list[Ear]:
+    """Those of the agents with the most room."""
+    chosen = heapq.nlargest(EARS, hearing, key=lambda agent: (agent.free.cpu, agent.id))
+    return [agent.ear for agent in chosen if agent.ear is not None]

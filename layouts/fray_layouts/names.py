@@ -274,6 +274,8 @@ class Inbox:
 
     prefix = "inbox/"
     rejected_prefix = "inbox/rejected/"
+    behind_rejections = "inbox/rejected0"
+    """What sorts behind all names under `rejected_prefix`."""
     aside_prefix = "inbox/aside/"
 
     @staticmethod

@@ -338,8 +338,9 @@ class PassRecord(Record, kw_only=True):
         holder_beat: the holder's own beat when it wrote this; lets a successor credit its observation.
         suspects: by agent id.
         pools: by pool name; a hint for claimers.
-        problems: objects that raised in the last pass, with the error, for `fray fsck` and `fray doctor`.
-        repaired_at: when the last full repair (indexes, children, retention) ended.
+        problems: objects that raised in the last pass, with the error, for `fray fsck` and `fray doctor`; some of them.
+        problems_untold: how many more there were.
+        repaired_at: when the last full repair (indexes, children, retention) that has ended was begun.
     """
 
     holder: str = ""
@@ -348,6 +349,7 @@ class PassRecord(Record, kw_only=True):
     suspects: dict[str, Suspect] = {}
     pools: dict[str, PoolView] = {}
     problems: dict[str, str] = {}
+    problems_untold: int = 0
     repaired_at: Time = 0.0
 
 

@@ -62,7 +62,8 @@ class MailWorld:
     def steps(self, w: Mail) -> Iterator[Step[Mail]]:
         if w.flying:
             fate = "applied" if w.phase == "sent" else ""
-            landed = self._written(w, agent_essence(beat(agent_record("A", w.record), PULSE)))
+            known = w.record._replace(state="live")  # as the agent knows it, or takes it to be
+            landed = self._written(w, agent_essence(beat(agent_record("A", known), PULSE)))
             yield Step("the beat lands", landed._replace(flying=False, fate=fate, late=w.phase != "sent"))
         yield from self._agent(w)
         for who in (0, 1):

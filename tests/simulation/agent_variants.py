@@ -157,9 +157,9 @@ def expiry_by_wall_clock() -> list[Swap]:
 
     async def judge(self: Any, seen: Any) -> Any:
         wall = self.core.clock.wall()
-        for name, agent in self.live().items():
+        for agent in self.live().values():
             if wall - agent.updated > 5 * agent.record.interval and (killed := await burial.kill(self.core, agent)):
-                self.agents[name] = killed
+                self._keep(killed, None)
         return {}
 
     return [(watch.Watch, "_judge", judge)]
@@ -220,8 +220,7 @@ def a_lease_ages_while_it_is_held() -> list[Swap]:
 @variant
 def records_of_agents_go_at_once() -> list[Swap]:
     """Who is no more is removed, though the creation of its record may be on its way once more."""
-    real = retention.agent_is_due
-    return everywhere(real, lambda agent, written, now, settings: real(agent, 0.0, now, settings))
+    return everywhere(retention.agents_due, lambda ended, now, settings: list(ended))
 
 
 # --- requests

@@ -29,7 +29,7 @@ from fray_coordinator.protocol.heartbeat import (
     trusted_until,
 )
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS, after_pass, after_visit, inherit, lease_age, may_take
-from fray_coordinator.protocol.retention import agent_is_due, is_due, kept_for, mark
+from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT, agents_due, is_due, kept_for, mark
 from fray_layouts.records import (
     AgentRecord,
     Holding,
@@ -258,17 +258,21 @@ def test_a_record_is_marked_once() -> None:
     assert mark(marked) is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "due"),
-    [
-        ({"state": "left"}, True),
-        ({"state": "dead"}, True),
-        ({"state": "dead", "holdings": {"j": Holding(attempt=1)}}, False),
-        ({"state": "dead", "holdings": {"j": Holding(attempt=1)}, "buried": True}, True),
-        ({"state": "live"}, False),
-    ],
-)
-def test_an_agents_record_is_kept_while_it_lives_or_has_to_be_buried(fields: dict[str, Any], due: bool) -> None:
-    late = 1000.0 + kept_for(SETTINGS) + 1
-    assert agent_is_due(agent(**fields), 1000.0, late, SETTINGS) is due
-    assert not agent_is_due(agent(**fields), 1000.0, late - 2, SETTINGS)
+def test_records_of_ended_agents_go_when_they_are_old_and_the_oldest_of_many_after_the_quarantine() -> None:
+    now = 1e6
+    old, recent = now - kept_for(SETTINGS), now - SETTINGS.quarantine
+    assert agents_due({"old": old - 1, "kept": old + 1}, now, SETTINGS) == ["old"]
+    assert agents_due({"new": recent - 1}, now, SETTINGS) == []
+    many = {f"agents/{n}": recent - 1 - n for n in range(ENDED_AGENTS_KEPT + 2)}
+    assert agents_due(many, now, SETTINGS) == [f"agents/{n}" for n in (ENDED_AGENTS_KEPT, ENDED_AGENTS_KEPT + 1)]
+    assert agents_due(many, now - 2000.0, SETTINGS) == [], "a creation may still be on its way"
+
+
+@pytest.mark.parametrize(("state", "gone"), [("live", False), ("draining", False), ("left", True), ("dead", True)])
+def test_a_state_that_one_does_not_know_is_left_alone(state: str, gone: bool) -> None:
+    held = agent(state=state, holdings={"j": Holding(attempt=1)})
+    assert is_fenced(held) is gone
+    assert needs_burial(held) is gone
+    assert declare_dead(held, held.beat) is None or state == "live"
+    if not gone:
+        assert beat(held, Pulse({}, 5.0, Resources())).state == state

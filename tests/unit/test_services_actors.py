@@ -280,7 +280,7 @@ def test_the_repair_keeps_the_endpoint_of_a_program_that_writes_it_and_not_of_on
                 await endpoints.publish(core, endpoint(actor_id="alive"), singleton=False)
             if hour == 0:
                 await endpoints.publish(core, endpoint(actor_id="dead"), singleton=False)
-            await coordinator.repair.run([])
+            await coordinator.repair.run({})
             await asyncio.sleep(3600)
         assert [found.actor_id for found in await endpoints.lookup(core, "ns", "a")] == ["alive"]
 

@@ -131,7 +131,7 @@ def test_old_checkpoints_are_collected_and_the_rest_goes_with_the_job() -> None:
             assert len(cluster.keys(Checkpoints.prefix(job.id, "a"))) <= 2
         await stop(core, job.id, "enough")
         await asyncio.sleep(core.settings.retention + 1)
-        await Pass(core, "p").repair.run([])
+        await Pass(core, "p").repair.run({})
         assert cluster.keys(f"jobs/{job.id}") == []
         assert cluster.keys("work/") == []
 

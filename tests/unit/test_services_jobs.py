@@ -268,7 +268,8 @@ def test_a_job_claimed_in_its_last_moment_is_not_stopped_for_waiting() -> None:
             await cluster.clock.sleep(20.0)
 
         cluster.ways[-1].before["list", "pending/"] = in_time
-        await coordinator.repair.run(["a"])
+        await coordinator.watch.look({})
+        await coordinator.repair.run(coordinator.watch.live())
         kept = await job_now(user, job.id)
         assert (kept.status, kept.stop) == ("running", None)
 

@@ -61,7 +61,7 @@ def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_b
             await passes(second, 60.0)
             assert second.holds_lease
 
-        cluster.ways[0].before["list", "inbox/"] = frozen_meanwhile
+        cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
         await first.turn()
         assert not first.holds_lease
         assert (await pass_now(first.core)).holder == "p2"
@@ -79,7 +79,7 @@ def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over()
         async def frozen_meanwhile() -> None:
             await passes(Pass(successor.core, "p2", lambda: 5), 60.0)
 
-        cluster.ways[0].before["list", "inbox/"] = frozen_meanwhile
+        cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
         await first.turn()
         assert not await first.turn(), "the successor has only just renewed the lease"
         assert (await agent_now(first.core, "p2")).state == "live"

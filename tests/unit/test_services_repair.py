@@ -64,7 +64,7 @@ def test_an_entry_without_a_record_goes_after_the_quarantine_and_not_before() ->
         await repaired(cluster)
         assert key in cluster.keys("pending/")
         await cluster.clock.sleep(2.0)
-        await (await repaired(cluster)).repair.run([])
+        await (await repaired(cluster)).repair.run({})
         assert key not in cluster.keys("pending/")
         assert len(cluster.keys("pending/")) == 1, "the other job's entry stays"
 
@@ -236,7 +236,7 @@ def test_a_finished_job_goes_with_all_that_is_its_own_after_its_time() -> None:
         await repaired(cluster)
         assert (await job_now(user, job.id)).status == "succeeded"
         await cluster.clock.sleep(20.0)
-        await (await repaired(cluster)).repair.run([])
+        await (await repaired(cluster)).repair.run({})
         assert cluster.keys("jobs/") == [Jobs.key(other.id)]
         assert cluster.keys("work/") == []
 
@@ -250,14 +250,14 @@ def test_a_removal_cut_short_leaves_the_record_until_all_else_is_gone(step: tupl
         await cluster.clock.sleep(30 * DAY + 1.0)
 
         async def die() -> None:
-            raise RuntimeError("killed")
+            raise asyncio.CancelledError
 
         mortal = Pass(await cluster.core(), "mortal")
         cluster.ways[-1].before[step] = die
-        with pytest.raises(RuntimeError):
-            await mortal.repair.run([])
+        with pytest.raises(asyncio.CancelledError):
+            await mortal.repair.run({})
         assert (await job_now(user, job.id)).expiring is (step != ("put", "jobs/"))
-        await Pass(user, "p").repair.run([])
+        await Pass(user, "p").repair.run({})
         assert cluster.keys("jobs/") == cluster.keys("work/") == []
 
     run(main)
@@ -274,14 +274,14 @@ def test_a_parent_is_kept_as_long_as_its_children_are() -> None:
         await agent.end(held)
         await cluster.clock.sleep(DAY)
         for _ in range(3):  # the child is stopped a day after its parent's end, and then the index forgets it
-            await Pass(user, "p").repair.run([])
+            await Pass(user, "p").repair.run({})
         assert (await job_now(user, child.id)).status == "stopped"
         await cluster.clock.sleep(30 * DAY - 10.0)
-        await Pass(user, "p").repair.run([])
+        await Pass(user, "p").repair.run({})
         assert cluster.keys("jobs/") == sorted([Jobs.key(parent.id), Jobs.key(child.id)])
         await cluster.clock.sleep(20.0)
         for _ in range(2):
-            await Pass(user, "p").repair.run([])
+            await Pass(user, "p").repair.run({})
         assert cluster.keys("jobs/") == cluster.keys("children/") == []
 
     run(main)
@@ -299,10 +299,10 @@ def test_a_job_is_kept_while_the_inbox_still_holds_its_file() -> None:
         await agent.end(await agent.claim())
         await cluster.clock.sleep(30 * DAY + 1.0)
         await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-        await coordinator.repair.run([])
+        await coordinator.repair.run({})
         assert cluster.keys("jobs/") == [job]
         await user.store.delete(key)
-        await coordinator.repair.run([])
+        await coordinator.repair.run({})
         assert cluster.keys("jobs/") == []
 
     run(main)
@@ -333,7 +333,7 @@ def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past() -> None:
         assert cluster.keys("blobs/") == sorted([gone, blob_of(kept)])
         coordinator = Pass(user, "p")
         for _ in range(4 * 30):
-            await coordinator.repair.run([])
+            await coordinator.repair.run({})
             if Jobs.key(ended.id) in cluster.keys("jobs/"):
                 assert gone in cluster.keys("blobs/")
             await cluster.clock.sleep(DAY)
@@ -350,10 +350,10 @@ def test_a_blob_that_may_yet_be_named_stays() -> None:
         await cluster.clock.sleep(datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC).timestamp() - user.now())
         key = await put_blob(user, bytes(100))
         await cluster.clock.sleep(SUBMITTER_GIVES_UP)
-        await Pass(user, "p").repair.run([])
+        await Pass(user, "p").repair.run({})
         assert cluster.keys("blobs/") == [key]
         await cluster.clock.sleep(DAY)
-        await Pass(user, "p").repair.run([])
+        await Pass(user, "p").repair.run({})
         assert cluster.keys("blobs/") == []
 
     run(main)
@@ -366,10 +366,10 @@ def test_a_job_that_cannot_be_read_may_need_any_blob() -> None:
         await user.store.put("jobs/odd.json", b"[]", ANY)
         await cluster.clock.sleep(70 * DAY)
         coordinator = Pass(user, "p")
-        await coordinator.repair.run([])
+        await coordinator.repair.run({})
         assert cluster.keys("blobs/") == [key]
         await user.store.delete("jobs/odd.json")
-        await coordinator.repair.run([])
+        await coordinator.repair.run({})
         assert cluster.keys("blobs/") == []
 
     run(main)
@@ -392,10 +392,10 @@ def test_reasons_of_rejections_go_after_the_same_time() -> None:
         await cluster.clock.sleep(30 * DAY - 10.0)
         await passes(coordinator, 9.0, every=1.0)
         assert cluster.keys(Inbox.prefix) == [key]
-        assert cluster.ways[0].asked.count(("get", key)) == 1
-        await cluster.clock.sleep(20.0)
+        await cluster.clock.sleep(3600.0)
         await coordinator.turn()
         assert cluster.keys(Inbox.prefix) == []
+        assert ("get", key) not in cluster.ways[0].asked
 
     run(main)
 
@@ -414,7 +414,7 @@ def test_many_jobs_are_repaired_with_few_reads() -> None:
         coordinator = Pass(user, "p")
         await passes(coordinator, 130.0)
         before = user.store.usage.snapshot()
-        await coordinator.repair.run([])
+        await coordinator.repair.run({})
         spent = user.store.usage - before
         assert (spent.lists, spent.reads, spent.writes) == (4, 0, 0)
         assert {entry.job for key in cluster.keys("pending/") if (entry := Pending.parse(key))} == {j.id for j in jobs}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fray_coordinator import burial
 from fray_coordinator.admission import Admission
-from fray_coordinator.core import Core
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.fsck import agents, data, inbox, index, jobs, objects, queues
 from fray_coordinator.fsck.picture import Picture, take_picture
 from fray_coordinator.fsck.trouble import Suspicion, Trouble
@@ -55,6 +56,7 @@ async def repair(core: Core) -> None:
     """
     watch = Watch(core)
     await watch.look({})
+    await each_sound(watch.unburied(), lambda dead: burial.bury(core, dead), {}, lambda dead: dead.key)
     await Repair(core, Admission(core)).run(watch.live())
     for suspicion in await _confirmed(core):
         if suspicion.mend is not None:

@@ -8,6 +8,7 @@ and whether it was applied is judged by what the record says, never by the id of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fray_coordinator.protocol.cascade import Verdict
@@ -51,10 +52,14 @@ def claim(job: JobRecord, attempt: int, lease: Lease, family: Verdict) -> JobRec
 
 
 def overdue(job: JobRecord, now: float) -> bool:
-    """Whether a pending job has waited longer than its limit; each attempt's wait begins anew."""
-    limit = job.spec.pending_timeout
+    """Whether a pending job has waited longer than its limit."""
+    return job.status == Status.PENDING and now > waits_until(job)
+
+
+def waits_until(job: JobRecord) -> float:
+    """The storage's time after which a pending job has waited too long; each attempt's wait begins anew."""
     since = job.history[-1].ended_at if job.history else job.submitted_at
-    return job.status == Status.PENDING and limit is not None and now - since > limit
+    return since + job.spec.pending_timeout if job.spec.pending_timeout is not None else math.inf
 
 
 def expired(job: JobRecord, now: float) -> JobRecord:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
 from fray_layouts.records import AgentRecord, Suspect
 
 MAX_GAP_INTERVALS = 2
@@ -83,4 +83,4 @@ def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
 
 def needs_burial(agent: AgentRecord) -> bool:
     """Whether jobs listed in this record may still have to be put back."""
-    return agent.state != "live" and bool(agent.holdings) and not agent.buried
+    return is_fenced(agent) and bool(agent.holdings) and not agent.buried

@@ -23,6 +23,9 @@ TRUST_INTERVALS = 3
 DEATH_INTERVALS = 5
 """An observer waits this many: more than the holder's trust, so that tasks are gone before jobs are put back."""
 
+OVER = frozenset({"dead", "left"})
+"""The states in which an agent has ended for good. One that this version does not know may be a state of life."""
+
 BEATS_A_SECOND = 250.0
 """What all agents together write at most: a quarter of what a bucket takes at first."""
 
@@ -50,13 +53,13 @@ def beat(record: AgentRecord, pulse: Pulse) -> AgentRecord:
         trouble=pulse.trouble,
         requests=dict(pulse.requests),
         mail=False,
-        state="left" if pulse.leaving and not pulse.holdings else "live",
+        state="left" if pulse.leaving and not pulse.holdings else record.state,
     )
 
 
 def is_fenced(record: AgentRecord | None) -> bool:
-    """Whether the agent whose record this is must stop for ever under its id."""
-    return record is None or record.state != "live"
+    """Whether the agent whose record this is must stop for ever under its id, and others put back what it held."""
+    return record is None or record.state in OVER
 
 
 def post(record: AgentRecord) -> AgentRecord | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.names import Pending
@@ -53,7 +54,7 @@ def _care_while_pending(entry: Pending, job: JobRecord) -> Care:
 
 
 def _care_while_running(job: JobRecord, holder: AgentRecord | None) -> Care:
-    if holder is None or holder.state != "live":
+    if holder is None or is_fenced(holder):
         return Care.PUT_BACK
     holding = holder.holdings.get(job.id)
     return Care.DELETE if holding is not None and holding.attempt >= job.attempt else Care.LEAVE

@@ -4,12 +4,15 @@ Invariant: some process runs the pass soon, whoever dies; two at once do no harm
 Unsafe: the holder dies and its successor begins with empty suspects, and dies too, so that no death is ever declared.
 Why not here: suspects live in the lease's record and are inherited; the lease ages like a beat, by successful reads at
 most two intervals apart. Holding it saves requests, it protects nothing: every write of the pass is conditional by
-itself.
+itself. A record that cannot be read ages like any other and is then replaced: what is lost with it is suspects, which
+are observed again, and hints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from heapq import nlargest
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -18,6 +21,18 @@ from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_layouts.records import AgentRecord, PassRecord, PoolView, Settings, Suspect
 
 LEASE_INTERVALS = 3
+
+UNREADABLE = "unreadable"
+"""The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
+
+PROBLEMS_TOLD = 50
+"""So many problems the lease's record names, and counts the rest."""
+
+SUSPECTS_TOLD = 1000
+"""So many of the most silent agents the lease's record names; a successor begins anew with the others."""
+
+POOLS_TOLD = 1000
+"""So many pools the lease's record describes, the largest first."""
 
 
 def lease_age(age: float, unchanged: bool, gap: float | None, settings: Settings) -> float:
@@ -48,6 +63,11 @@ def inherit(record: PassRecord, age: float, old_holder: AgentRecord | None) -> d
     return suspects
 
 
+def renewed(record: PassRecord, holder: str, holder_beat: int) -> PassRecord:
+    """The record as its holder leaves it whenever it has come further."""
+    return replace(record, holder=holder, progress=record.progress + 1, holder_beat=holder_beat)
+
+
 def after_pass(
     record: PassRecord,
     holder: str,
@@ -57,15 +77,15 @@ def after_pass(
     problems: Mapping[str, str],
     repaired_at: float,
 ) -> PassRecord:
-    """What a holder writes after each of its passes: the renewal, and all it knows."""
+    """What a holder writes after each of its passes: the renewal, and as much of what it knows as stays small."""
+    most_silent = nlargest(SUSPECTS_TOLD, suspects.items(), key=lambda item: item[1].age)
+    largest = nlargest(POOLS_TOLD, pools.items(), key=lambda item: item[1].agents)
     return replace(
-        record,
-        holder=holder,
-        progress=record.progress + 1,
-        holder_beat=holder_beat,
-        suspects=dict(suspects),
-        pools=dict(pools),
-        problems=dict(problems),
+        renewed(record, holder, holder_beat),
+        suspects=dict(most_silent),
+        pools=dict(largest),
+        problems=dict(islice(problems.items(), PROBLEMS_TOLD)),
+        problems_untold=max(len(problems) - PROBLEMS_TOLD, 0),
         repaired_at=repaired_at,
     )
 

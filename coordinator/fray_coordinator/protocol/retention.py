@@ -10,16 +10,19 @@ time after which a submitter gives up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_layouts.names import Blobs
-from fray_layouts.records import AgentRecord, JobRecord, Settings
+from fray_layouts.records import JobRecord, Settings
 
 SUBMITTER_GIVES_UP = 3600.0
 """Seconds after which no submitter is still trying to create a record."""
+
+ENDED_AGENTS_KEPT = 1000
+"""So many records of agents that have ended are kept for people: each pass lists them all."""
 
 
 def kept_for(settings: Settings) -> float:
@@ -60,7 +63,15 @@ def unneeded(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
     return [key for key, month in months if month is not None and month < since and key not in used]
 
 
-def agent_is_due(agent: AgentRecord, last_written: float, now: float, settings: Settings) -> bool:
-    """Whether the record of an agent that is no more may go: nothing is left to bury, and nobody may still write it."""
-    over = agent.state == "left" or (agent.state == "dead" and (agent.buried or not agent.holdings))
-    return over and now - last_written > kept_for(settings)
+def agents_due(ended: Mapping[str, float], now: float, settings: Settings) -> list[str]:
+    """Of the records of agents that have ended and are buried, those that may go: the old ones, and of many the oldest.
+
+    None goes before the quarantine, in which a creation that was sent twice may still land.
+
+    Args:
+        ended: by key, when the record was last written.
+    """
+    newest_first = sorted(ended, key=lambda key: ended[key], reverse=True)
+    kept, surplus = newest_first[:ENDED_AGENTS_KEPT], newest_first[ENDED_AGENTS_KEPT:]
+    old = [key for key in kept if now - ended[key] > kept_for(settings)]
+    return old + [key for key in surplus if now - ended[key] > settings.quarantine]

@@ -36,7 +36,7 @@ async def _once(core: Core) -> dict[str, str]:
 
     turn = Pass(core, f"once-{core.chance.token()}")
     await turn.once()
-    return turn.watch.problems | turn.repair.problems
+    return turn.problems
 
 
 async def _for_ever(core: Core) -> dict[str, str]:

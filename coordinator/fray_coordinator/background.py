@@ -1,0 +1,57 @@
+"""Work of the coordinator's pass that may outlast it: it goes on beside the passes that follow, one run per name.
+
+So agents are watched, and the lease is renewed, however many files lie in the inbox, however many jobs a dead agent
+held, and however long a repair takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import told
+from fray_coordinator.errors import StoreUnavailable
+
+
+@dataclass(slots=True)
+class Background:
+    """The runs that go on, by name.
+
+    Attributes:
+        problems: by name, what ended the last run of that work. An outage is no problem: the work is begun again.
+    """
+
+    problems: dict[str, str] = field(default_factory=dict)
+    _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    def begin(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Begin a run, unless one of this name goes on."""
+        self._running = {other: task for other, task in self._running.items() if not task.done()}
+        if name not in self._running:
+            self._running[name] = asyncio.create_task(self._run(name, work))
+
+    def goes_on(self, name: str) -> bool:
+        """Whether a run of this name was begun and has not ended."""
+        return name in self._running and not self._running[name].done()
+
+    async def wait(self, seconds: float | None) -> None:
+        """Give all runs so much time to end; None: until they have."""
+        if self._running:
+            await asyncio.wait(self._running.values(), timeout=seconds)
+
+    def stop(self) -> None:
+        """End all runs where they are; whoever does this work next begins it anew."""
+        for task in self._running.values():
+            task.cancel()
+        self._running.clear()
+
+    async def _run(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except StoreUnavailable:
+            return
+        except Exception as error:
+            self.problems[name] = told(error)
+        else:
+            self.problems.pop(name, None)

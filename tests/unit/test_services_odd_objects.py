@@ -1,0 +1,276 @@
+"""One odd object harms itself only: whatever a step on it raises, the pass goes on and tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+import pytest
+from msgspec.structs import replace
+
+from fray_coordinator import sweep
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.protocol.passlease import LEASE_INTERVALS, PROBLEMS_TOLD, UNREADABLE
+from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.records import Records
+from fray_coordinator.repair import Repair
+from fray_coordinator.store.api import ANY
+from fray_coordinator.watch import Watch
+from fray_layouts import codec
+from fray_layouts.names import Agents, Coordinator, Inbox, Jobs
+from fray_layouts.records import AgentRecord, Settings
+from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.virtual import Cluster, run
+
+ERRORS = (RecursionError("maximum depth"), MemoryError(), ValueError("odd"), OverflowError("too large"), KeyError("k"))
+EVERY_ERROR = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+
+
+def raising(error: Exception, odd: str) -> Any:
+    """Reading the record under the key `odd` raises `error`."""
+    real = Records.read
+
+    async def read(self: Records, key: str, kind: Any) -> Any:
+        if key == odd:
+            raise error
+        return await real(self, key, kind)
+
+    return mock.patch.object(Records, "read", read)
+
+
+@EVERY_ERROR
+def test_whatever_an_agents_record_raises_the_others_are_watched(error: Exception) -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        odd, _silent = await join(cluster, "odd"), await join(cluster, "silent")
+        with raising(error, Agents.key(odd.id)):
+            await passes(Pass(user, "p"), 60.0)
+        assert (await agent_now(user, "silent")).state == "dead"
+        assert type(error).__name__ in (await pass_now(user)).problems[Agents.key(odd.id)]
+
+    run(main)
+
+
+@EVERY_ERROR
+def test_whatever_a_jobs_record_raises_the_others_are_repaired(error: Exception) -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        odd, sound = await launch(user), await launch(user)
+        await user.store.delete(entry_of(sound).key())
+        with raising(error, Jobs.key(odd.id)):
+            await Pass(user, "p").turn()
+        assert entry_of(sound).key() in cluster.keys("pending/")
+        assert Jobs.key(odd.id) in (await pass_now(user)).problems
+
+    run(main)
+
+
+@pytest.mark.parametrize("step", [(Watch, "look"), (Repair, "run")])
+def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_else(step: tuple[type, str]) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        await user.store.put(Inbox.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        with mock.patch.object(*step, side_effect=KeyError("a fault of ours")):
+            await coordinator.turn()
+        assert len(cluster.keys("jobs/")) == 1
+        assert any("a fault of ours" in problem for problem in (await pass_now(user)).problems.values())
+        await coordinator.turn()
+        assert (await pass_now(user)).problems == {}
+
+    run(main)
+
+
+def test_a_folder_marker_among_the_blobs_keeps_the_pass_from_nothing() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        job = await launch(user)
+        await user.store.delete(entry_of(job).key())
+        cluster.contents.set("blobs/", cluster.contents.objects["cluster.json"])
+        await passes(Pass(user, "p"), 20.0)
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+        assert "blobs/" in cluster.keys("blobs/")
+
+    run(main)
+
+
+def test_problems_are_bounded_and_the_rest_is_counted() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        for number in range(3 * PROBLEMS_TOLD):
+            await user.store.put(f"agents/{number:04}.json", b"[]", ANY)
+        with mock.patch.object(sweep, "remove_blobs", side_effect=ValueError("x" * 100_000)):
+            await Pass(user, "p").turn()
+        record = await pass_now(user)
+        assert len(record.problems) == PROBLEMS_TOLD
+        assert record.problems_untold == 3 * PROBLEMS_TOLD + 1 - PROBLEMS_TOLD
+        lies = await user.store.get(Coordinator.lease)
+        assert lies is not None
+        assert len(lies.data) < 100_000
+
+    run(main)
+
+
+def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        await join(cluster, "silent")
+        await user.store.put(Coordinator.lease, b"garbage", ANY)
+        spoilt = cluster.clock.boottime()
+        while not await coordinator.turn():
+            assert coordinator.lease is not None
+            assert coordinator.lease.record.holder == UNREADABLE
+            await cluster.clock.sleep(7.5)
+        aged = cluster.clock.boottime() - spoilt
+        assert LEASE_INTERVALS * 7.5 <= aged <= (LEASE_INTERVALS + 1) * 7.5
+        await passes(coordinator, 60.0)
+        assert (await pass_now(user)).holder == "p"
+        assert (await agent_now(user, "silent")).state == "dead"
+
+    run(main, Settings(pass_interval=7.5))
+
+
+def test_a_lease_that_is_spoilt_under_its_holder_is_taken_anew() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        await passes(coordinator, 20.0)
+
+        async def spoil() -> None:
+            await user.store.put(Coordinator.lease, b"[" * 5, ANY)
+
+        cluster.ways[1].before["list", Agents.prefix] = spoil
+        await passes(coordinator, 60.0)
+        assert (await pass_now(user)).holder == "p"
+
+    run(main)
+
+
+def test_one_run_of_once_serves_a_cluster_whose_lease_cannot_be_read() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        job = await launch(user)
+        await user.store.delete(entry_of(job).key())
+        await user.store.put(Coordinator.lease, b"garbage", ANY)
+        await Pass(await cluster.core(), "once").once()
+        assert cluster.keys("pending/") == [entry_of(job).key()]
+        lies = await user.store.get(Coordinator.lease)
+        assert lies is not None
+        assert lies.data == b"garbage", "it was not seen for long enough"
+
+    run(main)
+
+
+def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, silent = await cluster.core(), await join(cluster, "silent")
+        for number in range(2500):
+            await user.store.put(Inbox.key(f"{number:04}"), b'{"name": ', ANY)
+        coordinator = slowed(cluster, Pass(await cluster.core(), "p"))
+        begun = cluster.clock.boottime()
+        while (await agent_now(user, silent.id)).state == "live":
+            turned = cluster.clock.boottime()
+            await coordinator.turn()
+            assert cluster.clock.boottime() - turned <= 3.0
+            await cluster.clock.sleep(7.5)
+        assert cluster.clock.boottime() - begun <= 45.0
+        await user.store.put(Inbox.key("late"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        await passes(coordinator, 120.0)
+        assert len(cluster.keys("jobs/")) == 1
+
+    run(main)
+
+
+def test_however_many_records_of_agents_that_left_lie_there_they_are_read_once_and_go() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        for number in range(ENDED_AGENTS_KEPT + 500):
+            left = AgentRecord(id=f"h-{number:09}", host="h", pool="default", state="left", op=f"{number}")
+            await user.store.put(Agents.key(left.id), codec.encode(left), ANY, left.op)
+        observer = await cluster.core()
+        way = cluster.ways[-1]
+        await passes(Pass(observer, "p"), 60.0)
+        assert sum(verb == "get" and key.startswith("agents/h-") for verb, key in way.asked) == ENDED_AGENTS_KEPT + 500
+        assert len(cluster.keys("agents/")) == ENDED_AGENTS_KEPT + 500
+        await passes(Pass(observer, "p"), user.settings.quarantine + 20.0)
+        assert len(cluster.keys("agents/")) == ENDED_AGENTS_KEPT
+
+    run(main)
+
+
+def test_a_record_that_cannot_be_read_is_read_once_and_told_of_by_each_pass() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        odd = ["agents/odd.json", "jobs/odd-1.json", "actors/default/a/b.json"]
+        for key in odd:
+            await user.store.put(key, b"[]", ANY)
+        await passes(coordinator, 600.0)
+        assert [cluster.ways[-1].asked.count(("get", key)) for key in odd] == [1, 1, 1]
+        assert list((await pass_now(user)).problems) == odd
+        await user.store.delete(odd[0])
+        await coordinator.turn()
+        assert odd[0] not in (await pass_now(user)).problems
+
+    run(main)
+
+
+def test_a_first_look_that_outlasts_the_lease_keeps_it() -> None:
+    async def main(cluster: Cluster) -> None:
+        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        await join(cluster, "slow")
+        cluster.ways[0].before["get", "agents/slow"] = lambda: cluster.clock.sleep(100.0)
+        turn = asyncio.create_task(first.turn())
+        for _ in range(10):
+            await cluster.clock.sleep(7.5)
+            assert not await second.turn()
+        assert await turn
+        assert first.holds_lease
+
+    run(main)
+
+
+@pytest.mark.parametrize("state", ["draining", "live"])
+def test_the_jobs_of_an_agent_in_a_state_that_one_does_not_know_stay_with_it(state: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, newer = await cluster.core(), await join(cluster, "newer")
+        job = await launch(user)
+        await newer.claim()
+        await user.records.update(
+            Agents.key("newer"), AgentRecord, lambda now: replace(now, state=state) if now else None
+        )
+        coordinator = Pass(user, "p")
+        await passes(coordinator, 20.0)
+        assert (await job_now(user, job.id)).status == "running"
+        assert await newer.beat()
+        assert (await agent_now(user, "newer")).state == state
+
+    run(main)
+
+
+def test_a_copy_of_an_agents_record_puts_nothing_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "host-1")
+        job = await launch(user)
+        await agent.claim()
+        copy = cluster.contents.objects[Agents.key(agent.id)]
+        cluster.contents.set("agents/host-1_bak.json", copy)
+        beating = asyncio.create_task(agent.beat_for_ever())
+        await passes(Pass(user, "p"), 200.0)
+        now = await job_now(user, job.id)
+        assert (now.status, now.attempt) == ("running", 1)
+        beating.cancel()
+
+    run(main)
+
+
+def slowed(cluster: Cluster, coordinator: Pass) -> Pass:
+    """Each of its requests takes as long as one to a bucket."""
+    way = cluster.ways[-1]
+    real = way._pass
+
+    async def slow(verb: str, key: str) -> None:
+        await cluster.clock.sleep(0.05)
+        await real(verb, key)
+
+    way._pass = slow  # type: ignore[method-assign]
+    return coordinator
