@@ -23,6 +23,8 @@ def encode(items: Iterable[Any], encoding: str) -> list[Item]:
 
 def decode(item: Item) -> Any:
     """Raises Unreadable, with what the item's own code raised."""
+    if item.encoding not in ENCODINGS:
+        raise Unreadable(f"it cannot be read: its encoding is {item.encoding!r}, and Fray knows {', '.join(ENCODINGS)}")
     try:
         return msgspec.json.decode(item.body) if item.encoding == "json" else pickle.loads(item.body)
     except Exception as error:

@@ -47,6 +47,7 @@ class QueueLease(Record, kw_only=True):
         done: hexadecimal number; the bit of value 2**i is item i.
         marks: by item: starts and failures that count towards the maximum.
         buried: by item: the time in the name of its dead letter.
+        problem: why the segment is set aside: it is none, and nobody can hand out its items.
     """
 
     owner: str = ""
@@ -57,6 +58,7 @@ class QueueLease(Record, kw_only=True):
     done: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")] = "0"
     marks: dict[str, int] = msgspec.field(default_factory=dict)
     buried: dict[str, float] = msgspec.field(default_factory=dict)
+    problem: str = ""
 
 
 class FinishedSegments(msgspec.Struct, kw_only=True):
@@ -107,6 +109,8 @@ def unpack(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     """
     line, _, rest = data.partition(b"\n")
     header = codec.decode(line, SegmentHeader).record
+    if any(size < 0 for size in header.sizes) or not all(0 <= item < len(header.sizes) for item in header.large):
+        raise Malformed("a segment whose header names sizes or items that cannot be")
     bodies, begin = [], 0
     for size in header.sizes:
         bodies.append(rest[begin : begin + size])

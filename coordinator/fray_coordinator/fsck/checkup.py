@@ -39,6 +39,7 @@ LOOKS = (
     queues.remains,
     queues.unmade,
     queues.leases,
+    queues.set_aside,
     queues.large_items,
     queues.idle_pools,
 )

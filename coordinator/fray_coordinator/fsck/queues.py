@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 from fray_coordinator import pools
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.fsck.index import remove
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_SWEEP, Suspicion, Trouble
 from fray_coordinator.protocol import queue_look
-from fray_coordinator.protocol.queue_lease import is_full, undone
+from fray_coordinator.protocol.queue_lease import given_back, is_full, undone
 from fray_coordinator.protocol.queue_segments import is_outlived, is_overdue
 from fray_coordinator.protocol.retention import kept_for
+from fray_coordinator.queue.claims import read_segment
 from fray_coordinator.queue.collect import SWEEP_EVERY
 from fray_coordinator.queue.home import find_home
 from fray_layouts.names import Names
@@ -76,6 +79,21 @@ def leases(seen: Picture) -> Iterator[Suspicion]:
                 what = _of_a_lost_segment(seen.stored[key].record, Segment.items_of(segment))
                 mend = partial(_discard, queue=queue, segment=segment)
                 yield Suspicion(Trouble(key, what, BY_SWEEP), seen.versions(key), mend)
+
+
+def set_aside(seen: Picture) -> Iterator[Suspicion]:
+    """Segments that consumers could not read."""
+    for queue, keys in _living(seen):
+        for key in keys:
+            segment, is_lease = queue.parse(key) or ("", False)
+            if is_lease and key in seen.stored and (problem := seen.stored[key].record.problem):
+                what = f"nobody gets its items, {Segment.items_of(segment)} by its name: {problem}"
+                remedy = (
+                    "put back what belongs there, then `fray fsck --repair` gives it to consumers again; if nobody "
+                    f"needs it, remove this and {key}"
+                )
+                mend = partial(_give_back, queue=queue, segment=segment)
+                yield Suspicion(Trouble(queue.segment(segment), what, remedy), seen.versions(key), mend)
 
 
 def large_items(seen: Picture) -> Iterator[Suspicion]:
@@ -156,6 +174,15 @@ def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
     if left in (0, items):
         return "it is the lease of a segment that was cleared away, and whoever did that ended before this was, too"
     return f"its segment is gone, though {left} of its {items} items were not done: push them again, they are lost"
+
+
+async def _give_back(core: Core, queue: Queues, segment: str) -> None:
+    """Let consumers have what was set aside, if it can be read by now."""
+    home = await find_home(core, queue)
+    with suppress(BadRecord):
+        if home is not None and await read_segment(home, segment) is not None:
+            key = queue.lease(segment)
+            await core.records.update(key, QueueLease, lambda lease: given_back(lease) if lease else None)
 
 
 async def _discard(core: Core, queue: Queues, segment: str) -> None:

@@ -97,7 +97,8 @@ def undone(lease: QueueLease, items: int) -> list[int]:
 
 
 def is_full(lease: QueueLease, items: int) -> bool:
-    return int(lease.done, 16) == (1 << items) - 1
+    every = (1 << items) - 1
+    return int(lease.done, 16) & every == every
 
 
 def is_spent(lease: QueueLease, item: int, max_deliveries: int) -> bool:
@@ -142,4 +143,14 @@ def burying(lease: QueueLease, item: int, time: float) -> QueueLease:
 
 def closed(lease: QueueLease, items: int, owner: str) -> QueueLease:
     """All items done by decree, whoever holds them (a purge)."""
-    return replace(lease, owner=owner, done=f"{(1 << items) - 1:x}")
+    return replace(lease, owner=owner, done=f"{(1 << items) - 1:x}", problem="")
+
+
+def set_aside(lease: QueueLease, problem: str) -> QueueLease:
+    """Nobody's, and nobody takes it until it is given back."""
+    return replace(lease, owner="", holder="", problem=problem)
+
+
+def given_back(lease: QueueLease) -> QueueLease:
+    """What was set aside is there for everybody."""
+    return replace(lease, problem="")

@@ -6,9 +6,9 @@ Where requests are free there is none: a listing is the better hint. A ring that
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
 
-from fray_coordinator.errors import StoreError
+from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.queue.home import Home
 from fray_coordinator.store.api import ANY, NotModified
 from fray_layouts import codec
@@ -16,6 +16,8 @@ from fray_layouts.records import Doorbell
 
 INTERVAL = 1.0
 """Seconds between two rings by one process: GCS lets a name be written once a second."""
+
+log = logging.getLogger("fray")
 
 
 class Bell:
@@ -39,7 +41,10 @@ class Bell:
     async def changed(self) -> bool:
         """Whether it was rung since the last time that this was asked; the first time it was."""
         key, store = self._home.names.bell, self._home.core.store
-        answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
+        try:
+            answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
+        except StoreRefused:
+            return True  # something odd lies there: a listing tells more
         if isinstance(answer, NotModified):
             return False
         before, self._heard = self._heard, answer.version if answer else None
@@ -57,5 +62,9 @@ class Bell:
             self._due, self._rung_at = False, core.clock.boottime()
             op = core.chance.token(16)
             body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now()))
-            with suppress(StoreError):
+            try:
                 await core.store.put(self._home.names.bell, body, ANY, op)
+            except StoreError:
+                continue  # it is a hint
+            except Exception:
+                log.exception("the bell of a queue was not rung")

@@ -10,7 +10,7 @@ from fray_coordinator.protocol.queue_segments import looks_late
 from fray_coordinator.queue.held import Content, Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
-from fray_coordinator.store.api import Gone
+from fray_coordinator.store.api import Gone, Object
 from fray_layouts.errors import Malformed
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease, unpack
@@ -24,14 +24,22 @@ class Beaten:
 
 
 async def claim(home: Home, segment: str, timeout: float) -> Held | Beaten | None:
-    """Claim a segment that was seen without a lease; None if there is nothing to be had in it."""
+    """Claim a segment that was seen without a lease; None if there is nothing to be had in it.
+
+    Raises:
+        BadRecord: segment or lease is none; such a segment is set aside.
+    """
     return await _write(home, segment, rules.claimed(_nonce(home), home.holder, timeout), None)
 
 
 async def take_over(
     home: Home, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
 ) -> Held | Beaten | None:
-    """Take a segment whose lease was released or has expired. with_word: it was this process's own."""
+    """Take a segment whose lease was released or has expired. Raises as `claim` does.
+
+    Args:
+        with_word: it was this process's own.
+    """
     wanted = rules.taken(lease.record, _nonce(home), home.holder, timeout, with_word)
     return await _write(home, segment, wanted, lease)
 
@@ -43,7 +51,13 @@ async def _write(
     written = await home.core.records.write(home.names.lease(segment), QueueLease, wanted, current)
     if not written.wrote or written.stored is None:
         return Beaten(written.stored)
-    content = await read_segment(home, segment)
+    try:
+        content = await read_segment(home, segment)
+    except BadRecord as error:
+        await home.core.records.write(
+            written.stored.key, QueueLease, rules.set_aside(wanted, str(error)), written.stored
+        )
+        raise
     if content is None:
         await discard_lease(home, written.stored)
         return None
@@ -60,12 +74,18 @@ async def read_segment(home: Home, segment: str) -> Content | None:
     """The segment; None if it is absent. Raises BadRecord for what is none."""
     key = home.names.segment(segment)
     found = await home.core.store.get(key)
-    if found is None:
-        return None
     try:
-        return Content(found.version, found.updated, *unpack(found.data))
+        return content_of(segment, found) if found is not None else None
     except Malformed as error:
-        raise BadRecord(f"{key} does not hold a segment of a queue: {error}; look at it, then remove it") from None
+        raise BadRecord(f"{key} does not hold the segment of a queue that its name promises: {error}") from None
+
+
+def content_of(segment: str, found: Object) -> Content:
+    """What lies under a segment's name. Raises Malformed for what is no segment of that name."""
+    header, bodies = unpack(found.data)
+    if len(bodies) != Segment.items_of(segment):
+        raise Malformed(f"{len(bodies)} items, and {Segment.items_of(segment)} in its name")
+    return Content(found.version, found.updated, header, bodies)
 
 
 async def _was_finished(home: Home, segment: str, content: Content) -> bool:

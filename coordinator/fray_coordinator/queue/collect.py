@@ -6,16 +6,19 @@ So a lease without a segment is finished, or was never used: nobody has to read 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fray_coordinator.core import each
+from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_segments import is_collectable, is_outlived, is_overdue
-from fray_coordinator.queue.claims import discard_lease, read_segment
+from fray_coordinator.queue.claims import content_of, discard_lease
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
-from fray_coordinator.store.api import Gone
+from fray_coordinator.store.api import Gone, Object
+from fray_layouts.errors import Malformed
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 
@@ -83,13 +86,13 @@ class Collector:
 
     async def now(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Look at a segment whose lease was seen: both are to go if it is finished, the lease if it is alone."""
-        content = await read_segment(self._home, segment)
+        found = await self._home.core.store.get(self._home.names.segment(segment))
         if rules.is_full(lease.record, Segment.items_of(segment)):
-            if content is None:
+            if found is None:
                 self._leases[segment] = lease
             else:
-                await self._clear(Finished(segment, content.version, content.header.large, lease))
-        elif content is None:
+                await self._clear(Finished(segment, found.version, _large_in(segment, found), lease))
+        elif found is None:
             await discard_lease(self._home, lease)
 
     async def orphans(self, segments: list[str], all_of_them: bool) -> None:
@@ -106,9 +109,10 @@ class Collector:
         return seen_for > self._home.settings.quarantine and self._is(is_overdue, segment)
 
     async def _orphan(self, segment: str) -> None:
-        lease = await self._home.core.records.read(self._home.names.lease(segment), QueueLease)
-        if lease is not None:
-            await self.now(segment, lease)
+        with suppress(BadRecord, StoreRefused):  # fsck tells of it
+            lease = await self._home.core.records.read(self._home.names.lease(segment), QueueLease)
+            if lease is not None:
+                await self.now(segment, lease)
 
     async def sweep_large(self) -> None:
         """Delete large items whose segment never came, and comes no more, or is gone.
@@ -143,3 +147,11 @@ class Collector:
 
     def _is(self, rule: Callable[[float, float, float], bool], segment: str) -> bool:
         return rule(Segment.time_of(segment), self._home.core.now(), self._home.settings.quarantine)
+
+
+def _large_in(segment: str, found: Object) -> list[int]:
+    """Items that are objects of their own, as far as the segment can be read: others are swept."""
+    try:
+        return content_of(segment, found).header.large
+    except Malformed:
+        return []

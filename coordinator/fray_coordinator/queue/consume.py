@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from fray_coordinator.core import each
-from fray_coordinator.errors import StoreError
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.claims import Beaten, take_over
@@ -22,8 +23,10 @@ from fray_coordinator.queue.home import Home
 from fray_coordinator.queue.letters import Undertaker
 from fray_coordinator.queue.look import Finder
 from fray_coordinator.queue.taking import taken_or_returned
+from fray_layouts.errors import FrayError
 from fray_layouts.queues import QueueLease
 
+log = logging.getLogger("fray")
 TEND_INTERVAL = 1.0
 """Seconds between looks at what is held and finished."""
 FIRST_POLL, LONGEST_POLL = 0.2, 5.0
@@ -115,6 +118,7 @@ class Consumer:
         self._tend()
         await self._take_back_expired(timeout)
         taken: list[Delivery] = []
+        failure: Exception | None = None
         try:
             while len(taken) < count and gate.admits(False):
                 held = min(self._stocked.values(), key=lambda held: held.segment, default=None)
@@ -126,12 +130,28 @@ class Consumer:
                         break
                 elif not gate.admits(held.lease.suspect):
                     break
-                elif delivery := await self._next_of(held, timeout, gate):
-                    taken.append(delivery)
-        except StoreError:
-            if not taken:
-                raise
+                else:
+                    try:
+                        delivery = await self._next_of(held, timeout, gate)
+                    except StoreUnavailable:
+                        raise
+                    except Exception as error:
+                        failure = error
+                        await self._put_off(held)
+                    else:
+                        taken += [delivery] if delivery else []
+        except Exception as error:
+            failure = error
+        if failure is not None and not taken:
+            raise failure
         return taken
+
+    async def _put_off(self, held: Held) -> None:
+        """Leave a segment whose next item cannot be handed out for later: others have theirs to give."""
+        self._stocked.pop(held.segment, None)
+        self._finder.finished(held.segment)
+        if not held.out:
+            await self._give_back(held, [])
 
     async def _next_of(self, held: Held, timeout: float, gate: Gate) -> Delivery | None:
         """Hand out the next item of the segment; None if there was none, or it was given up."""
@@ -236,7 +256,7 @@ class Consumer:
         for delivery in self._out.values():
             out.setdefault(delivery.held, []).append(delivery)
         await each(out, lambda held: self._give_back(held, out[held]))
-        with suppress(StoreError):
+        with suppress(FrayError):
             await self._collector.clear()
         await self._undertaker.close()
         await self._bell.close()
@@ -303,7 +323,9 @@ class Consumer:
         outs = [(delivery, out) for delivery in deliveries if (out := self._take_out(delivery))]
         try:
             await self._change(held, edit)
-        except StoreError:
+        except LeaseLost:
+            raise
+        except Exception:
             if held.lost:
                 raise LeaseLost() from None
             self.held[held.segment] = held
@@ -359,8 +381,13 @@ class Consumer:
             self._collector.finished(held)
 
     async def _give_back(self, held: Held, out: list[Delivery]) -> None:
-        with suppress(LeaseLost, StoreError):
+        """Give up what may be given up; what cannot be comes back when its lease runs out."""
+        try:
             await self._release(held, out, failed=False)
+        except FrayError:
+            return
+        except Exception:
+            log.exception("%s was not given back", held.segment)
 
     def _came_back(self, held: Held) -> None:
         self._finder.came_back(held.segment, held.stored)
@@ -376,5 +403,9 @@ class Consumer:
             for held in list(self.held.values()):
                 if held.ready and held.idle and not held.trusted:
                     await self._give_back(held, [])
-            with suppress(StoreError):
+            try:
                 await self._collector.turn()
+            except FrayError:
+                continue  # the next turn does it
+            except Exception:
+                log.exception("what is finished was not cleared away")

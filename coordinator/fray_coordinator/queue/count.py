@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fray_coordinator import naming
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each, each_sound
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_look import seen
 from fray_coordinator.queue.claims import read_segment
@@ -28,12 +30,14 @@ class Counts:
         pending: in segments that somebody holds.
         segments: objects that hold items, finished ones included.
         oldest: when the oldest item that is not done was pushed, storage's clock; None if there is none.
+        problems: segments that are set aside, and those whose leases cannot be read; `fray fsck` tells why.
     """
 
     available: int = 0
     pending: int = 0
     segments: int = 0
     oldest: float | None = None
+    problems: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,9 @@ async def count(home: Home, mine: Mapping[str, Held]) -> Counts:
         waiting.append(segment)
     others = [segment for segment in leased if segment not in mine]
     for segment, lease in zip(others, await each(others, lambda s: _lease(home, s)), strict=True):
+        if isinstance(lease, BadRecord) or (lease is not None and lease.record.problem):
+            counts.problems += 1
+            continue
         left = len(rules.undone(lease.record, Segment.items_of(segment))) if lease else 0
         if lease is not None and _is_held(home, lease):
             counts.pending += left
@@ -76,7 +83,8 @@ async def peek(home: Home, mine: Mapping[str, Held], limit: int = 1) -> list[Pee
     for segment in sorted(free + leased):
         if len(found) >= limit:
             break
-        found += await _available_in(home, segment, segment in leased, mine.get(segment))
+        with suppress(BadRecord):  # whoever claims it sets it aside
+            found += await _available_in(home, segment, segment in leased, mine.get(segment))
     return found[:limit]
 
 
@@ -94,7 +102,8 @@ async def purge(home: Home) -> dict[str, int]:
             closed = len(rules.undone(lease, items))
             return rules.closed(lease, items, nonce) if closed else None
 
-        await home.core.records.update(home.names.lease(segment), QueueLease, decide)
+        with suppress(BadRecord):  # nobody can say what is done of it; fsck tells of it
+            await home.core.records.update(home.names.lease(segment), QueueLease, decide)
         return closed
 
     segments = sorted(free + leased)
@@ -105,8 +114,12 @@ async def queues_of(core: Core) -> list[tuple[str, str]]:
     """(namespace, name) of every queue that has a name in a cluster."""
     rows = await core.store.list(Names.prefix)
     named = [(found[0], found[2]) for row in rows if (found := Names.parse(row.key)) and found[1] == "queue"]
-    living = await each(named, lambda name: naming.living(core, name[0], "queue", name[1]))
-    return [name for name, record in zip(named, living, strict=True) if record is not None]
+
+    async def living(name: tuple[str, str]) -> tuple[str, str] | None:
+        return name if await naming.living(core, name[0], "queue", name[1]) is not None else None
+
+    odd: dict[str, str] = {}  # fsck tells of them
+    return [name for name in await each_sound(named, living, odd, str) if name is not None]
 
 
 async def _all(home: Home) -> tuple[list[str], list[str]]:
@@ -115,8 +128,11 @@ async def _all(home: Home) -> tuple[list[str], list[str]]:
     return sight.free, sight.leased
 
 
-async def _lease(home: Home, segment: str) -> Stored[QueueLease] | None:
-    return await home.core.records.read(home.names.lease(segment), QueueLease)
+async def _lease(home: Home, segment: str) -> Stored[QueueLease] | BadRecord | None:
+    try:
+        return await home.core.records.read(home.names.lease(segment), QueueLease)
+    except BadRecord as error:
+        return error
 
 
 def _is_held(home: Home, lease: Stored[QueueLease]) -> bool:
@@ -128,6 +144,8 @@ async def _available_in(home: Home, segment: str, leased: bool, held: Held | Non
     if held is not None and not held.expired:
         items = list(held.ready)
     elif leased and (lease := await _lease(home, segment)) is not None:
+        if isinstance(lease, BadRecord) or lease.record.problem:
+            return []
         items = [] if _is_held(home, lease) else rules.undone(lease.record, len(items))
     content = await read_segment(home, segment) if items else None
     if content is None:

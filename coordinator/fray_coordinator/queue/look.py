@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fray_coordinator.core import each
+from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol import queue_look as look
 from fray_coordinator.queue.bell import Bell
@@ -58,13 +59,19 @@ class Finder:
         self._claiming: set[str] = set()
         self._watched: dict[str, Watched] = {}
         self._finished: set[str] = set()
+        self._failure: Exception | None = None
         self._reached = ""
         self._ended = self._fresh = False
         self._spread = 1.0
         self._repair_at = float("-inf")
 
     async def find(self, wanted: int, timeout: float) -> list[Held]:
-        """Segments, now claimed, with about so many items; none when there is nothing to be had now."""
+        """Segments, now claimed, with about so many items; none when there is nothing to be had now.
+
+        Raises:
+            StoreUnavailable: and nothing was claimed.
+            Exception: there is nothing else to be had, and what a segment failed with is told, once.
+        """
         while True:
             await self._begin_anew_if_due()
             if held := await self._what_came_back(timeout):
@@ -73,10 +80,16 @@ class Finder:
                 if won := await self._claim(chosen, timeout):
                     return won
             elif not await self._look() and not self._read_all():
+                self._tell_failure()
                 return []
 
+    def _tell_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
     def finished(self, segment: str) -> None:
-        """The segment needs no further look."""
+        """The segment needs no further look for one repair interval."""
         self._finished.add(segment)
         self._watched.pop(segment, None)
 
@@ -112,7 +125,7 @@ class Finder:
     async def _claim(self, chosen: list[str], timeout: float) -> list[Held]:
         self._claiming.update(chosen)
         try:
-            results = await each(chosen, lambda segment: claim(self._home, segment, timeout))
+            results = await each(chosen, lambda segment: self._tried(segment, claim(self._home, segment, timeout)))
         finally:
             self._claiming.difference_update(chosen)
         beaten = [(s, r.lease) for s, r in zip(chosen, results, strict=True) if isinstance(r, Beaten)]
@@ -120,7 +133,26 @@ class Finder:
             self._was_beaten(beaten)
         else:
             self._spread = look.narrower(self._spread)
-        return [result for result in results if isinstance(result, Held)]
+        won = [result for result in results if isinstance(result, Held)]
+        if not won and (failed := [result for result in results if isinstance(result, StoreUnavailable)]):
+            raise failed[0]
+        return won
+
+    async def _tried(
+        self, segment: str, claiming: Awaitable[Held | Beaten | None]
+    ) -> Held | Beaten | StoreUnavailable | None:
+        """What becomes of a claim. What is wrong with one segment keeps nobody from the others."""
+        try:
+            return await claiming
+        except StoreUnavailable as error:
+            self._watched[segment] = Watched(self._home.core.clock.boottime(), 0.0)
+            return error
+        except BadRecord:
+            self.finished(segment)  # fsck tells of it
+        except Exception as error:
+            self.finished(segment)
+            self._failure = error
+        return None
 
     def _was_beaten(self, beaten: list[tuple[str, Stored[QueueLease] | None]]) -> None:
         """Remember whose it is."""
@@ -164,9 +196,13 @@ class Finder:
             return None
         self._claiming.add(segment)
         try:
-            return await self._judge(segment, watched, timeout)
+            result = await self._tried(segment, self._judge(segment, watched, timeout))
         finally:
             self._claiming.discard(segment)
+        if isinstance(result, StoreUnavailable):
+            raise result
+        assert not isinstance(result, Beaten), "it was judged"
+        return result
 
     async def _judge(self, segment: str, watched: Watched, timeout: float) -> Held | None:
         """Take it if it may be taken; else remember it, or forget it if it is finished."""
@@ -177,6 +213,9 @@ class Finder:
             lease = await core.records.reread(watched.lease)
         now = core.clock.boottime()
         if lease is None:
+            return None
+        if lease.record.problem:
+            self._finished.add(segment)
             return None
         if rules.is_full(lease.record, Segment.items_of(segment)):
             self._finished.add(segment)

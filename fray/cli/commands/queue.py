@@ -101,6 +101,7 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
         "dead_letters": dead.available + dead.pending,
         "oldest_seconds": age,
         "segments": counts.segments,
+        "problems": counts.problems,
     }
     texts = {**data, "oldest_seconds": "" if age is None else output.ago(age)}
     app.show(data, lambda: output.print_pairs([(name.replace("_", " "), str(value)) for name, value in texts.items()]))

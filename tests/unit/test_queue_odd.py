@@ -1,0 +1,237 @@
+"""Whatever lies in a queue's folders, its other items are delivered, and what is odd is told of and stays."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import StorageCluster
+from fray.queue import FileQueue, HttpQueueServer, Queue
+from fray_coordinator import fsck
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreRefused
+from fray_coordinator.queue import count
+from fray_coordinator.queue.bell import Bell
+from fray_coordinator.queue.consume import Consumer
+from fray_coordinator.queue.gate import Gate
+from fray_coordinator.queue.home import open_home
+from fray_coordinator.store.api import ANY, Refused
+from fray_layouts.queue_names import Queues, Segment
+from fray_layouts.queues import SegmentHeader, pack
+from tests.support.damage import a_queue, on_memory
+from tests.support.hands import NAMES, Hand, hand
+from tests.support.virtual import Cluster, run
+
+TWO = pack(SegmentHeader(encoding="json", sizes=[1, 1]), [b"1", b"2"])
+SEGMENTS = {
+    "three in its name, two in its header": TWO,
+    "garbage": b"garbage",
+    "nothing": b"",
+    "deep": b"[" * 5000 + b"\n",
+    "not UTF-8": b'{"encoding":"\xff","sizes":[]}\n',
+    "sizes below 0": b'{"encoding":"json","sizes":[3,-1,0]}\nab',
+    "an item that is none": b'{"encoding":"json","sizes":[0,0,0],"large":[7]}\n',
+    "cut off": pack(SegmentHeader(encoding="json", sizes=[2, 2, 2]), [b"11", b"22", b"33"])[:-1],
+}
+LEASES: dict[str, bytes] = {
+    "garbage": b"garbage",
+    "a list": b"[]",
+    "text as a time": b'{"timeout": "soon", "owner": "x"}',
+    "items that are none": b'{"done": "fffff0"}',
+    "all, and items that are none": b'{"done": "fffff"}',
+    "no number": b'{"done": "xyz"}',
+    "deep": b"[" * 5000,
+}
+
+
+async def odd_segment(one: Hand, body: bytes) -> str:
+    segment = str(Segment(one.home.core.now(), 0, "abcdef", 3))
+    await one.home.core.store.put(NAMES.segment(segment), body, ANY)
+    await one.home.core.clock.sleep(0.01)
+    return segment
+
+
+async def rest(one: Hand) -> list[str]:
+    """What is delivered, one item at a time."""
+    found: list[str] = []
+    while taken := await one.take(1):
+        found += [delivery.body.decode() for delivery in taken]
+        await one.consumer.done([delivery.id for delivery in taken])
+    return found
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("body", SEGMENTS.values(), ids=SEGMENTS)
+def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
+    """Every pop of every consumer raised, and what was claimed with it was stranded."""
+
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster, local), await hand(cluster, local)
+        segment = await odd_segment(one, body)
+        await one.push(*"abcde", batch=1)
+        assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
+        assert (await count.count(one.home, {})).problems == 1
+        assert await count.peek(one.home, {}, 9) == []
+        await cluster.clock.sleep(5000.0)
+        assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
+        assert cluster.contents.objects[NAMES.segment(segment)].data == body, "nothing is deleted on suspicion"
+
+    run(main)
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("lease", LEASES.values(), ids=LEASES)
+def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(lease: bytes, local: bool) -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster, local)
+        segment = await odd_segment(one, pack(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"]))
+        await one.home.core.store.put(NAMES.lease(segment), lease, ANY)
+        await one.home.core.store.put(NAMES.lease(f"{segment[:-1]}7"), lease, ANY)  # one without a segment
+        await one.push(*"abcde", batch=1)
+        found = await rest(one)
+        assert sorted(set(found) - set("123")) == list("abcde")
+        await cluster.clock.sleep(5000.0)
+        two = await hand(cluster, local)
+        assert await rest(two) == []
+        await count.peek(two.home, {}, 9)
+        await count.purge(two.home)
+
+    run(main)
+
+
+def test_what_is_no_name_is_nobodys() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push("a")
+        [key] = cluster.keys(NAMES.segments)
+        segment = key.rpartition("/")[2]
+        foreign = [
+            NAMES.segments,
+            NAMES.finished,
+            f"{NAMES.segments}{segment[:5]}/",
+            f"{NAMES.segments}zzzzz/zz/{segment}",
+            f"{key}~lease~lease",
+            f"{key}.bak",
+            f"{NAMES.finished}x",
+            NAMES.bell,
+        ]
+        for name in foreign:
+            cluster.contents.set(name, cluster.contents.objects[key])
+        assert await rest(one) == ["a"]
+        await cluster.clock.sleep(5000.0)
+        assert await rest(await hand(cluster)) == []
+        assert set(foreign) <= set(cluster.keys())
+
+    run(main)
+
+
+def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -> None:
+    async def test(core: Core) -> None:
+        home = await open_home(core, await a_queue(core))
+        segment = str(Segment(core.now(), 0, "abcdef", 2))
+        key = home.names.segment(segment)
+        await core.store.put(key, b"half a cop", ANY)
+        consumer = Consumer(home, Bell(home))
+        assert await consumer.take(2, 60.0, Gate()) == []
+        [trouble] = await fsck.check(core)
+        assert trouble.key == key
+        assert "does not hold the segment" in trouble.what
+        assert "--repair" in trouble.remedy
+        await fsck.repair(core)
+        assert len(await fsck.check(core)) == 1, "it still cannot be read"
+        await core.store.put(key, TWO, ANY)
+        await fsck.repair(core)
+        assert await fsck.check(core) == []
+        await core.clock.sleep(100.0)
+        assert [taken.body for taken in await consumer.take(2, 60.0, Gate())] == [b"1", b"2"]
+        await consumer.close()
+
+    on_memory(test)
+
+
+@pytest.mark.parametrize("kind", ["files", "http"])
+def test_other_engines_go_on_too(kind: str, tmp_path: Path) -> None:
+    behind: FileQueue[str] = FileQueue(tmp_path / "q", encoding="json")
+    behind.push("before")
+    odd = tmp_path / "q" / Queues("").segment(str(Segment(1e9, 0, "abcdef", 2)))
+    odd.parent.mkdir(parents=True)
+    odd.write_bytes(b"garbage")
+    cluster = StorageCluster(str(tmp_path / "root"))
+    with cluster, HttpQueueServer("127.0.0.1", cluster=cluster) as server:
+        queue: Queue[str] = server.new_queue("kept", behind) if kind == "http" else behind
+        queue.push("after")
+        assert [lease.item for lease in queue.pop_many(5)] == ["before", "after"]
+        assert queue.counts().problems == 1
+
+
+class Fails:
+    """A way on which the n-th request fails like this."""
+
+    def __init__(self, cluster: Cluster, way: int, number: int, error: BaseException) -> None:
+        self.way, self.left, self.error = cluster.ways[way], number, error
+        self._pass: Callable[[str, str], Awaitable[None]] = self.way._pass
+        self.way._pass = self.passed  # type: ignore[method-assign]
+
+    async def passed(self, verb: str, key: str) -> None:
+        await self._pass(verb, key)
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+
+async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -> bool:
+    """A consumer whose n-th request fails, then another one; whether there was such a request."""
+    one, two = await hand(cluster, local), await hand(cluster, local)
+    await one.push(*"abcd", batch=2)
+    fault = Fails(cluster, -2, number, error)
+    done: set[str] = set()
+
+    async def work(worker: Hand, seconds: float) -> None:
+        taken = await worker.take(3, timeout=20.0, wait=seconds)
+        await worker.consumer.done([delivery.id for delivery in taken[:2]])
+        done.update(delivery.body.decode() for delivery in taken[:2])
+        await worker.consumer.release([delivery.id for delivery in taken[2:]], failed=False)
+
+    for _ in range(8):
+        try:
+            await work(one, 0.0)
+        except (StoreRefused, type(error)):
+            continue
+    await cluster.clock.sleep(30.0)
+    failed, fault.left = fault.left <= 0, 0
+    await one.consumer.close()
+    while len(done) < 4 and cluster.clock.boottime() < 1e6:
+        await work(two, 60.0)
+    for _ in range(3):
+        await cluster.clock.sleep(200.0)
+        assert await two.take(1) == []
+    await cluster.clock.sleep(60.0)
+    assert cluster.keys(NAMES.segments) == []
+    await two.consumer.close()
+    return failed
+
+
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("error", [Refused("403"), ValueError("a bug"), MemoryError()], ids=repr)
+def test_a_request_that_fails_in_any_way_leaves_all_usable(error: Exception, local: bool) -> None:
+    number = 1
+    while run(lambda cluster: a_life(cluster, number, error, local)):  # noqa: B023
+        number += 1
+    assert number > 15, "every request of a life failed once"
+
+
+def test_a_refused_acknowledgement_is_told_and_can_be_repeated() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push("a")
+        (taken,) = await one.take()
+        fault = Fails(cluster, 0, 1, Refused("403"))
+        with pytest.raises(Exception, match="403"):
+            await one.consumer.done([taken.id])
+        fault.left = 0
+        await one.consumer.done([taken.id])
+        assert await one.bodies(wait=200.0) == []
+
+    run(main)
