@@ -20,7 +20,7 @@ log = logging.getLogger("fray")
 
 
 class NotOurs(Permanent):
-    """A directory that only this user may use is somebody else's, or others may write into it."""
+    """A directory that only this user may use is somebody else's, or others may write into it, or it cannot be made."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"{path} {why}; look at it and remove it, or set TMPDIR to a directory of this user")
@@ -36,8 +36,12 @@ def user_dir(*names: str) -> Path:
 
 def private_dir(path: Path) -> Path:
     """Make the directory `path`, in one that is there, or make sure that it is this user's alone. Raises `NotOurs`."""
-    with suppress(FileExistsError):
+    try:
         path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass  # whose it is, is seen below
+    except OSError as error:
+        raise NotOurs(path, f"cannot be made ({error.strerror})") from None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (NotADirectoryError, PermissionError) as error:

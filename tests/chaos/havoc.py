@@ -197,16 +197,15 @@ class Havoc:
         self.fleet.start(victim.host)
 
     async def _break_host(self, victim: AgentProcess) -> None:
-        """A host on which nothing may be written below the working directory: every start of a task fails there."""
+        """A host whose disk takes nothing more: every start of a task fails there."""
         victim.send(signal.SIGTERM)
         await victim.gone(30)
-        host = self.fleet.new_host()
-        work = work_dir(host)
-        work.mkdir(parents=True)
-        with without_rights(work):
-            broken = self.fleet.start(host)
-            broken.busy = True
-            await broken.joined()
+        broken = self.fleet.start()
+        broken.busy = True
+        await broken.joined()
+        if not broken.ids:
+            raise Missed
+        with without_rights(work_dir(broken.host) / broken.ids[-1]):
             await asyncio.sleep(6 * self.core.settings.beat_interval)
             broken.send(signal.SIGTERM)
             await broken.gone(30)

@@ -112,6 +112,11 @@ def test_a_planted_work_directory_is_refused(tmp_path: Path) -> None:
     lock.release()
 
 
+def test_a_directory_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(NotOurs, match=r"/proc/fray cannot be made .*set TMPDIR"):
+        private_dir(Path("/proc/fray"))
+
+
 def test_what_we_make_is_for_us_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
