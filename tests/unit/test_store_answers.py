@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from fray_coordinator.clock import SystemClock
-from fray_coordinator.store.api import ABSENT, ANY, AttemptFailed, Backend, Listed, Object, Unknown
+from fray_coordinator.store.api import ABSENT, ANY, AttemptFailed, Backend, BadObject, Listed, Object, Unknown
+from fray_coordinator.store.limits import RECORD
 from fray_coordinator.store.open import open_backend
 from fray_coordinator.store.probe import probe
 from tests.support.servers import AWS, moto
@@ -76,7 +77,10 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
         if asked.path == "/login":
             status, headers, body = 200, {}, PAGE
-        return web.Response(status=status, headers=headers, body=body if isinstance(body, bytes) else body.encode())
+        response = web.Response(status=status, headers=headers, body=body if isinstance(body, bytes) else body.encode())
+        if headers.get("Transfer-Encoding"):
+            response.enable_chunked_encoding()
+        return response
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -165,3 +169,22 @@ def test_doctor_on_a_server_that_does_not_say_whether_a_listing_is_complete(monk
         findings = asyncio.run(probe("s3://bucket/doctor"))
     assert [finding for finding in findings if finding.severity == "error"] == []
     assert "listings are complete and in order" in [finding.what for finding in findings]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["its length is told", "its length is not told"])
+def test_what_is_too_large_for_its_name_is_not_read(served: tuple[str, list[Answer]], told: bool) -> None:
+    root, answers = served
+    headers = {**MODIFIED, "x-goog-generation": "7", "ETag": "v", **({} if told else {"Transfer-Encoding": "chunked"})}
+    answers.append((200, headers, bytes(RECORD + 1)))
+    with pytest.raises(BadObject, match=rf"jobs/x\.json: .*more than the {RECORD} bytes"):
+        asyncio.run(asked(root, lambda backend: backend.get("jobs/x.json")))
+    found = asyncio.run(asked(root, lambda backend: backend.get("work/x/1/0/result")))
+    assert found is not None
+    assert len(found.data) == RECORD + 1
+
+
+def test_a_long_page_of_a_broken_server_says_nothing_of_the_object(served: tuple[str, list[Answer]]) -> None:
+    root, answers = served
+    answers.append((500, DATE, bytes(2 * 1024**2)))
+    with pytest.raises(Unknown, match="HTTP 500"):
+        asyncio.run(asked(root, VERBS["get"]))

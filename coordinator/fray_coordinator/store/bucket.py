@@ -10,6 +10,7 @@ from email.utils import mktime_tz, parsedate_tz
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.store.api import BadObject
 
 T = TypeVar("T")
 
@@ -17,6 +18,8 @@ PAGE = 1000
 """Rows in one answer to a list request, on GCS and on S3."""
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 20.0
+PIECE = 256 * 1024
+"""Bytes of a body that are asked for at a time."""
 SLOWEST = 1_000_000
 """Bytes a second: a connection that carries less is given up."""
 
@@ -130,6 +133,23 @@ class PerLoop(Generic[T]):
 
 def _failed(task: asyncio.Task[T]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def whole(read: Callable[[int], Awaitable[bytes]], length: int | None, most: int) -> bytes:
+    """A body, read piece by piece.
+
+    Args:
+        length: as the server tells it; None if it does not.
+        most: bytes. Raises `BadObject` for a longer body, of which no more is read.
+    """
+    parts: list[bytes] = []
+    left = most if (length or 0) <= most else -1
+    while left >= 0 and (part := await read(PIECE)):
+        parts.append(part)
+        left -= len(part)
+    if left < 0:
+        raise BadObject(f"it has more than the {most} bytes that may lie under this name")
+    return b"".join(parts)
 
 
 def in_time(size: int = 0) -> asyncio.Timeout:

@@ -13,7 +13,7 @@ import uuid
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 # gcsfs reads this when it is imported; its zonal support asks for the bucket's layout before every operation.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -30,6 +30,7 @@ from fray_coordinator.store.api import (
     NOT_MODIFIED,
     Applied,
     AttemptFailed,
+    BadObject,
     Expectation,
     Listed,
     NotApplied,
@@ -47,8 +48,10 @@ from fray_coordinator.store.bucket import (
     PerLoop,
     ServerClock,
     in_time,
+    whole,
 )
 from fray_coordinator.store.gcs_token import AccessToken, no_token
+from fray_coordinator.store.limits import RECORD, largest
 from fray_layouts.parsing import parse_json
 
 RIGHTS = {
@@ -58,6 +61,10 @@ RIGHTS = {
     "LIST": "storage.objects.list",
     "SETTINGS": "storage.buckets.get",
 }
+
+
+ERROR_PAGE = 1024**2
+"""Bytes that the answer to a request that failed may have."""
 
 
 class Answer:
@@ -172,7 +179,7 @@ class GcsBackend:
     async def _object(self, method: str, key: str, service: str, query: dict[str, str]) -> Answer:
         name = quote(self._location.name(key), safe="")
         path = f"{service}storage/v1/b/{self._location.bucket}/o/{name}"
-        return await self._request(method, path, query, may_be_absent=True)
+        return await self._request(method, path, query, may_be_absent=True, most=largest(key))
 
     async def _request(
         self,
@@ -183,11 +190,14 @@ class GcsBackend:
         headers: dict[str, str] | None = None,
         right: str = "",
         may_be_absent: bool = False,
+        most: int = RECORD,
     ) -> Answer:
         """One request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
         try:
-            answer = await self._send(method, path, query, data, await self._authorized(headers or {}))
+            answer = await self._send(method, path, query, data, await self._authorized(headers or {}), most)
+        except BadObject as error:
+            raise (BadObject if may_be_absent else Unknown)(f"{unquote(path)}: {error}") from error
         except AttemptFailed:
             raise
         except aiohttp.ClientConnectorError as error:
@@ -205,15 +215,22 @@ class GcsBackend:
         return answer
 
     async def _send(
-        self, method: str, path: str, query: dict[str, str], data: bytes, headers: dict[str, str]
+        self, method: str, path: str, query: dict[str, str], data: bytes, headers: dict[str, str], most: int
     ) -> Answer:
         async with in_time(len(data)):
             file_system = await self._file_system.get()
             url = URL(f"{file_system.base.removesuffix('storage/v1/')}{path}", encoded=True)
             request = file_system.session.request(method, url, params=query, headers=headers, data=data or None)
             response = await request
-        async with response, in_time(response.content_length or 0):
-            return Answer(response.status, response.headers, await response.read())
+        most = most if response.status < 300 else ERROR_PAGE
+        async with response, in_time(min(response.content_length or 0, most)):
+            try:
+                body = await whole(response.content.read, response.content_length, most)
+            except BadObject:
+                if response.status < 300:
+                    raise
+                body = b"a long page"
+            return Answer(response.status, response.headers, body)
 
     async def _authorized(self, headers: dict[str, str]) -> dict[str, str]:
         authorized = dict(headers)

@@ -17,6 +17,7 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     HTTPClientError,
+    IncompleteReadError,
     ProxyConnectionError,
     ResponseStreamingError,
     SSLError,
@@ -32,6 +33,7 @@ from fray_coordinator.store.api import (
     NOT_MODIFIED,
     Applied,
     AttemptFailed,
+    BadObject,
     Expectation,
     Listed,
     NotApplied,
@@ -50,7 +52,9 @@ from fray_coordinator.store.bucket import (
     PerLoop,
     ServerClock,
     in_time,
+    whole,
 )
+from fray_coordinator.store.limits import largest
 
 RIGHTS = {
     "get_object": "s3:GetObject (and s3:ListBucket, without which an absent object looks forbidden)",
@@ -59,6 +63,8 @@ RIGHTS = {
     "list_objects_v2": "s3:ListBucket",
 }
 CONNECTIONS = 64
+BROKEN = (HTTPClientError, IncompleteReadError, ResponseStreamingError, ResponseParserError)
+"""What botocore says of connections that broke, and of answers that are none."""
 NEVER = 3600.0
 """Seconds: `in_time` limits every call according to its size, the client's one limit for all must not."""
 
@@ -76,12 +82,12 @@ class S3Backend:
         self._client = PerLoop(_connect, _disconnect)
 
     async def get(self, key: str) -> Object | None:
-        return await self._read(await self._call("get_object", Key=self._location.name(key)))
+        return await self._read(key, await self._call("get_object", Key=self._location.name(key)))
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         condition = {"IfNoneMatch": version} if version else {}
         answer = await self._call("get_object", Key=self._location.name(key), **condition)
-        return NOT_MODIFIED if _status(answer) == 304 else await self._read(answer)
+        return NOT_MODIFIED if _status(answer) == 304 else await self._read(key, answer)
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
         answer = await self._call("put_object", Key=self._location.name(key), Body=data, **_precondition(expect))
@@ -163,15 +169,18 @@ class S3Backend:
             raise failure(status, f"{code} {message}", RIGHTS.get(verb, f"to {verb}"), headers.get("retry-after"))
         return answer
 
-    async def _read(self, answer: dict[str, Any]) -> Object | None:
+    async def _read(self, key: str, answer: dict[str, Any]) -> Object | None:
         if _status(answer) == 404:
             return None
         with understood("GetObject"):
             stream, size = answer["Body"], int(answer.get("ContentLength") or 0)
             version, updated = version_in(answer["ETag"]), answer["LastModified"].timestamp()
         with _explained():
-            async with in_time(size), stream as body:
-                return Object(await body.read(), version, updated)
+            async with in_time(min(size, most := largest(key))), stream:
+                try:
+                    return Object(await whole(stream.read, size, most), version, updated)
+                except BadObject as error:
+                    raise BadObject(f"{key}: {error}") from error
 
     def _row(self, item: dict[str, Any], versions: bool) -> Listed:
         key = self._location.key(item["Key"])
@@ -225,7 +234,7 @@ def _explained() -> Iterator[None]:
         # aiobotocore says this both when it could not connect and when the connection broke under a request.
         never_sent = isinstance(error.kwargs["error"], aiohttp.ClientConnectorError)
         raise (NotApplied if never_sent else Unknown)(str(error)) from error
-    except (HTTPClientError, ResponseStreamingError, ResponseParserError, aiohttp.ClientError, OSError) as error:
+    except (*BROKEN, aiohttp.ClientError, OSError) as error:
         raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
     except BotoCoreError as error:
         text = f"{error}; `aws configure` and the AWS_* variables say where credentials come from"
