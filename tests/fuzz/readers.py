@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,12 +16,16 @@ import msgspec
 from fray.cli.commands.submit import read_specs
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.framing import RECEIVE, Framing
+from fray_agents.rpc.hints import read_hint
+from fray_agents.runner.verdict import Facts, bounded, read_error, verdict
+from fray_agents.tasks import _result_file
 from fray_coordinator import keys
 from fray_coordinator.checkpoints import open_log
 from fray_coordinator.clock import SystemClock, system_chance
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, Fenced
 from fray_coordinator.follow import read_logs
+from fray_coordinator.store.answers import failure
 from fray_coordinator.store.api import ANY
 from fray_coordinator.store.memory import Contents, MemoryBackend
 from fray_coordinator.store.store import Store
@@ -156,6 +162,33 @@ def _messages(requests: bool, data: bytes) -> int:
     return count
 
 
+def _file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """A reader of a file that a task has left."""
+
+    def run(data: bytes) -> object:
+        path = _folder() / "left"
+        path.write_bytes(data)
+        return read(path)
+
+    return run
+
+
+@functools.cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="fray-fuzz-"))
+
+
+def _exit_of(path: Path) -> records.Exit:
+    """The end of an attempt whose process left the file as its error, as the job's record holds it."""
+    end = bounded(verdict(Facts(status=1 << 8, error=read_error(str(path)))))
+    told = json.dumps(end, ensure_ascii=False).encode()
+    assert len(told) < EXIT_BYTES
+    return msgspec.json.decode(told, type=records.Exit)
+
+
+EXIT_BYTES = 500_000
+"""More than the exit of any attempt may take in its job's record."""
+
 _QUEUE = Queues.of("lab", "work", 1)
 READERS = [
     _record("job", Jobs.key("train-1"), records.JobRecord, JOB),
@@ -198,6 +231,21 @@ READERS = [
     Reader("dropped spec", parse_spec, (InvalidInput,), json.dumps(SPEC).encode()),
     Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
     Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
+    Reader("hint", read_hint, (BadMessage,), b'{"hint":"poke"}'),
+    Reader("pool's outcomes", tasks.unpack, (Malformed,), tasks.pack([tasks.Outcome("task", "value", 1, b"pickle")])),
+    Reader(
+        "error of a callable",
+        _file(_exit_of),
+        (),
+        b'{"kind":"exception","message":"ValueError: x","exception":"ValueError","traceback":"...","data":"eA=="}',
+    ),
+    Reader("result of a command", _file(lambda path: _result_file(path, "bytes")), (), b'{"loss":0.5,"steps":[1,2]}'),
+    Reader(
+        "refusal of a store",
+        lambda data: failure(400, data.decode(errors="replace"), "right", data[:20].decode(errors="replace")),
+        (),
+        b"<Error><Code>RequestTimeout</Code><Message>Your socket was idle</Message></Error>",
+    ),
 ]
 """Readers of what strangers may have written: they are bounded in cost too."""
 

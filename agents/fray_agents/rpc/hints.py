@@ -59,7 +59,7 @@ class HintServer:
     def _receive(self, sock: socket.socket, session: Session, message: Message) -> None:
         if message.path != _PATH or not same(message.headers.get(b"fray-seal", b""), _seal(session, message.body)):
             raise NotAuthentic("a hint without its seal")
-        act = self._hints.get(_read(message.body))
+        act = self._hints.get(read_hint(message.body))
         if act is not None:
             act()
         with sock:
@@ -88,8 +88,9 @@ def _seal(session: Session, body: bytes) -> bytes:
     return session.to_server.next(len(body).to_bytes(8, "big") + body)
 
 
-def _read(body: bytes) -> str:
+def read_hint(body: bytes) -> str:
+    """The hint's name. Raises BadMessage: the body is none."""
     try:
         return msgspec.json.decode(body, type=_Hint).hint
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"not a hint: {error}") from None
