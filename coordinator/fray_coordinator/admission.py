@@ -15,6 +15,7 @@ from fray_coordinator import doorbell, index
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol.inbox import record_of_drop, settle
+from fray_coordinator.protocol.resubmission import check_same
 from fray_coordinator.protocol.retention import kept_for
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
@@ -139,6 +140,7 @@ class Admission:
         if written.stored.record.inbox == job.inbox:
             await self.settle_record(written.stored)
         else:  # resubmitted under an id of its own: the first job stands for this drop too
+            check_same(written.stored.record, job)
             await self._take_away(key, drop.version)
 
     async def _reject(self, key: str, drop: Object, reason: str) -> None:

@@ -18,6 +18,7 @@ from fray_coordinator.core import Core, each
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol import cascade
 from fray_coordinator.protocol.index import born_too_late
+from fray_coordinator.protocol.resubmission import check_same
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import ABSENT
@@ -40,13 +41,15 @@ async def submit(
     """Submit jobs, sharing what they can: one look at each parent and one ring of each pool's doorbell.
 
     Args:
-        specs: checked specs. One with an `id` finds the job that was submitted with that id before.
+        specs: checked specs. One with an `id` finds the job that was submitted with that id before, under the same
+            name in the same namespace.
         attempt_of_parent: the parent's attempt that submits, as FRAY_ATTEMPT says; None: its current one.
         ids: job ids that `JobId.fresh` made a moment ago for these specs, where they must be known before; none has
             an `id` then.
 
     Raises:
         ParentNotRunning: a spec names a parent that has ended, or never was.
+        InvalidInput: a job was submitted under a spec's `id` before, and runs something else.
         StoreUnavailable: some were perhaps submitted; with ids of their own they can be submitted again.
     """
     named = sorted({spec.parent for spec in specs if spec.parent and attempt_of_parent is None})
@@ -112,7 +115,7 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
 def _record(core: Core, spec: JobSpec, parent_attempt: int | None, job_id: str) -> JobRecord:
     now = core.now()
     if spec.id:
-        job_id = names.JobId.given(spec.name, spec.id)
+        job_id = names.JobId.given(spec.namespace, spec.name, spec.id)
     return JobRecord(
         id=job_id or names.JobId.fresh(spec.name, now, core.chance.token()),
         spec=spec,
@@ -130,7 +133,12 @@ async def enter_child(core: Core, job: JobRecord) -> None:
 
 
 async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> JobRecord:
-    """Make a child of an earlier attempt a child of this one: the entry first, then the attempt in the record."""
+    """Make a child of an earlier attempt a child of this one: the entry first, then the attempt in the record.
+
+    Raises:
+        InvalidInput: the job that was submitted under this id runs something else.
+    """
+    check_same(earlier.record, wanted)
     link = wanted.parent
     if link is None or cascade.adopted(earlier.record, link.job, link.attempt) is None:
         return earlier.record

@@ -7,6 +7,7 @@ None for all others: what it returns can be made a key again, and that is the sa
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,9 @@ from fray_layouts.words import (
     ATTEMPT,
     LONGEST_SEGMENT,
     NUMBER,
+    OWN_DIGITS,
     RANDOM_DIGITS,
+    base32,
     decode_time,
     encode_time,
     file_name,
@@ -39,9 +42,13 @@ class JobId:
         return f"{name}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
 
     @staticmethod
-    def given(name: str, own_id: str) -> str:
-        """The id of a job whose submitter chose `own_id`: the same words give the same job."""
-        return f"{name}-{own_id}"
+    def given(namespace: str, name: str, own_id: str) -> str:
+        """The id of a job whose submitter chose `own_id`: the same words give the same job, and others another.
+
+        The words alone would not: both may hold hyphens. A fresh id ends in more digits than this.
+        """
+        digest = hashlib.sha256(f"{namespace}\n{name}\n{own_id}".encode()).digest()
+        return f"{name}-{own_id}-{base32(digest)[:OWN_DIGITS]}"
 
     @staticmethod
     def checked(text: str, field: str = "job") -> str:

@@ -32,6 +32,7 @@ from fray_layouts.bounds import (
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.parsing import parse_json
 from fray_layouts.units import parse_bytes
+from fray_layouts.words import OWN_DIGITS
 
 INLINE_LIMIT = 64 * 1024
 
@@ -115,7 +116,8 @@ class JobSpec(Spec, kw_only=True):
 
     Attributes:
         name: shown to people; the job's id is this name and a unique suffix.
-        id: makes resubmission idempotent: the same id finds the first job. Part of the job's id.
+        id: makes resubmission idempotent: the same id, name and namespace find the first job, which must run the same.
+            Part of the job's id.
         replicas: processes that run as one gang.
         max_retries_failure: further attempts after the job's own failures.
         max_retries_preemption: further attempts after its host went away.
@@ -158,6 +160,8 @@ _LATER = {
     "environment.workspace": "workspaces come in a later release; put the code on the host and leave the field out",
     "environment.docker_image": "images come in a later release; leave the field out",
 }
+MOST_WORDS = MAX_JOB_ID - len("--") - OWN_DIGITS
+"""Characters of a name and an own id together."""
 SIZES = ("memory", "disk")
 """Resources that people may write as text with a unit."""
 _SAME_THING = {"resources": {"ram": "memory"}}
@@ -185,8 +189,8 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
 def _checked(spec: JobSpec) -> JobSpec:
     """The same spec; raises InvalidInput for the first thing that its types and bounds do not tell."""
     _check_storable("", msgspec.to_builtins(spec))
-    if len(spec.name) + 1 + len(spec.id) > MAX_JOB_ID:
-        raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_JOB_ID - 1} characters together")
+    if spec.id and len(spec.name) + len(spec.id) > MOST_WORDS:
+        raise InvalidInput("id", spec.id, f"give name and id of at most {MOST_WORDS} characters together")
     _check_entrypoint(spec.entrypoint)
     _check_environment(spec.environment)
     if spec.replicas != 1:

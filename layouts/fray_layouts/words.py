@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b32hexencode
 
 from fray_layouts.bounds import ID, LATEST, MAX_JOB_ID, MAX_NAME, NAME
 from fray_layouts.errors import InvalidInput
@@ -10,6 +11,7 @@ from fray_layouts.errors import InvalidInput
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 TIME_DIGITS = 9
 RANDOM_DIGITS = 6
+OWN_DIGITS = 8
 LONGEST_SEGMENT = 255
 """Bytes between two slashes that every store can hold."""
 _ID, _NAME = re.compile(ID), re.compile(NAME)
@@ -31,6 +33,11 @@ def file_name(key: str, folder: str) -> str | None:
     """What stands between the folder and ".json"."""
     name = key.removeprefix(folder)
     return name.removesuffix(".json") if name.endswith(".json") and name != key else None
+
+
+def base32(digest: bytes) -> str:
+    """A digest in letters and digits that a key may hold."""
+    return b32hexencode(digest).decode().lower().rstrip("=")
 
 
 def encode_time(seconds: float) -> str:

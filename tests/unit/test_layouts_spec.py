@@ -53,7 +53,7 @@ def accepted_is_sound(spec: JobSpec) -> None:
     for name in filter(None, (spec.name, spec.id, spec.namespace, spec.pool, spec.parent)):
         assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
         assert ".." not in name
-    given_id = JobId.given(spec.name, spec.id) if spec.id else JobId.fresh(spec.name, 1e9, "abcdef")
+    given_id = JobId.given(spec.namespace, spec.name, spec.id) if spec.id else JobId.fresh(spec.name, 1e9, "abcdef")
     assert JobId.checked(given_id) == given_id
     entry = Pending(spec.pool, spec.priority, 1e9, given_id, MOST_ATTEMPTS, shape_of(spec)).key()
     for part in (*entry.split("/"), *Jobs.key(given_id).split("/")):
@@ -174,7 +174,7 @@ def test_a_child_of_a_job_with_the_longest_name_can_name_its_parent() -> None:
 def test_the_longest_names_and_the_largest_shape_fit_every_store() -> None:
     device = {"kind": "gpu", "variant": "v" * 32, "count": 10**6}
     resources = {"cpu": 99_999.999, "memory": 2**53, "disk": 2**53, "device": device, "preemptible": False}
-    accepted_is_sound(parse_spec({**MINIMAL, "name": "n" * 128, "id": "i" * 15, "resources": resources}))
+    accepted_is_sound(parse_spec({**MINIMAL, "name": "n" * 128, "id": "i" * 6, "resources": resources}))
 
 
 @given(st.integers(0, 2**60))

@@ -177,7 +177,7 @@ def test_whoever_reads_a_drop_makes_the_same_record() -> None:
 
 def test_a_drop_with_an_id_of_its_own_has_the_id_of_a_submission() -> None:
     mine = replace(SPEC, id="monday")
-    assert record_of_drop("inbox/a.json", "v1", NOW, mine).id == JobId.given("j", "monday")
+    assert record_of_drop("inbox/a.json", "v1", NOW, mine).id == JobId.given(mine.namespace, "j", "monday")
 
 
 def test_a_drop_is_admitted_if_the_inbox_still_holds_it_and_withdrawn_otherwise() -> None:

@@ -13,7 +13,7 @@ from fray_coordinator.admission import Admission
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.store.api import ANY
-from fray_layouts.names import Inbox, Jobs
+from fray_layouts.names import Inbox, JobId, Jobs
 from fray_layouts.records import JobRecord, Rejection
 from tests.support.participants import job_now, join, launch
 from tests.support.virtual import Cluster, run
@@ -302,10 +302,23 @@ def test_a_drop_with_an_id_that_exists_stands_for_the_first_job() -> None:
     run(main)
 
 
+def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        first = await launch(user, id="monday")
+        await drop(user, {**SPEC, "id": "monday", "entrypoint": {"command": ["false"]}})
+        await Pass(user, "p").turn()
+        (rejection,) = await rejections(user)
+        assert f"{first.id} was submitted under it with another entrypoint.command" in rejection.reason
+        assert [job.id for job in await jobs(user)] == [first.id]
+
+    run(main)
+
+
 def test_odd_files_do_not_keep_others_from_their_admission() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        await user.store.put("jobs/job-broken.json", b"not a record", ANY)
+        await user.store.put(Jobs.key(JobId.given("job", "job", "broken")), b"not a record", ANY)
         await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
         await drop(user, key="inbox/1.json")
         coordinator = Pass(user, "p")

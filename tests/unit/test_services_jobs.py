@@ -15,7 +15,8 @@ from fray_coordinator.protocol.claim import AVOID_SECONDS
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import Applied, Expectation, Unknown
 from fray_coordinator.submit import submit
-from fray_layouts.names import Child, Jobs, Pools
+from fray_layouts.errors import InvalidInput
+from fray_layouts.names import Child, JobId, Jobs, Pools
 from fray_layouts.records import Holding, JobRecord, Result
 from fray_layouts.spec import parse_spec
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
@@ -95,11 +96,62 @@ def test_the_same_id_finds_the_first_job_however_often_and_at_once() -> None:
         cores = [await cluster.core() for _ in range(4)]
         spec = parse_spec({**SPEC, "id": "monday"})
         sent = await asyncio.gather(*(submit(core, [spec]) for core in cores))
-        assert {s[0].job.id for s in sent} == {"job-monday"}
+        assert {s[0].job.id for s in sent} == {JobId.given("job", "job", "monday")}
         assert sorted(s[0].found for s in sent) == [False, True, True, True]
-        assert cluster.keys("jobs/") == [Jobs.key("job-monday")]
+        assert cluster.keys("jobs/") == [Jobs.key(JobId.given("job", "job", "monday"))]
         again = await submit(cores[0], [spec])
         assert again[0].found
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "job-2024", "id": "01"},
+        {"namespace": "lab"},
+        {"name": "job", "id": "2024-01-" + JobId.given("job", "job", "2024-01").rpartition("-")[2]},
+    ],
+)
+def test_other_words_are_another_job_even_if_they_read_the_same(other: dict[str, Any]) -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        first = await launch(user, name="job", id="2024-01")
+        second = await launch(user, **{"name": "job", "id": "2024-01", **other})
+        assert first.id != second.id
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("other", "field"),
+    [
+        ({"entrypoint": {"command": ["false"]}}, "entrypoint.command"),
+        ({"entrypoint": {"callable": {"pickle": "eA=="}}}, "entrypoint.callable"),
+        ({"resources": {"cpu": 2}}, "resources.cpu"),
+        ({"environment": {"secret_env_vars": {"TOKEN": "hunter2"}}}, "environment.secret_env_vars"),
+        ({"pool": "big"}, "pool"),
+    ],
+)
+def test_who_submits_something_else_under_an_id_is_told_so(other: dict[str, Any], field: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        first = await launch(user, id="monday")
+        with pytest.raises(InvalidInput, match=f"{first.id} was submitted under it with another {field}") as told:
+            await launch(user, id="monday", **other)
+        assert "hunter2" not in str(told.value)
+        assert cluster.keys("jobs/") == [Jobs.key(first.id)]
+
+    run(main)
+
+
+def test_a_callable_that_pickles_differently_is_still_the_same_submission() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        first = await launch(user, id="monday", entrypoint={"callable": {"pickle": "eA=="}})
+        again = await launch(user, id="monday", entrypoint={"callable": {"pickle": "eQ=="}})
+        assert first.id == again.id
+        assert len(cluster.keys("jobs/")) == 1
 
     run(main)
 

@@ -10,7 +10,6 @@ otherwise; an admitted record is never taken back; and retention keeps a record 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 
 from fray_coordinator.protocol.stop import stopped
@@ -18,19 +17,20 @@ from fray_coordinator.protocol.transitions import Event, Status, move
 from fray_layouts.names import JobId
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
+from fray_layouts.words import base32
 
 
 def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> JobRecord:
     """The unadmitted record of a dropped spec; the same for everybody who read that version.
 
     Args:
+        spec: with its namespace.
         updated: the storage's time of the drop: dropping the same bytes again later is a new job.
     """
-    digest = hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest()
-    token = base64.b32hexencode(digest).decode().lower()
-    job_id = JobId.given(spec.name, spec.id) if spec.id else JobId.fresh(spec.name, updated, token)
+    token = base32(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
+    own = JobId.given(spec.namespace, spec.name, spec.id) if spec.id else ""
     return JobRecord(
-        id=job_id,
+        id=own or JobId.fresh(spec.name, updated, token),
         spec=spec,
         status=str(Status.UNADMITTED),
         submitted_at=updated,

@@ -1,0 +1,49 @@
+"""Submitting again under an id of one's own: the job that was submitted first is found, if it runs the same.
+
+Invariant: whoever submits under an id gets a job that runs what he asked for, or an error.
+Unsafe: the second submission has another command, finds the first job, and its submitter believes that his has run.
+Why not here: `difference` names a field in which the two differ. Of two callables nothing is compared: the same one
+pickles differently from process to process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import JobRecord
+from fray_layouts.spec import Callable, JobSpec
+
+
+def check_same(earlier: JobRecord, wanted: JobRecord) -> None:
+    """Raise InvalidInput unless the job found under the id of `wanted` runs the same."""
+    if field := difference(earlier.spec, wanted.spec):
+        remedy = f"job {earlier.id} was submitted under it with another {field}; give another id, or the same {field}"
+        raise InvalidInput("id", wanted.spec.id, remedy)
+
+
+def difference(one: JobSpec, other: JobSpec) -> str:
+    """The first field in which two specs differ; "" if there is none. Who the parent is makes no difference."""
+    return _difference(_comparable(one), _comparable(other))
+
+
+def _comparable(spec: JobSpec) -> dict[str, Any]:
+    call = spec.entrypoint.callable
+    entrypoint = spec.entrypoint if call is None else replace(spec.entrypoint, callable=Callable(blob="any"))
+    found: dict[str, Any] = msgspec.to_builtins(replace(spec, entrypoint=entrypoint, parent="", detached=False))
+    return found
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    for field in sorted(one.keys() | other.keys()):
+        mine, yours = one.get(field), other.get(field)
+        if isinstance(mine, Mapping) and isinstance(yours, Mapping):
+            if inner := _difference(mine, yours):
+                return f"{field}.{inner}"
+        elif mine != yours:
+            return field
+    return ""
