@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from fray_coordinator.clock import SystemClock
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.store.api import (
     ABSENT,
     ANY,
@@ -20,6 +22,8 @@ from fray_coordinator.store.api import (
     Superseded,
     Version,
 )
+from fray_coordinator.store.limits import SPEC
+from fray_coordinator.store.open import open_backend
 from fray_coordinator.store.store import Store
 from tests.conformance.conftest import Target, every
 from tests.support.writers import create_counter, read_count, record
@@ -240,6 +244,27 @@ def test_large_values(target: Target) -> None:
         assert found is not None
         assert found.data == big
         assert await store.delete("big", found.version) == Gone()
+
+    run(target.open(), act)
+
+
+@every()
+def test_what_is_too_large_for_its_name_is_not_read(target: Target) -> None:
+    """Dropped by another client, say; nothing else is harmed."""
+
+    async def act(store: Store) -> None:
+        backend = open_backend(target.root, SystemClock())
+        try:
+            await backend.put("inbox/large.json", b" " * (SPEC + 1), ANY)
+        finally:
+            await backend.close()
+        await applied(store, "inbox/small.json", b"{}")
+        for _ in range(3):
+            with pytest.raises(BadRecord, match=rf"inbox/large.json.* has more than the {SPEC} bytes"):
+                await store.get("inbox/large.json")
+            assert await store.get("inbox/small.json") is not None
+        assert await keys(store, "inbox/") == ["inbox/large.json", "inbox/small.json"]
+        assert await store.delete("inbox/large.json") == Gone()
 
     run(target.open(), act)
 

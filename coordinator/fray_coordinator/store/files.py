@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fray_coordinator.store.api import ABSENT, ANY, Applied, Expectation, Object, PreconditionFailed
 from fray_coordinator.store.keys import PRIVATE_FOLDER
-from fray_coordinator.store.limits import largest
+from fray_coordinator.store.limits import check_length, largest
 from fray_coordinator.store.memory import digest
-from fray_coordinator.store.tree import TEMPORARY, Place, Tree, check_length, open_file, read_all, remove
+from fray_coordinator.store.tree import TEMPORARY, Place, Tree, open_file, read_all, remove
 from fray_layouts.names import CLUSTER, Inbox
 
 ABANDONED = 24 * 3600.0

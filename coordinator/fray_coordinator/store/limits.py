@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fray_coordinator.store.api import BadObject
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import Inbox
 
@@ -22,7 +23,13 @@ def largest(key: str) -> int:
     return RECORD if key.endswith((".json", "~lease")) or key.startswith(_SMALL) else DATA
 
 
-def check_size(key: str, size: int) -> None:
-    """Raise `InvalidInput` for an object that is too large for its name."""
+def check_length(length: int, most: int, name: str = "it") -> None:
+    """Raise `BadObject` for an object that has more than the `most` bytes of its name; before it is read."""
+    if length > most:
+        raise BadObject(f"{name} has more than the {most} bytes that may lie under this name")
+
+
+def check_written(key: str, size: int) -> None:
+    """Raise `InvalidInput` for data that is too large for its name."""
     if size > (most := largest(key)):
         raise InvalidInput(key, f"{size} bytes", f"at most {most} bytes may lie under this name; divide it")

@@ -64,7 +64,8 @@ class LocalBackend:
 
     async def get(self, key: str) -> Object | None:
         with _explained(key):
-            return await _run(self._files.size(key) or 0, partial(self._files.read, key))
+            size = self._files.size(key)
+            return None if size is None else await _run(size, partial(self._files.read, key))
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         current = await self.get(key)

@@ -24,6 +24,7 @@ from fray_coordinator.store.api import (
     PreconditionFailed,
     Version,
 )
+from fray_coordinator.store.limits import check_length, largest
 from fray_coordinator.store.metering import NameLimit
 
 
@@ -77,10 +78,13 @@ class MemoryBackend:
         self._limit = limit
 
     async def get(self, key: str) -> Object | None:
-        return self._contents.objects.get(key)
+        found = self._contents.objects.get(key)
+        if found is not None:
+            check_length(len(found.data), largest(key), key)
+        return found
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
-        current = self._contents.objects.get(key)
+        current = await self.get(key)
         return NOT_MODIFIED if current is not None and current.version == version else current
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:

@@ -38,7 +38,7 @@ from fray_coordinator.store.api import (
 )
 from fray_coordinator.store.failing import Failing
 from fray_coordinator.store.keys import check_key
-from fray_coordinator.store.limits import check_size
+from fray_coordinator.store.limits import check_written
 from fray_coordinator.store.metering import Metered, Usage
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import parse_json
@@ -129,7 +129,7 @@ class Store:
             `StoreRefused` it was not applied.
         """
         check_key(key)
-        check_size(key, len(data))
+        check_written(key, len(data))
         if op is None and not isinstance(expect, Expect):
             raise ValueError("a write on a version needs an op: without it a lost reply cannot be resolved")
         recognizable = expect is not ANY or op is not None

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from fray_coordinator.store.api import BadObject, Refused
 from fray_coordinator.store.keys import PRIVATE_FOLDER
+from fray_coordinator.store.limits import check_length
 
 LOCKS = f"{PRIVATE_FOLDER}/locks/"
 TEMPORARY = f"{PRIVATE_FOLDER}/tmp/"
@@ -203,12 +204,6 @@ def read_all(handle: int, most: int) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
         parts.append(part)
         length += len(part)
-
-
-def check_length(length: int, most: int) -> None:
-    """Raise `BadObject` for a file of more than `most` bytes."""
-    if length > most:
-        raise BadObject(f"it has {length} bytes, and what lies under this name at most {most}")
 
 
 def remove(folder: int, name: str) -> None:
