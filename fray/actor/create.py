@@ -10,6 +10,7 @@ from fray.actor.config import checked
 from fray.actor.group import ActorGroup
 from fray.actor.hosting import GRACE, HostedActor, host, run
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
+from fray_layouts.bounds import MOST_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import check_name
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
-
-_UNLIMITED = 2**31 - 1
 
 
 def create_actor(
@@ -89,7 +88,7 @@ def actor_request(
     if not callable(cls):
         raise InvalidInput("actor_class", cls, "give a class")
     config = checked(config or ActorConfig())
-    restarts = _UNLIMITED if config.max_restarts is None else config.max_restarts
+    restarts = MOST_ATTEMPTS if config.max_restarts is None else config.max_restarts
     return JobRequest(
         name=name,
         entrypoint=Entrypoint.from_callable(run, (cls, tuple(args), dict(kwargs or {}), name, config)),

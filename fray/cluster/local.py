@@ -39,7 +39,7 @@ _NEVER = 365 * 86400.0
 _SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_NEVER, idle_beat_interval=_NEVER)
 """Nobody else can declare this agent dead, so it need not prove that it lives."""
 
-_PLENTY = 2**60
+_PLENTY = 2**50
 _PATIENCE = 10.0
 """Seconds for killed tasks to be gone and their ends to be written."""
 
