@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from fray_coordinator import index
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.families import family_verdict
+from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import Skip, claim, holds
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.records import Stored
@@ -44,7 +46,7 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt:
         StoreUnavailable: unresolved: the claim may have been applied, or may yet be. The agent must keep listing it
             and call this again, in doubt, until it answers.
     """
-    rejections = 0
+    rejections, fenced = 0, not in_doubt
     current = await core.records.read(names.Jobs.key(entry.job), JobRecord)
     while True:
         if current is None:
@@ -53,14 +55,24 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt:
         if holds(current.record, entry.attempt, agent):
             return Claimed(current, rejections)
         lease = Lease(agent=agent, host=host, since=core.now())
-        wanted = claim(current.record, entry.attempt, lease, await family_verdict(core, current))
+        wanted = claim(current.record, entry.attempt, lease, await _verdict(core, current, in_doubt))
         if isinstance(wanted, Skip):
-            if not in_doubt or wanted.until is None:
+            if fenced or wanted.until is None:
                 return NotClaimed(wanted.until, rejections)
-            wanted, in_doubt = current.record, False  # a new version: what is still on its way is rejected
+            wanted, fenced = current.record, True  # a new version: what is still on its way is rejected
         written = await core.records.write(current.key, JobRecord, wanted, current)
         if written.wrote and is_terminal(wanted):
             await index.leave(core, entry)
             return NotClaimed(None, rejections)
         rejections += written.rejections
         current = written.stored
+
+
+async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> Verdict:
+    """Whether the job may run. A parent that cannot be read keeps nobody from resolving a doubt: the job waits."""
+    try:
+        return await family_verdict(core, child)
+    except (BadRecord, StoreRefused):
+        if not in_doubt:
+            raise
+        return Verdict.WAIT

@@ -19,6 +19,7 @@ from fray_coordinator.core import open_core
 from fray_coordinator.sync import run
 from tests.support import servers
 from tests.support.agents import QUICK, agents
+from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server
 
 
@@ -72,3 +73,23 @@ def test_a_file_dropped_into_the_bucket_with_other_tools_runs(root: str, tmp_pat
         log = files.cat_file(f"{path}/work/{job['id']}/1/0/log-00000001")
         assert log.endswith(b" stdout F hello\n")
         assert not files.find(f"{path}/inbox")
+
+
+def test_an_agent_lives_through_rights_that_were_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator = Emulator()
+    with servers.gcs_emulator(emulator) as server:
+        monkeypatch.setenv(server.address, server.url)
+        run(_init(server.root))
+        with agents(server.root, tmp_path) as (agent,):
+            say = ["run", "--root", server.root, "--", sys.executable, "-c"]
+            assert fray(*say, "print('once')") == "once\n"
+            emulator.denied = frozenset(["GET", "POST", "LIST", "DELETE"])
+            before = emulator.asked["POST"]
+            deadline = time.monotonic() + 60
+            while emulator.asked["POST"] < before + 3:
+                assert agent.process.poll() is None, "the agent ended"
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            emulator.denied = frozenset()
+            assert fray(*say, "print('again')") == "again\n"
+            assert agent.process.poll() is None

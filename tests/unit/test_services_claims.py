@@ -6,8 +6,8 @@ import pytest
 
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store.api import Applied, Expectation, PreconditionFailed, Unknown
-from fray_layouts.names import Pending
+from fray_coordinator.store.api import ANY, Applied, Expectation, PreconditionFailed, Unknown
+from fray_layouts.names import Jobs, Pending
 from tests.support.participants import join, launch
 from tests.support.virtual import Cluster, Way, run
 
@@ -52,6 +52,35 @@ def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more() -> Non
         answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
         assert isinstance(answer, NotClaimed)
         assert answer.until is not None
+        with pytest.raises(PreconditionFailed):
+            await late.land()
+
+    run(main)
+
+
+@pytest.mark.parametrize("parent_is", ["spoilt", "refused"])
+def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(parent_is: str) -> None:
+    """Dropped in doubt, it could land late: the job would run for ever under an agent that does not list it."""
+
+    async def main(cluster: Cluster) -> None:
+        holder = await join(cluster, "holder")
+        parent = await launch(holder.core)
+        await holder.claim()
+        child = await launch(holder.core, attempt_of_parent=1, name="child", parent=parent.id)
+        (key,) = [key for key in cluster.keys("pending/") if child.id in key]
+        entry = Pending.parse(key)
+        assert entry is not None
+        claimer = await join(cluster, "claimer")
+        late = Late(cluster.ways[-1], f"jobs/{child.id}")
+        with pytest.raises(StoreUnavailable):
+            await try_claim(claimer.core, entry, "claimer", "host")
+        late.heal()
+        if parent_is == "spoilt":
+            await holder.core.store.put(Jobs.key(parent.id), b"no record", ANY)
+        else:
+            cluster.ways[-1].refused = [("get", Jobs.key(parent.id))]
+        answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
+        assert isinstance(answer, NotClaimed)
         with pytest.raises(PreconditionFailed):
             await late.land()
 
