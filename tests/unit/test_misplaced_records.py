@@ -1,0 +1,69 @@
+"""A record that lies under another name than its own is nobody's: it changes nothing for its original."""
+
+from __future__ import annotations
+
+import pytest
+
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.stopping import stop
+from fray_coordinator.store.api import ABSENT
+from fray_layouts.names import Agents, Jobs
+from fray_layouts.records import AgentRecord, JobRecord
+from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.virtual import Cluster, run
+
+
+async def copy(core: Core, key: str, to: str) -> str:
+    found = await core.store.get(key)
+    assert found is not None
+    await core.store.put(to, found.data, ABSENT)
+    return to
+
+
+def test_a_copy_of_a_pending_job_gives_the_job_that_ended_no_entry_again() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        job = await launch(user)
+        backup = await copy(user, Jobs.key(job.id), Jobs.key(f"{job.id}.1"))
+        await stop(user, job.id, "enough")
+        await user.store.delete(entry_of(job).key())
+        newcomer = Pass(await cluster.core(), "newcomer")
+        await passes(newcomer, 200.0)
+        assert (await job_now(user, job.id)).status == "stopped"
+        assert cluster.keys("pending/") == []
+        assert "belongs under" in (await pass_now(user)).problems[backup]
+
+    run(main)
+
+
+def test_a_copy_of_a_live_agents_record_is_no_agent_that_could_die() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        hand = await join(cluster, "one")
+        backup = await copy(user, Agents.key("one"), Agents.key("one-copy"))
+        newcomer = Pass(await cluster.core(), "newcomer")
+        for _ in range(20):
+            await hand.beat()
+            await passes(newcomer, 5.0, every=5.0)
+        assert (await agent_now(user, "one")).state == "live"
+        assert list(newcomer.watch.live()) == ["one"]
+        assert "belongs under" in (await pass_now(user)).problems[backup]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("prefix", "kind"), [("jobs/", JobRecord), ("agents/", AgentRecord)])
+def test_who_asks_for_the_name_hears_where_the_record_belongs(prefix: str, kind: type[JobRecord | AgentRecord]) -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        await join(cluster, "one")
+        job = await launch(user)
+        own = Jobs.key(job.id) if kind is JobRecord else Agents.key("one")
+        other = await copy(user, own, f"{prefix}other.json")
+        with pytest.raises(BadRecord, match=f"belongs under {own}"):
+            await user.records.read(other, kind)
+
+    run(main)
