@@ -307,7 +307,9 @@ class Inbox:
     def parse_aside(key: str) -> tuple[str, str] | None:
         """(stem of the drop, version that was dealt with) of a key under `inbox/aside/`."""
         found = _ASIDE.fullmatch(key)
-        return (found[1], found[2]) if found and Inbox.aside(found[1], found[2], found[3]) == key else None
+        if found is None or Inbox.aside(found[1], found[2], found[3]) != key or not Inbox.is_drop(Inbox.key(found[1])):
+            return None
+        return found[1], found[2]
 
     @staticmethod
     def is_rejection(key: str) -> bool:

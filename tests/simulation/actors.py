@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from tests.simulation.effects import Run
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken, told
 from tests.simulation.loop import Participant
-from tests.simulation.scenario import Plan, between
+from tests.simulation.scenario import STRANGE, Plan, between
 from tests.simulation.tasks import HostTask
 from tests.simulation.world import World
 
@@ -76,6 +76,9 @@ class ActorWorld(World):
     """
 
     kind = "actors"
+    strange: ClassVar[dict[str, float]] = {
+        habit: weight for habit, weight in STRANGE.items() if habit not in ("spoil_job", "spoil_agent", "restore_job")
+    }
     module = "tests.simulation.actors"
     variants = VARIANTS
 
@@ -123,7 +126,8 @@ class ActorWorld(World):
         self.spawn(owner, live())
 
     def task(self, host: Host, spec: TaskSpec, deadline: float) -> HostTask:
-        return ActorTask(self, host, spec, deadline)
+        made = ActorTask if "ACTOR" in spec.env else HostTask  # a file in the inbox may have become a job
+        return made(self, host, spec, deadline)
 
     def process_lives_on_for(self) -> float:
         """Seconds by which a process outlives its task; mostly 0."""
@@ -207,6 +211,8 @@ class ActorWorld(World):
 
     def _on_write(self, key: str, before: Any, after: Any, sender: Participant) -> None:
         super()._on_write(key, before, after, sender)
+        if self.strangers.is_stranger(key):
+            return
         try:
             if key.startswith("names/") and after is not None:
                 self._name_written(key, msgspec.json.decode(after.data, type=NameRecord))

@@ -116,7 +116,7 @@ class Perils(Plan):
         )
 
 
-SHARES = {"strangers": 0.0, "refusals": 0.4, "mishaps": 0.4, "stuck": 0.4, "flood": 0.0}
+SHARES = {"strangers": 0.4, "refusals": 0.4, "mishaps": 0.4, "stuck": 0.4, "flood": 0.0}
 """Shares of the seeds in which there are strangers, bursts of refusals, exceptions, stuck tasks, and a flood."""
 
 FLOOD = 6000
@@ -126,10 +126,11 @@ STRANGE = {
     "leave_odd_object": 8.0,
     "copy_in_two_parts": 0.5,
     "spoil_hint": 1.0,
-    "spoil_pass": 0.5,
-    "spoil_job": 0.5,
-    "spoil_agent": 0.3,
-    "restore_job": 0.3,
+    "spoil_entry": 1.0,
+    "spoil_pass": 0.0,
+    "spoil_job": 0.0,
+    "spoil_agent": 0.0,
+    "restore_job": 0.0,
     "touch": 1.0,
     "tidy_some": 0.5,
 }

@@ -53,6 +53,7 @@ class Strangers:
     Attributes:
         owner: who sends what they write.
         odd: keys of objects that strangers wrote, or wrote over, and that still lie there.
+        overwritten: keys whose objects they ever wrote over.
         harmed: ids of jobs and agents whose records were overwritten once, and of what was known only by those.
     """
 
@@ -60,6 +61,7 @@ class Strangers:
         self.world = world
         self.owner = Participant("stranger")
         self.odd: set[str] = set()
+        self.overwritten: set[str] = set()
         self.harmed: set[str] = set()
         self._draw = random.Random(f"strangers {world.seed}")
         self._bodies: dict[str, list[bytes]] = {}
@@ -92,8 +94,12 @@ class Strangers:
             self._put(Inbox.key(f"photo-{number}"), b'{"photo": %d}' % number, "file of a flood", odd=False)
 
     def spoil_hint(self) -> None:
-        """A doorbell, or the body of an index entry: nothing depends on these."""
-        self._overwrite([key for key, _ in self._lying("pools/", "pending/", "children/")], odd=False)
+        """A doorbell: nothing depends on it."""
+        self._overwrite([key for key, _ in self._lying("pools/")])
+
+    def spoil_entry(self) -> None:
+        """All that matters is in its name."""
+        self._overwrite([key for key, _ in self._lying("pending/", "children/")], odd=False)
 
     def spoil_pass(self) -> None:
         self._overwrite([Coordinator.lease])
@@ -110,6 +116,7 @@ class Strangers:
         jobs = [key for key in self._bodies if Jobs.parse(key) in self.world.watching.jobs]
         if jobs:
             key = self._draw.choice(jobs)
+            self.overwritten.add(key)
             self._harm(key)
             self._put(key, self._draw.choice(self._bodies[key]), "restored", odd=False)
 
@@ -191,6 +198,7 @@ class Strangers:
         known = [key for key in keys if key in self.world.storage.contents.objects]
         if known:
             key = self._draw.choice(known)
+            self.overwritten.add(key)
             if odd:
                 self._harm(key)
             self._put(key, odd_body(self._draw, self.world.storage.contents.objects[key].data), "overwritten", odd)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from fray_agents.agent import Agent
@@ -53,8 +53,8 @@ class World(Storm):
     module = "tests.simulation"
     variants = Variants(variants.VARIANTS | submission_variants.VARIANTS | agent_variants.VARIANTS)
 
-    shares = SHARES
-    strange = STRANGE
+    shares: ClassVar[dict[str, float]] = SHARES
+    strange: ClassVar[dict[str, float]] = STRANGE
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -198,10 +198,15 @@ class World(Storm):
         self.ways[owner] = way
         chance = Chance(f"chance {self.seed} {self._next()}")
         store = HonestStore(way, clock, chance, self.scenario.patience)
-        store.broken = self.is_broken
+        store.broken = self._dishonest
         plan = self.scenario
         settings = Settings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
         return await core_on(store, settings, clock, chance)
+
+    def _dishonest(self, broken: Broken) -> None:
+        """What strangers wrote may hold anything, also the id of a write that was not theirs."""
+        if not self.strangers.overwritten.intersection(broken.about):
+            self.is_broken(broken)
 
     def _start_user(self, name: str) -> None:
         owner, draw = Participant(name), random.Random(f"user {self.seed} {name}")

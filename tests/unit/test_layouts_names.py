@@ -239,6 +239,10 @@ def test_only_visible_json_files_are_drops(key: str, is_drop: bool) -> None:
     assert Inbox.is_drop(key) is is_drop
 
 
+def test_what_cannot_be_dropped_again_was_not_moved_aside() -> None:
+    assert Inbox.parse_aside("inbox/aside/.hidden~0af1~abcdefgh") is None
+
+
 def test_a_file_moved_aside_says_what_it_was() -> None:
     assert Inbox.parse_aside(Inbox.aside("inbox/my~job.json", 'W/"ab-1"', "token")) == ("my-job", "Wab-1")
 

@@ -34,7 +34,7 @@ def test_a_copy_of_a_pending_job_gives_the_job_that_ended_no_entry_again() -> No
         await passes(newcomer, 200.0)
         assert (await job_now(user, job.id)).status == "stopped"
         assert cluster.keys("pending/") == []
-        assert "belongs under" in (await pass_now(user)).problems[backup]
+        assert "holds a copy of" in (await pass_now(user)).problems[backup]
 
     run(main)
 
@@ -50,7 +50,7 @@ def test_a_copy_of_a_live_agents_record_is_no_agent_that_could_die() -> None:
             await passes(newcomer, 5.0, every=5.0)
         assert (await agent_now(user, "one")).state == "live"
         assert list(newcomer.watch.live()) == ["one"]
-        assert "belongs under" in (await pass_now(user)).problems[backup]
+        assert "holds a copy of" in (await pass_now(user)).problems[backup]
 
     run(main)
 
@@ -63,7 +63,7 @@ def test_who_asks_for_the_name_hears_where_the_record_belongs(prefix: str, kind:
         job = await launch(user)
         own = Jobs.key(job.id) if kind is JobRecord else Agents.key("one")
         other = await copy(user, own, f"{prefix}other.json")
-        with pytest.raises(BadRecord, match=f"belongs under {own}"):
+        with pytest.raises(BadRecord, match=f"holds a copy of {own}"):
             await user.records.read(other, kind)
 
     run(main)
