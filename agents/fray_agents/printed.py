@@ -1,7 +1,9 @@
 """What tasks in threads print: `sys.stdout` and `sys.stderr` also tell the log of the task whose code prints.
 
 That is known by a context variable, so it holds for a task's own thread, its coroutines and the calls that it serves as
-an actor, and not for threads that user code starts. Only while tasks run are the streams of the process wrapped.
+an actor, and not for threads that user code starts. The streams of the process are wrapped by the first task and stay
+so: `print` holds no reference to the stream that it prints to, and one that is replaced and freed under another
+thread's `print` ends the interpreter.
 """
 
 from __future__ import annotations
@@ -106,16 +108,8 @@ class Told:
 
 
 def wrap() -> None:
-    """Have the process's streams tell logs; again, should someone have replaced them."""
+    """Have the process's streams tell logs from now on; again, should someone have replaced them."""
     for name in STREAMS:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, Told):
             setattr(sys, name, Told(name, stream))
-
-
-def unwrap() -> None:
-    """The streams as they were."""
-    for name in STREAMS:
-        stream = getattr(sys, name)
-        if isinstance(stream, Told):
-            setattr(sys, name, stream.stream)

@@ -186,8 +186,6 @@ class ThreadTask:
         if self in _running:
             shared_environ.leave(self._spec.variables)
             _running.remove(self)
-            if not _running:
-                printed.unwrap()
             self._finish(end)
 
     def _finish(self, end: TaskExit) -> None:

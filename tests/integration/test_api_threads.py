@@ -177,7 +177,15 @@ def test_what_threads_print_is_kept_apart_and_shown(cluster: LocalCluster, capsy
     assert [lines(cluster, job) for job in jobs] == [["one", "two"], ["uno", "dos"]]
     shown = re.findall("one|two|uno|dos", capsys.readouterr().out)  # the ends of lines come by themselves
     assert sorted(shown) == ["dos", "one", "two", "uno"]
-    assert not isinstance(sys.stdout, Told)
+
+
+def test_streams_are_replaced_once_and_for_all(cluster: LocalCluster) -> None:
+    """A `print` of another thread has no reference to the stream: replaced and freed, it ends the interpreter."""
+    cluster.wait(cluster.launch(call(int)))
+    streams = sys.stdout, sys.stderr
+    assert all(isinstance(stream, Told) for stream in streams)
+    cluster.wait(cluster.launch(call(int)))
+    assert (sys.stdout, sys.stderr) == streams
 
 
 def print_much() -> None:
