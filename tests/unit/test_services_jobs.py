@@ -127,7 +127,7 @@ def test_other_words_are_another_job_even_if_they_read_the_same(other: dict[str,
     ("other", "field"),
     [
         ({"entrypoint": {"command": ["false"]}}, "entrypoint.command"),
-        ({"entrypoint": {"callable": {"pickle": "eA=="}}}, "entrypoint.callable"),
+        ({"entrypoint": {"callable": {"pickle": "eA=="}}}, "entrypoint.command"),
         ({"resources": {"cpu": 2}}, "resources.cpu"),
         ({"environment": {"secret_env_vars": {"TOKEN": "hunter2"}}}, "environment.secret_env_vars"),
         ({"pool": "big"}, "pool"),
@@ -141,6 +141,20 @@ def test_who_submits_something_else_under_an_id_is_told_so(other: dict[str, Any]
             await launch(user, id="monday", **other)
         assert "hunter2" not in str(told.value)
         assert cluster.keys("jobs/") == [Jobs.key(first.id)]
+
+    run(main)
+
+
+def test_a_default_that_is_written_out_is_the_same_submission() -> None:
+    """Also once somebody has written the record again."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        spec = parse_spec({**SPEC, "id": "monday", "grace": 10.0, "resources": {"cpu": 1}})
+        await submit(user, [spec])
+        await (await join(cluster, "a")).claim()
+        assert (await submit(user, [spec]))[0].found
+        assert (await submit(user, [parse_spec({**SPEC, "id": "monday"})]))[0].found
 
     run(main)
 

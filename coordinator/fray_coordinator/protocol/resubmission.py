@@ -8,7 +8,7 @@ pickles differently from process to process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -28,22 +28,30 @@ def check_same(earlier: JobRecord, wanted: JobRecord) -> None:
 
 def difference(one: JobSpec, other: JobSpec) -> str:
     """The first field in which two specs differ; "" if there is none. Who the parent is makes no difference."""
-    return _difference(_comparable(one), _comparable(other))
+    return ".".join(_difference(_comparable(one), _comparable(other)) or [])
 
 
-def _comparable(spec: JobSpec) -> dict[str, Any]:
+def _comparable(spec: JobSpec) -> JobSpec:
     call = spec.entrypoint.callable
-    entrypoint = spec.entrypoint if call is None else replace(spec.entrypoint, callable=Callable(blob="any"))
-    found: dict[str, Any] = msgspec.to_builtins(replace(spec, entrypoint=entrypoint, parent="", detached=False))
-    return found
+    entrypoint = spec.entrypoint if call is None else replace(spec.entrypoint, callable=Callable())
+    return replace(spec, entrypoint=entrypoint, parent="", detached=False)
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    for field in sorted(one.keys() | other.keys()):
-        mine, yours = one.get(field), other.get(field)
-        if isinstance(mine, Mapping) and isinstance(yours, Mapping):
-            if inner := _difference(mine, yours):
-                return f"{field}.{inner}"
-        elif mine != yours:
-            return field
-    return ""
+def _difference(one: object, other: object) -> list[str] | None:
+    """The way to the first part in which two values differ; None if they are equal."""
+    if one == other:
+        return None
+    for name in _parts(one) if type(one) is type(other) else ():
+        if (inner := _difference(_part(one, name), _part(other, name))) is not None:
+            return [name, *inner]
+    return []
+
+
+def _parts(value: object) -> Iterable[str]:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    return sorted(value) if isinstance(value, dict) else ()
+
+
+def _part(value: Any, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name)
