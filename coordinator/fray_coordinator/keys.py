@@ -29,7 +29,9 @@ async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:
         Secrets.rpc, RpcKeys, lambda found: None if found and found.keys else rotated(RpcKeys(), core.now(), KEPT)
     )
     assert update.stored is not None, "it was found or made"
-    return [(key.id, _secret(key)) for key in update.stored.record.keys]
+    latest = core.now() - KEPT
+    accepted = [key for key in update.stored.record.keys if key.retired_at is None or key.retired_at > latest]
+    return [(key.id, _secret(key)) for key in accepted]
 
 
 def _secret(key: RpcKey) -> bytes:

@@ -384,8 +384,8 @@ class RpcKey(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RpcKeys(Record, kw_only=True):
     """`secrets/rpc.json`: what callers and actors authenticate one another with, newest first.
 
-    The newest key is for new connections; any listed one is accepted. Whoever meets an id that he does not know reads
-    this object again, so a new key may be used at once.
+    The newest key is for new connections; a listed one is accepted until a day after its `retired_at`. Whoever meets an
+    id that he does not know reads this object again, so a new key may be used at once.
     """
 
     keys: list[RpcKey] = []

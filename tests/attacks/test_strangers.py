@@ -177,6 +177,29 @@ def test_replies_that_cannot_be_read_fail_their_calls(monkeypatch: pytest.Monkey
             channel.start("subject", "echo", (1,), {}).result(20)
 
 
+def test_calls_for_which_no_thread_can_be_started_fail_and_later_ones_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, short = threading.Thread.start, threading.Event()
+
+    def refused(self: threading.Thread) -> None:
+        if short.is_set() and self.name == "fray-actor":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with subject() as server:
+        channel = own_channel(server)
+        short.set()
+        calls = [channel.start("wide", "echo", (number,), {}) for number in range(3)]
+        for call in calls:
+            with pytest.raises(RemoteError, match="thread"):
+                call.result(20)
+        short.clear()
+        assert channel.start("wide", "echo", (1,), {}).result(20) == 1
+        channel.close()
+
+
 class SlowKeys(Keys):
     """Reading them again takes until `gate` is opened."""
 

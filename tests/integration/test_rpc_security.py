@@ -23,7 +23,8 @@ SESSION = b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: k1\r\nfray-nonce: 00\
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(door, "FRESH", 0.0)
     server = serve_subject()
     yield server
     server.close()

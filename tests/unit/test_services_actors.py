@@ -325,5 +325,7 @@ def test_all_who_ask_for_the_keys_at_once_get_the_same() -> None:
         rotated = await keys.rpc_keys(cores[1])
         assert rotated[1:] == found[0]
         assert rotated[0] not in found[0]
+        await asyncio.sleep(keys.KEPT + 1)
+        assert await keys.rpc_keys(cores[1]) == rotated[:1], "though nobody rotates again"
 
     run(main)

@@ -63,11 +63,11 @@ class Actor:
     def submit(self, records: Sequence[Record]) -> None:
         """Run these when their turn comes."""
         with self._state:
-            if not self._closed:
-                self._queue.extend(records)
-                self._wake()
-                return
-        for record in records:
+            closed = self._closed
+            self._queue.extend(() if closed else records)
+            stranded = self._wake()
+        self._fail(stranded)
+        for record in records if closed else ():
             self._refuse(record)
 
     def reserve(self, count: int) -> bool:
@@ -92,11 +92,11 @@ class Actor:
     def _put_back(self, records: Sequence[Record]) -> None:
         """To the head of the queue."""
         with self._state:
-            if not self._closed:
-                self._queue.extendleft(reversed(records))
-                self._wake()
-                return
-        for record in records:
+            closed = self._closed
+            self._queue.extendleft(() if closed else reversed(records))
+            stranded = self._wake()
+        self._fail(stranded)
+        for record in records if closed else ():
             self._refuse(record)
 
     def close(self) -> None:
@@ -113,12 +113,26 @@ class Actor:
         with self._state:
             return self._at_rest.wait_for(lambda: not self._running and not self._queue, timeout)
 
-    def _wake(self) -> None:
+    def _wake(self) -> list[Record]:
+        """Have threads run what waits; the calls that no thread will ever run, because none can be started."""
         wanted = min(len(self._queue), self._limit - self._running)
         self._state.notify(min(wanted, self._idle))
         for _ in range(min(wanted - self._idle, self._limit - self._threads)):
+            try:
+                threading.Thread(target=self._work, name="fray-actor", daemon=True).start()
+            except RuntimeError as error:
+                _log.warning("calls wait for others, or fail: %s", error)
+                break
             self._threads += 1
-            threading.Thread(target=self._work, name="fray-actor", daemon=True).start()
+        if self._threads or self._running:
+            return []
+        stranded, self._queue = list(self._queue), deque()
+        return stranded
+
+    def _fail(self, stranded: Sequence[Record]) -> None:
+        for record in stranded:
+            problem = RemoteError(f"no thread could be started for {record.request.method!r}; it did not run")
+            self._table.complete(record, Reply(record.request.id, Kind.ERROR, pack_error(problem)))
 
     def _work(self) -> None:
         ended = 0
@@ -142,12 +156,14 @@ class Actor:
             return self._queue.popleft()
 
     def _ended(self) -> None:
+        stranded: list[Record] = []
         with self._state:
             self._running -= 1
             if self._queue:
-                self._wake()
+                stranded = self._wake()
             elif not self._running:
                 self._at_rest.notify_all()
+        self._fail(stranded)
 
     def _run(self, record: Record) -> bool:
         """Run one call; False when a coroutine goes on with it."""
