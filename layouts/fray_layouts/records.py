@@ -367,9 +367,14 @@ class ChildEntry(Record, kw_only=True):
 
 
 class Doorbell(Record, kw_only=True):
-    """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only."""
+    """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only.
+
+    Attributes:
+        came_back_at: on the bell of a queue: when the ringer last gave something back.
+    """
 
     rung_at: Time = 0.0
+    came_back_at: Time = 0.0
 
 
 class RpcKey(msgspec.Struct, kw_only=True, omit_defaults=True):

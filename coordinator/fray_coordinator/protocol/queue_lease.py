@@ -76,6 +76,11 @@ def has_expired(lease: QueueLease, unchanged_for: float, updated: float, now: fl
     return unchanged_for >= lease.timeout or now - updated > lease.timeout + CLOCK_MARGIN
 
 
+def expires_in(lease: QueueLease, unchanged_for: float, updated: float, now: float) -> float:
+    """Seconds until `has_expired` if nobody writes it; arguments as there."""
+    return min(lease.timeout - unchanged_for, updated + lease.timeout + CLOCK_MARGIN - now)
+
+
 def trusted_until(sent: float, timeout: float) -> float:
     """Until when a holder hands out, if its last write that was applied was first sent at `sent`."""
     return sent + TRUSTED_SHARE * timeout

@@ -12,6 +12,7 @@ from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.queue.home import Home
 from fray_coordinator.store.api import ANY, NotModified
 from fray_layouts import codec
+from fray_layouts.errors import Malformed
 from fray_layouts.records import Doorbell
 
 INTERVAL = 1.0
@@ -21,20 +22,32 @@ log = logging.getLogger("fray")
 
 
 class Bell:
-    """One participant's hand on the bell."""
+    """One participant's hand on the bell.
+
+    Attributes:
+        came_back: whether somebody gave something back before the change that was heard last, as far as it tells.
+    """
 
     def __init__(self, home: Home) -> None:
+        self.came_back = True
         self._home = home
         self._heard: str | None = ""
         self._rung_at = float("-inf")
         self._due = False
+        self._came_back_at = self._known_back = 0.0
         self._ringing: asyncio.Task[None] | None = None
 
-    def ring(self) -> None:
-        """Ring soon: at once, or when a second has passed since this process rang."""
+    def ring(self, came_back: bool = False) -> None:
+        """Ring soon: at once, or when a second has passed since this process rang.
+
+        Args:
+            came_back: something was given back; else something new is there.
+        """
         if self._home.core.store.local:
             return
         self._due = True
+        if came_back:
+            self._came_back_at = self._home.core.now()
         if self._ringing is None or self._ringing.done():
             self._ringing = asyncio.ensure_future(self._ring())
 
@@ -48,7 +61,17 @@ class Bell:
         if isinstance(answer, NotModified):
             return False
         before, self._heard = self._heard, answer.version if answer else None
+        self.came_back = answer is not None and self._tells_of_more(answer.data)
         return before != self._heard
+
+    def _tells_of_more(self, data: bytes) -> bool:
+        """Whether something came back that no bell told of before."""
+        try:
+            at = codec.decode(data, Doorbell).record.came_back_at
+        except Malformed:
+            return True
+        before, self._known_back = self._known_back, max(at, self._known_back)
+        return at > before
 
     async def close(self) -> None:
         """Wait for the ring that is due."""
@@ -61,7 +84,7 @@ class Bell:
             await core.clock.sleep(max(0.0, self._rung_at + INTERVAL - core.clock.boottime()))
             self._due, self._rung_at = False, core.clock.boottime()
             op = core.chance.token(16)
-            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now()))
+            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now(), came_back_at=self._came_back_at))
             try:
                 await core.store.put(self._home.names.bell, body, ANY, op)
             except StoreError:

@@ -108,7 +108,9 @@ class Consumer:
             left = deadline - self._clock.boottime()
             if taken or left <= 0:
                 return taken
-            await self._clock.sleep(min(left, self._home.core.jittered(pause)))
+            await self._clock.sleep(
+                min(left, self._home.core.jittered(pause if local else max(pause, self._finder.lull)))
+            )
             pause = min(2 * pause, LONGEST_LOCAL_POLL if local else LONGEST_POLL)
 
     async def _return(self, taken: list[Delivery]) -> None:
@@ -391,7 +393,7 @@ class Consumer:
 
     def _came_back(self, held: Held) -> None:
         self._finder.came_back(held.segment, held.stored)
-        self._bell.ring()
+        self._bell.ring(came_back=True)
 
     def _tend(self) -> None:
         if self._tending is None:

@@ -2,7 +2,8 @@
 
 A listing is used up before the next one is asked for, and the next begins where the last ended: that position is a
 cache for one repair interval, after which the look begins at the oldest segment again. Leases of others are remembered
-with their version, and read again on condition of it: when the bell rang, or when they may have expired.
+with their version, and read again on condition of it: when the bell tells that something came back, or when they may
+have expired. What has been finished meanwhile is seen in a listing, so that nobody reads its lease.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from fray_coordinator.records import Stored
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 
+SHORTEST_LULL, LONGEST_LULL = 0.2, 5.0
 PAGE = 1000
 LOCAL_PAGE = 5000
 READS = 32
 """Leases of others read in one look."""
 PATIENCE = 10.0
-"""Seconds until a lease that was seen on a bucket is read for the first time, unless there is nothing else to do."""
+"""Seconds until a lease that was seen on a bucket is read for the first time; a consumer that is new reads at once."""
 
 
 @dataclass(slots=True)
@@ -45,11 +47,15 @@ class Watched:
 class Finder:
     """One consumer's view of the queue.
 
+    Attributes:
+        lull: seconds after which, on a bucket, a look is worth its requests again.
+
     Args:
         mine: whether this consumer holds that segment.
     """
 
     def __init__(self, home: Home, bell: Bell, collector: Collector, mine: Callable[[str], bool]) -> None:
+        self.lull = SHORTEST_LULL
         self._home = home
         self._bell = bell
         self._collector = collector
@@ -62,6 +68,8 @@ class Finder:
         self._failure: Exception | None = None
         self._reached = ""
         self._ended = self._fresh = False
+        self._is_new = True
+        self._alarmed = False
         self._spread = 1.0
         self._repair_at = float("-inf")
 
@@ -75,13 +83,24 @@ class Finder:
         while True:
             await self._begin_anew_if_due()
             if held := await self._what_came_back(timeout):
+                self._found()
                 return [held]
             if chosen := self._choose(wanted):
                 if won := await self._claim(chosen, timeout):
+                    self._found()
                     return won
             elif not await self._look() and not self._read_all():
                 self._tell_failure()
+                self._found(nothing=True)
                 return []
+
+    def _found(self, nothing: bool = False) -> None:
+        """Learn from a look: who often finds that others took what the bell told of looks less often."""
+        if nothing and self._alarmed:
+            self.lull = min(2 * self.lull, LONGEST_LULL)
+        elif not nothing:
+            self.lull = max(self.lull / 2, SHORTEST_LULL)
+        self._alarmed = False
 
     def _tell_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -184,11 +203,23 @@ class Finder:
     async def _what_came_back(self, timeout: float) -> Held | None:
         """The oldest segment that was released or whose lease expired, now claimed."""
         now = self._home.core.clock.boottime()
-        due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)[:READS]
-        for segment in due:
+        due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)
+        if len(due) > 1 and not self._home.core.store.local:
+            due = await self._still_leased(due)
+        for segment in due[:READS]:
             if held := await self._look_at(segment, timeout):
                 return held
         return None
+
+    async def _still_leased(self, due: list[str]) -> list[str]:
+        """Those that are not finished, by one listing instead of a read of each."""
+        names = self._home.names
+        rows = [row.key for row in await self._home.core.store.list(names.segments, names.segment(due[0])[:-1], PAGE)]
+        leased, last = set(look.seen(names, rows).leased), rows[-1] if len(rows) == PAGE else "\U0010ffff"
+        for segment in due:
+            if segment not in leased and names.segment(segment) < last:
+                self._watched.pop(segment, None)
+        return [segment for segment in due if segment in leased]
 
     async def _look_at(self, segment: str, timeout: float) -> Held | None:
         watched = self._watched.pop(segment, None)
@@ -224,9 +255,9 @@ class Finder:
         known = watched.lease is not None and watched.lease.version == lease.version
         since = watched.since if known else now
         if lease.record.owner and not rules.has_expired(lease.record, now - since, lease.updated, core.now()):
-            again = 0.05 if core.store.local else max(1.0, lease.record.timeout / 3)
-            due = min(now + again, since + lease.record.timeout)
-            self._watched[segment] = Watched(since, max(due, now + 0.01), lease)
+            left = rules.expires_in(lease.record, now - since, lease.updated, core.now())
+            due = now + (min(left, 0.05) if core.store.local else left)
+            self._watched[segment] = Watched(since, max(due, now) + 0.01, lease)
             return None
         result = await take_over(self._home, segment, lease, timeout)
         if isinstance(result, Beaten):
@@ -251,14 +282,16 @@ class Finder:
             if self._free:
                 return True
             if not self._home.core.store.local and await self._bell.changed():
-                self._rung()
+                self._ended = False
+                self._alarmed = not self._is_new
+                if self._bell.came_back:
+                    self._came_back()
             if self._ended and not self._home.core.store.local:
                 return self._any_due()
             return await self._page()
 
-    def _rung(self) -> None:
-        """Something came, or came back."""
-        self._ended = False
+    def _came_back(self) -> None:
+        """Something that others held is there again."""
         for segment in sorted(self._watched)[:READS]:
             self._watched[segment].due = 0.0
 
@@ -270,7 +303,9 @@ class Finder:
         sight = look.seen(names, rows, _segment_of(after))
         known = self._finished | self._claiming
         self._free.extend(segment for segment in sight.free if segment not in known and not self._mine(segment))
-        self._watch(sight.leased, urgent=READS if not after else 0)
+        self._watch(sight.leased, urgent=READS if self._is_new and not after else 0)
+        for segment in sight.orphans:
+            self._watched.pop(segment, None)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
         self._ended, self._fresh = len(rows) < limit, True
         await self._collector.orphans(sight.orphans, all_of_them=not after and self._ended)
@@ -280,12 +315,16 @@ class Finder:
         """Remember whose lease is to be read: the first `urgent` at once."""
         now = self._home.core.clock.boottime()
         new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
+        together = (now // PATIENCE + 2) * PATIENCE
         for number, segment in enumerate(new):
-            due = now if number < urgent or self._home.core.store.local else now + PATIENCE
+            due = now if number < urgent or self._home.core.store.local else together
             self._watched[segment] = Watched(now, due)
 
     def _read_all(self) -> bool:
-        """With nothing else to do, every lease that was not read yet is due; whether there is one."""
+        """Who is new and finds nothing else to do reads every lease; whether there is one."""
+        if not self._is_new:
+            return False
+        self._is_new = False
         unread = [watched for watched in self._watched.values() if watched.lease is None]
         for watched in unread:
             watched.due = 0.0
