@@ -48,6 +48,9 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt:
     """
     rejections, fenced = 0, not in_doubt
     current = await core.records.read(names.Jobs.key(entry.job), JobRecord)
+    if not in_doubt and current is not None and holds(current.record, entry.attempt, agent):
+        # It dropped the job. Others may have seen that, and take it for free already.
+        return NotClaimed(core.now() + core.settings.repair_interval, rejections)
     while True:
         if current is None:
             young = core.now() - entry.time < RECORD_PATIENCE

@@ -56,13 +56,27 @@ async def put_back_from(core: Core, known: Stored[JobRecord], agent: str) -> Sto
         lambda job: put_back(job, agent, core.now(), core.settings) if job else None,
         known=known,
     )
-    if update.stored is None:
-        return None
-    if update.wrote and update.stored.record.status == Status.PENDING:
-        await requeued(core, update.stored.record, before)
-    elif update.wrote:
-        await leave(core, before)
+    if update.wrote and update.stored is not None:
+        await _lost(core, update.stored.record, before)
     return update.stored
+
+
+async def put_back_dropped(core: Core, known: Stored[JobRecord]) -> None:
+    """Put back a job that its live holder has dropped, on condition of the version that this was concluded from."""
+    lease = known.record.lease
+    why = "lives, but has dropped it"
+    wanted = put_back(known.record, lease.agent, core.now(), core.settings, why) if lease is not None else None
+    if wanted is not None and (written := await core.records.write(known.key, JobRecord, wanted, known)).wrote:
+        assert written.stored is not None, "it was just written"
+        await _lost(core, written.stored.record, entry_of(known.record))
+
+
+async def _lost(core: Core, job: JobRecord, before: Pending) -> None:
+    """Finish what taking a job from its agent began."""
+    if job.status == Status.PENDING:
+        await requeued(core, job, before)
+    else:
+        await leave(core, before)
 
 
 async def tend(core: Core, key: str, entry: Pending) -> None:

@@ -19,10 +19,11 @@ from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
 from fray_coordinator.protocol.retention import blobs_since, may_go
 from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.protocol.unlisted import Sighting, is_dropped, is_overdue
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
 from fray_coordinator.unreadable import Unreadable
-from fray_layouts.names import Blobs, Child, Endpoint, Jobs, Pending
+from fray_layouts.names import Agents, Blobs, Child, Endpoint, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ class Repair:
     _jobs: dict[str, Open] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
     _unreadable: Unreadable = field(default_factory=Unreadable)
+    _unlisted: dict[str, Sighting] = field(default_factory=dict)
+    _seen_unlisted: dict[str, Sighting] = field(default_factory=dict)
     _swept_until: str = ""
 
     def __post_init__(self) -> None:
@@ -63,6 +66,7 @@ class Repair:
 
     async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list("pending/")}
+        self._seen_unlisted, self._unlisted = self._unlisted, {}
         await self._each(self._jobs, lambda key: self._mend_job(key, live, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
 
@@ -111,8 +115,28 @@ class Repair:
             await self._with(key, lambda job: families.stop_orphan(self.core, job))
         elif known.status == Status.PENDING and known.entry not in entries:
             await self._enter_if_missing(key, known)
-        elif known.status == Status.RUNNING and known.holder and known.holder not in live:
+        elif known.status == Status.RUNNING and known.holder:
+            await self._look_at_holder(key, known, live.get(known.holder))
+
+    async def _look_at_holder(self, key: str, known: Open, holder: Stored[AgentRecord] | None) -> None:
+        if holder is None:
             await self._with(key, lambda job: index.put_back_if_orphaned(self.core, job))
+        elif is_overdue(Jobs.parse(key) or "", known.held_since, holder.record, self.core.now()):
+            await self._look_at_unlisted(key, known)
+
+    async def _look_at_unlisted(self, key: str, known: Open) -> None:
+        """Put the job back once its holder, read after the job, has not listed it for long enough."""
+        holder = record_of(await self.core.records.read(Agents.key(known.holder), AgentRecord))
+        if holder is None or not is_overdue(Jobs.parse(key) or "", known.held_since, holder, self.core.now()):
+            return
+        last = Sighting(known.version, holder.beat)
+        first = self._seen_unlisted.get(key, last)
+        if not is_dropped(first, last):
+            self._unlisted[key] = first if first.version == last.version else last
+            return
+        job = await self.core.records.read(key, JobRecord)
+        if job is not None and job.version == known.version:
+            await index.put_back_dropped(self.core, job)
 
     async def _with(self, key: str, act: Callable[[Stored[JobRecord]], Awaitable[object]]) -> None:
         """Read the job, and act if it is there."""

@@ -349,7 +349,7 @@ class PassRecord(Record, kw_only=True):
     suspects: dict[str, Suspect] = {}
     pools: dict[str, PoolView] = {}
     problems: dict[str, str] = {}
-    problems_untold: int = 0
+    problems_untold: Count = 0
     repaired_at: Time = 0.0
 
 

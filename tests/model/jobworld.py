@@ -27,6 +27,7 @@ from fray_coordinator.protocol.index import Care, care_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.protocol.unlisted import BEATS, Sighting, is_dropped
 from fray_layouts.records import Exit, Holding, Lease, Resources, Settings
 from tests.model.essence import NOW, Beat, Job, agent_essence, agent_record, essence, record
 from tests.model.explorer import Found, Step, explore
@@ -36,6 +37,7 @@ A, C = "A", "C"
 ABSENT = "absent"
 """The state of an agent whose record is not there yet."""
 
+PUT_BACK_FROM_THE_LIVING = "the job of a live agent was put back"
 THROWN_AWAY = "a complete result was thrown away while its lease stood"
 
 Flight = tuple[Any, ...]
@@ -69,6 +71,10 @@ class Rules:
     unresolved_claim_listed: bool = True
     finder_puts_back: bool = True
     complete_result_commits: bool = True
+    dropped_are_put_back: bool = True
+    two_beats_without_it: bool = True
+    put_back_on_that_version: bool = True
+    nothing_taken_up_again: bool = True
 
 
 class Agent(NamedTuple):
@@ -88,7 +94,9 @@ class World(NamedTuple):
     """A state. `flying`: writes to the job's record, deletes and creations of entries that may land at any time.
 
     `reader` is somebody who tends the index, between two reads; `settled` says that whoever buries A has looked at the
-    job; `faults` are the ones that may still happen; `stopped` that a wish to stop was acknowledged.
+    job; `faults` are the ones that may still happen; `stopped` that a wish to stop was acknowledged. `composed` is what
+    a beat of A's lists that is on its way; `unlisted` is the job as an observer saw it, before it saw that A does not
+    list it, and how many of A's beats it has seen since that do not either.
     """
 
     job: Job = Job()
@@ -101,6 +109,8 @@ class World(NamedTuple):
     reader: tuple[int, Job] | None = None
     settled: bool = False
     faults: frozenset[str] = frozenset()
+    composed: int | None = None
+    unlisted: tuple[Job, int] | None = None
 
 
 def _last_words(w: World) -> World:
@@ -111,11 +121,12 @@ def _last_words(w: World) -> World:
 class JobWorld:
     """The steps of the world under `rules`. `faults`: of crash, freeze, failure, restart, preemption, stop.
 
-    `joins`: A is only about to create its record.
+    `joins`: A is only about to create its record. `observed`: somebody looks for jobs that A does not list.
     """
 
-    def __init__(self, rules: Rules, faults: frozenset[str], joins: bool) -> None:
+    def __init__(self, rules: Rules, faults: frozenset[str], joins: bool, observed: bool) -> None:
         self.rules = rules
+        self.observed = observed
         self.start = World(faults=faults, beat_a=Beat(ABSENT if joins else "live"))
         self._care = cache(self._decide_care)
         self._end = cache(self._decide_end)
@@ -135,6 +146,8 @@ class JobWorld:
         yield from self._faults(w)
         yield from self._death_and_burial(w)
         yield from self._reader(w)
+        if self.observed:
+            yield from self._observer(w)
 
     # --- what is written -------------------------------------------------------------------------------------------
 
@@ -185,7 +198,7 @@ class JobWorld:
         elif end is not None and end[0] == "success" and new.status == Status.STOPPED:
             breaks = THROWN_AWAY
         elif "death" in label and w.a.mode == "up" and w.beat_a.state in ("live", ABSENT):
-            breaks = "the job of a live agent was put back"
+            breaks = PUT_BACK_FROM_THE_LIVING
         elif new.attempt < old.attempt:
             breaks = "an attempt went back"
         elif old.stop and new.attempt > old.attempt:
@@ -253,9 +266,20 @@ class JobWorld:
         listed = me.attempt if rules.get(me.phase, True) else 0
         pulse = Pulse({"j": Holding(attempt=listed)} if listed else {}, 5.0, Resources())
         new = agent_essence(beat(agent_record(name, seen), pulse))
-        if new != seen:
+        if self.observed and name == A:
+            yield from self._beat_in_two_steps(w, new, listed)
+        elif new != seen:
             after = w._replace(beat_a=new) if name == A else w._replace(beat_c=new)
             yield Step(f"{name} beats, listing {listed or 'nothing'}", after)
+
+    def _beat_in_two_steps(self, w: World, new: Beat, listed: int) -> Iterator[Step[World]]:
+        """What A lists may change while its beat is on its way. An observer meets each beat that has landed."""
+        if w.composed is None:
+            yield Step(f"A composes a beat that lists {listed or 'nothing'}", w._replace(composed=listed))
+            return
+        seen = None if w.unlisted is None or w.composed else (w.unlisted[0], min(w.unlisted[1] + 1, BEATS))
+        landed = w._replace(beat_a=new._replace(listed=w.composed), composed=None, unlisted=seen)
+        yield Step(f"A's beat lands, listing {w.composed or 'nothing'}", landed)
 
     def _try_claim(self, w: World, name: str, seen: Beat) -> Iterator[Step[World]]:
         """From the entry, on condition of the record just read. C never fails, so its claim is one step."""
@@ -266,7 +290,8 @@ class JobWorld:
                 continue
             if self._recognises(w, w.job.attempt, name):
                 found = Agent("up", w.job.attempt, "running", w.job.attempt)
-                yield Step(f"{name} finds that it holds the job", self._is(w, name, found))
+                if not self.rules.nothing_taken_up_again:
+                    yield Step(f"{name} finds that it holds the job", self._is(w, name, found))
             elif (claimed := self._claimed(w.job, name)) is None:
                 continue
             elif name == C:
@@ -348,6 +373,8 @@ class JobWorld:
             yield Step("A freezes", w._replace(a=frozen, faults=w.faults - {"freeze"}), fault=True)
         if w.a.mode == "frozen":
             yield Step("A wakes", w._replace(a=w.a._replace(mode="up")))
+        if w.a.mode == "up" and w.a.phase == "running" and "drop" in w.faults:
+            yield Step("A drops the job", w._replace(a=Agent("up"), faults=w.faults - {"drop"}), fault=True)
         if "stop" in w.faults and (stopped := request_stop(record(w.job), NOW, "")) is not None:
             after = w._replace(faults=w.faults - {"stop"})
             yield self._write(self._mailed(after), "a person stops the job", essence(stopped), fault=True)
@@ -403,11 +430,40 @@ class JobWorld:
             case _:
                 yield Step("the reader comes too late", done)
 
+    def _observer(self, w: World) -> Iterator[Step[World]]:
+        """Somebody reads the job and then its holder, waits for beats, and puts the job back if none lists it.
+
+        And what any repair does: it makes missing entries, and puts back what runs under the dead.
+        """
+        if w.job.status == Status.PENDING and self._name(w.job.attempt) not in w.entries:
+            yield Step("a repair makes the entry", w._replace(entries=w.entries | {self._name(w.job.attempt)}))
+        if w.job.holder != A or w.job.status != Status.RUNNING:
+            return
+        if w.beat_a.state != "live":
+            yield self._write(w, "A's death: a repair puts the job back", self._put_back(w.job, A))
+        elif w.unlisted is None:
+            if not w.beat_a.listed:
+                yield Step("an observer sees that A does not list the job", w._replace(unlisted=(w.job, 0)))
+        elif self.rules.dropped_are_put_back:
+            yield from self._look_again(w, *w.unlisted)
+
+    def _look_again(self, w: World, job: Job, beats: int) -> Iterator[Step[World]]:
+        first, last = Sighting("v", 0), Sighting("v", beats if self.rules.two_beats_without_it else 2 * beats)
+        anew = w._replace(unlisted=None)
+        if w.job != job and self.rules.put_back_on_that_version:
+            yield Step("the observer sees that the job has changed", anew)
+        elif is_dropped(first, last):
+            has_it = w.a.mode != "gone" and w.a.phase != "idle" and w.a.attempt == w.job.attempt
+            step = self._write(anew, "what A has dropped is put back", self._put_back(w.job, A))
+            yield dataclasses.replace(step, breaks=step.breaks or (PUT_BACK_FROM_THE_LIVING if has_it else ""))
+        else:
+            yield Step("the observer forgets it", anew, fault=True)
+
     def _tended(self, w: World, entry: int) -> World:
         return w._replace(flying=w.flying | {("tended", entry)}) if entry in w.entries else w
 
 
-def explored(rules: Rules, *faults: str, joins: bool = False) -> Found:
+def explored(rules: Rules, *faults: str, joins: bool = False, observed: bool = False) -> Found:
     """What every interleaving with these faults leads to."""
-    world = JobWorld(rules, frozenset(faults), joins)
+    world = JobWorld(rules, frozenset(faults), joins, observed)
     return explore(world.start, world.steps, world.good)

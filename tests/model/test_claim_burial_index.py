@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.jobworld import Rules, explored
+from tests.model.jobworld import PUT_BACK_FROM_THE_LIVING, Rules, explored
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,42 @@ def test_an_agent_that_joins_keeps_what_it_claims() -> None:
 
 
 def test_without_its_record_first_it_is_taken_for_dead() -> None:
-    assert "the job of a live agent was put back" in explored(Rules(record_first=False), joins=True).holes
+    assert PUT_BACK_FROM_THE_LIVING in explored(Rules(record_first=False), joins=True).holes
 
 
 @pytest.mark.parametrize("fault", ["crash", "preemption", "stop"])
 def test_the_entry_leads_to_a_claim_that_no_beat_lists(fault: str) -> None:
     """That unresolved claims are listed spares a dead agent's jobs the wait for a repair."""
     assert explored(Rules(unresolved_claim_listed=False), fault).holes == {}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("drop",),
+        ("preemption",),
+        pytest.param(("drop", "restart"), marks=pytest.mark.slow),
+        pytest.param(("drop", "crash"), marks=pytest.mark.slow),
+    ],
+    ids=" and ".join,
+)
+def test_what_a_live_agent_drops_goes_on_and_what_it_has_stays_with_it(faults: tuple[str, ...]) -> None:
+    found = explored(Rules(), *faults, observed=True)
+    assert found.holes == {}
+    assert found.states > 1_000, "the model lost its interleavings"
+
+
+@pytest.mark.parametrize(
+    ("rule", "faults", "hole"),
+    [
+        ("dropped_are_put_back", ("drop",), "stuck"),
+        ("two_beats_without_it", ("drop",), PUT_BACK_FROM_THE_LIVING),
+        ("put_back_on_that_version", ("preemption",), PUT_BACK_FROM_THE_LIVING),
+        ("unresolved_claim_listed", ("drop",), PUT_BACK_FROM_THE_LIVING),
+        ("nothing_taken_up_again", ("drop",), PUT_BACK_FROM_THE_LIVING),
+    ],
+)
+def test_without_the_rule_a_job_is_dropped_for_ever_or_taken_from_its_holder(
+    rule: str, faults: tuple[str, ...], hole: str
+) -> None:
+    assert hole in explored(Rules(**{rule: False}), *faults, observed=True).holes

@@ -420,3 +420,91 @@ def test_many_jobs_are_repaired_with_few_reads() -> None:
         assert {entry.job for key in cluster.keys("pending/") if (entry := Pending.parse(key))} == {j.id for j in jobs}
 
     run(main)
+
+
+# --- jobs that a live holder has dropped -------------------------------------------------------------------------
+
+
+def test_a_job_that_its_live_agent_has_dropped_is_put_back() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await agent.claim()
+        beating = asyncio.create_task(agent.beat_for_ever())
+        await cluster.clock.sleep(60.0)
+        await index.leave(user, entry_of(job))
+        agent.holding.clear()
+        await passes(Pass(await cluster.core(), "p"), 200.0)
+        back = await job_now(user, job.id)
+        assert (back.status, back.attempt, back.preemptions, back.agent_deaths) == ("pending", 2, 1, 1)
+        assert back.history[-1].exit.message == "its agent a lives, but has dropped it"
+        assert cluster.keys("pending/") == [entry_of(back).key()]
+        assert (await agent_now(user, "a")).state == "live"
+        beating.cancel()
+
+    run(main)
+
+
+def test_a_job_that_every_agent_drops_fails_in_the_end() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user, max_retries_failure=0)
+        beating = asyncio.create_task(agent.beat_for_ever())
+        coordinator = Pass(await cluster.core(), "p")
+        for _ in range(3):
+            await agent.claim()
+            agent.holding.clear()
+            await passes(coordinator, 300.0)
+        assert (await job_now(user, job.id)).status == "failed"
+        beating.cancel()
+
+    run(main)
+
+
+@pytest.mark.parametrize("beats", [0, 1])
+def test_a_job_stays_with_an_agent_that_may_not_have_listed_it_yet(beats: int) -> None:
+    """It claimed the job long ago; since the first look, so many beats have come that were composed before."""
+
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await agent.claim(listed=False)
+        listed = dict(agent.holding)
+        coordinator = Pass(await cluster.core(), "p")
+        agent.holding.clear()
+        await cluster.clock.sleep(20.0)
+        for _ in range(3):
+            await coordinator.watch.look({})
+            await coordinator.repair.run(coordinator.watch.live())
+        for _ in range(beats):
+            await agent.beat()
+        await coordinator.watch.look({})
+        await coordinator.repair.run(coordinator.watch.live())
+        agent.holding.update(listed)
+        await agent.beat()
+        await coordinator.watch.look({})
+        await coordinator.repair.run(coordinator.watch.live())
+        assert (await job_now(user, job.id)).status == "running"
+
+    run(main)
+
+
+def test_a_job_that_was_ended_just_before_it_would_be_put_back_stays_ended() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        held = await agent.claim()
+        agent.holding.clear()
+        beating = asyncio.create_task(agent.beat_for_ever())
+        coordinator = Pass(await cluster.core(), "p")
+
+        async def in_time() -> None:
+            await agent.end(held)
+
+        cluster.ways[-1].before["put", "jobs/"] = in_time
+        await passes(coordinator, 300.0)
+        assert cluster.ways[-1].before == {}, "it meant to put the job back"
+        assert (await job_now(user, job.id)).status == "succeeded"
+        beating.cancel()
+
+    run(main)

@@ -97,13 +97,10 @@ def _disowned(seen: Picture, key: str, holder: AgentRecord, is_entered: bool) ->
     """
     if is_entered and not seen.outlasted(holder, key):
         return None
-    what = (
-        f"by its record agent {holder.id} runs it, and that agent lives, but does not list it: nobody runs it, and "
-        "nobody will start it again as long as that agent lives"
-    )
+    what = f"by its record agent {holder.id} runs it, and that agent lives, but does not list it: nobody runs it"
     remedy = (
-        f"make that agent leave: `fray drain {holder.id}`, or SIGTERM to it; then the job is put back. While an agent "
-        "lives, nobody else may take a job from it"
+        f"any live agent puts it back within minutes; if it stays so, make agent {holder.id} leave: `fray drain "
+        f"{holder.id}`, or SIGTERM to it"
     )
     return Trouble(key, what, remedy)
 

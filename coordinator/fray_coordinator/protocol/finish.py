@@ -73,15 +73,19 @@ def finish(
     return _failed(job, ending.exit, now, settings, ending.restart)
 
 
-def put_back(job: JobRecord, dead_agent: str, now: float, settings: Settings) -> JobRecord | None:
-    """What anyone writes who finds the job RUNNING under an agent that is dead or absent; None if it is not.
+def put_back(job: JobRecord, agent: str, now: float, settings: Settings, why: str = "died") -> JobRecord | None:
+    """What anyone writes who finds the job RUNNING under an agent that has lost it; None if it is not.
 
-    Attempts that end with their agent's death are preemptions, but `host_killer_limit` of them in a row count as one
-    failure: a job that kills its host must not take down a hundred.
+    Attempts that end so are preemptions, but `host_killer_limit` of them in a row count as one failure: a job that
+    kills its hosts, or makes every agent drop it, must not go round for ever.
+
+    Args:
+        agent: dead, absent, or one that lives and has dropped the job (`protocol.unlisted`).
+        why: what the agent did, for people.
     """
-    if job.status != Status.RUNNING or job.lease is None or job.lease.agent != dead_agent:
+    if job.status != Status.RUNNING or job.lease is None or job.lease.agent != agent:
         return None
-    lost = Exit(kind="lost", message=f"its agent {dead_agent} died")
+    lost = Exit(kind="lost", message=f"its agent {agent} {why}")
     if job.stop is not None:
         return stopped(job, now, job.stop.reason, job.stop.by)
     if job.agent_deaths + 1 >= settings.host_killer_limit:
