@@ -1,0 +1,54 @@
+"""The coordinator's pass over a local root with files that are none: it goes on, names each, and serves the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from fray_coordinator import fsck
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import LOCAL_SETTINGS, open_core
+from fray_coordinator.records import record_of
+from fray_layouts.names import Coordinator
+from fray_layouts.records import PassRecord
+
+PRIVATE = "what agents may read, and who drops files may not"
+
+
+def spoil(root: Path, private: Path) -> set[str]:
+    """Put odd things everywhere; the keys of those whose names are right."""
+    private.write_text(PRIVATE)
+    for area in ("inbox", "jobs", "agents"):
+        folder = root / area
+        folder.mkdir(exist_ok=True)
+        os.mkfifo(folder / "pipe.json")
+        (folder / "zeros.json").symlink_to("/dev/zero")
+        (folder / "link.json").symlink_to(private)
+        with (folder / "huge.json").open("wb") as file:
+            file.truncate(200 * 10**9)
+        (folder / "folder.json").mkdir()
+    return {f"{area}/{name}.json" for area in ("inbox", "jobs", "agents") for name in ("pipe", "zeros", "link", "huge")}
+
+
+def test_the_pass_names_what_is_no_file_and_admits_the_others(tmp_path: Path) -> None:
+    async def act() -> tuple[set[str], list[str], set[str]]:
+        root = tmp_path / "root"
+        core = await open_core(str(root), LOCAL_SETTINGS)
+        odd = spoil(root, tmp_path / "private")
+        (root / "inbox/sound.json").write_text('{"name": "sound", "entrypoint": {"command": ["true"]}}')
+        one = Pass(core, "one")
+        record = PassRecord()
+        while not odd <= record.problems.keys():
+            assert await one.turn()
+            record = record_of(await core.records.read(Coordinator.lease, PassRecord)) or record
+        jobs = [row.key for row in await core.store.list("jobs/") if row.key.startswith("jobs/sound-")]
+        told = {one.key for one in await fsck.check(core)}
+        return odd - told, jobs, {key.rpartition("/")[2] for key in told}
+
+    untold, jobs, told = asyncio.run(act())
+    assert untold == set()
+    assert len(jobs) == 1
+    assert "" in told, "the folders, by names that end in a slash"
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "root").rglob("sound*") if path.is_file())
+    assert PRIVATE.encode() not in everything
