@@ -304,8 +304,16 @@ def test_the_storage_may_be_taken_away_and_come_back(tmp_path: Path) -> None:
     backend = LocalBackend(tmp_path / "root", SystemClock())
     asyncio.run(backend.put("a/b", b"", ABSENT))
     (tmp_path / "root").rename(tmp_path / "away")
-    with pytest.raises(NotApplied):
-        asyncio.run(backend.put("a/c", b"", ABSENT))
+    for mount_point in (False, True):
+        if mount_point:
+            (tmp_path / "root").mkdir()
+        with pytest.raises(NotApplied):
+            asyncio.run(backend.put("a/c", b"", ABSENT))
+        with pytest.raises(NotApplied):
+            asyncio.run(backend.get("a/b"))
+        with pytest.raises(NotApplied):
+            asyncio.run(backend.list("a/", None, None, False))
+    (tmp_path / "root").rmdir()
     (tmp_path / "away").rename(tmp_path / "root")
     asyncio.run(backend.put("a/c", b"", ABSENT))
 

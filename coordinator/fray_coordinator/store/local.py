@@ -65,7 +65,10 @@ class LocalBackend:
     async def get(self, key: str) -> Object | None:
         with _explained(key):
             size = self._files.size(key)
-            return None if size is None else await _run(size, partial(self._files.read, key))
+            if size is None:
+                self._check_presence()
+                return None
+            return await _run(size, partial(self._files.read, key))
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         current = await self.get(key)
@@ -90,7 +93,10 @@ class LocalBackend:
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         with _explained(prefix):
-            return await asyncio.to_thread(lambda: list(islice(rows(self._tree, prefix, after, versions), limit)))
+            found = await asyncio.to_thread(lambda: list(islice(rows(self._tree, prefix, after, versions), limit)))
+            if not found:
+                self._check_presence()
+            return found
 
     def holders(self) -> Iterator[Holder]:
         """Who has a lock at this moment."""
@@ -111,6 +117,11 @@ class LocalBackend:
         if not self._prepared:
             self._files.prepare()
             self._prepared = True
+
+    def _check_presence(self) -> None:
+        """Raise `NotApplied` when the root has gone that was there: nothing follows from what a missing disk lacks."""
+        if self._prepared and not self._tree.is_prepared():
+            raise NotApplied(f"{self.folder} is not there any more: was it moved, or its disk taken away?")
 
     async def _locked(self, key: str, size: int, work: Callable[[], T]) -> T:
         """Do `work` under the key's lock. The lock is let go where the work ends, even if the caller is cancelled."""

@@ -68,6 +68,10 @@ class Tree:
         for folder in (f"{PRIVATE_FOLDER}/", LOCKS, TEMPORARY):
             self._make_private(folder)
 
+    def is_prepared(self) -> bool:
+        """Whether the private folders are there."""
+        return os.path.lexists(self.root / TEMPORARY)
+
     @contextmanager
     def folder(self, folder: str, make: bool = False) -> Iterator[int]:
         """A descriptor of a folder; it closes with the block.
