@@ -15,7 +15,7 @@ from fray_agents.ledger import Held, Ledger
 from fray_agents.troubles import Troubles
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
+from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import HostKind, where_to_list
 from fray_coordinator.store.api import NotModified, Version
@@ -133,10 +133,9 @@ class Claimer:
 
     async def _bell_rang(self) -> bool:
         """Whether it rang, as far as can be told: who cannot read it lists on the repair interval all the same."""
-        try:
+        answer = None
+        with self.troubles.survived("read the doorbell"):
             answer = await self.core.store.get_if_changed(Pools.doorbell(self.pool), self._bell, patience=0.0)
-        except StoreError:
-            return False
         if answer is None or isinstance(answer, NotModified):
             return False
         self._bell = answer.version

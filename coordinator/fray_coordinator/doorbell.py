@@ -6,8 +6,10 @@ else has rung since, that ring is as good as one's own, for whoever hears it lis
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec, names
 from fray_layouts.records import Doorbell
@@ -19,17 +21,20 @@ SPACING = 1.0
 async def ring(core: Core, pool: str) -> None:
     """Change the doorbell's version, or see that somebody else did; without a read unless the ring comes too soon.
 
-    Who has no right to ring leaves it at that.
+    Who has no right to ring, or finds something that is no doorbell, leaves it at that: the index is listed anyway.
 
     Raises:
         StoreUnavailable: neither came about for as long as the store is given.
     """
+    with suppress(StoreRefused, BadRecord):
+        await _ring_until_heard(core, pool)
+
+
+async def _ring_until_heard(core: Core, pool: str) -> None:
     begun, seen = core.clock.boottime(), ""
     while True:
         try:
             return await _ring_once(core, pool)
-        except StoreRefused:
-            return None
         except StoreUnavailable:
             if core.clock.boottime() - begun > core.store.patience:
                 raise

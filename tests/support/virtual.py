@@ -17,6 +17,7 @@ from fray_coordinator.clock import Chance
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.store.api import (
     Applied,
+    BadObject,
     Expectation,
     Listed,
     NotApplied,
@@ -93,6 +94,7 @@ class Way:
         read_only: nothing is written, reads are answered: a full disk.
         refused: requests of such a verb, on a key that begins like this, are refused.
         unanswered: requests of such a verb, on a key that begins like this, get HTTP 500.
+        spoilt: requests of such a verb, on a key that begins like this, meet something that is no object.
         before: what happens, once, just before a request of this verb on a key that begins like this.
     """
 
@@ -106,6 +108,7 @@ class Way:
         self.read_only = False
         self.refused: list[tuple[str, str]] = []
         self.unanswered: list[tuple[str, str]] = []
+        self.spoilt: list[tuple[str, str]] = []
         self.before: dict[tuple[str, str], Callable[[], Awaitable[object]]] = {}
         self._backend = MemoryBackend(self.root, contents, clock)
 
@@ -155,6 +158,8 @@ class Way:
             raise Refused("HTTP 403: the test says so")
         if _concerns(self.unanswered, verb, key):
             raise Unknown("HTTP 500: the test says so")
+        if _concerns(self.spoilt, verb, key):
+            raise BadObject(f"{key}: no regular file: the test says so")
 
 
 def _concerns(rules: list[tuple[str, str]], verb: str, key: str) -> bool:

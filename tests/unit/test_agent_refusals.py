@@ -125,7 +125,7 @@ def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.L
     assert len([record for record in caplog.records if "the test says so" in record.message]) == 2
 
 
-@pytest.mark.parametrize("kind", ["refused", "unanswered"])
+@pytest.mark.parametrize("kind", ["refused", "unanswered", "spoilt"])
 def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(kind: str, tmp_path: Path) -> None:
     """And says so: an agent once listed nothing for minutes, and nothing was wrong with it."""
 
@@ -133,7 +133,7 @@ def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(kind: st
         scene = Scene(cluster, tmp_path)
         user = await scene.begin(local=False)
         for way in scene.ways:
-            setattr(way, kind, [("get", "pools/"), ("get_if_changed", "pools/")])
+            setattr(way, kind, [(verb, "pools/") for verb in ("get", "get_if_changed")])
         for _ in range(3):
             job = await launch(user, name="short")
             await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
@@ -142,6 +142,27 @@ def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(kind: st
             assert "pools/default/doorbell" in trouble
             assert "the test says so" in trouble
         await scene.leave()
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", ["refused", "spoilt"])
+def test_who_cannot_ring_submits_and_puts_back_all_the_same(kind: str, tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin()
+        for way in cluster.ways:
+            setattr(way, kind, [("put", "pools/")])
+        job = await launch(user, name="long")
+        await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
+        (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+        scene.agents[holder].terminate()
+        assert await scene.running[holder] is Departure.LEFT
+        await asyncio.sleep(600)
+        now = await job_now(user, job.id)
+        assert (now.status, now.attempt) == ("succeeded", 2)
+        scene.agents[1 - holder].terminate()
+        await scene.running[1 - holder]
 
     run(main)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from fray_coordinator.errors import StoreError, StoreRefused
+from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.queue.home import Home
 from fray_coordinator.store.api import ANY, NotModified
 from fray_layouts import codec
@@ -56,8 +56,8 @@ class Bell:
         key, store = self._home.names.bell, self._home.core.store
         try:
             answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
-        except StoreRefused:
-            return True  # something odd lies there: a listing tells more
+        except (StoreError, BadRecord):
+            return True  # a listing tells more
         if isinstance(answer, NotModified):
             return False
         before, self._heard = self._heard, answer.version if answer else None
