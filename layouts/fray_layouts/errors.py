@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
+
 from fray_layouts.text import escaped
 
 
@@ -28,7 +31,7 @@ class InvalidInput(FrayError, ValueError):
         self.field = field
         self.value = value
         self.remedy = remedy
-        super().__init__(f"{field}: {_shorten(value)} is not accepted; {remedy}")
+        super().__init__(f"{field[:_LONGEST]}: {_shorten(value)[:_LONGEST]} is not accepted; {remedy}")
 
     def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.remedy)
@@ -46,6 +49,22 @@ class Malformed(Permanent, ValueError):
     """These bytes are not what they should be; look at where they come from."""
 
 
-def _shorten(value: object, limit: int = 120) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 20]}... ({len(text)} characters)"
+_SHOWN, _ITEMS, _LONGEST = 100, 5, 240
+
+
+def _shorten(value: object, depth: int = 2) -> str:
+    """`repr` of so much of the value as a person reads; the rest is not looked at, however large it is."""
+    if isinstance(value, (str, bytes)):
+        return f"{value[:_SHOWN]!r}... ({len(value)} characters)" if len(value) > _SHOWN else repr(value)
+    if isinstance(value, int) and abs(value) > 10**_SHOWN:
+        return f"a number of {value.bit_length()} bits"
+    if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        text = repr(value)
+        return f"{text[:_SHOWN]}... ({len(text)} characters)" if len(text) > _SHOWN else text
+    more = ", ..." if len(value) > _ITEMS else ""
+    if depth == 0:
+        return "..."
+    if isinstance(value, Mapping):
+        shown = (f"{_shorten(key, 0)}: {_shorten(value[key], depth - 1)}" for key in islice(value, _ITEMS))
+        return f"{{{', '.join(shown)}{more}}}"
+    return f"[{', '.join(_shorten(item, depth - 1) for item in islice(value, _ITEMS))}{more}]"

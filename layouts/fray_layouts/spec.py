@@ -162,6 +162,10 @@ _LATER = {
 }
 MOST_WORDS = MAX_JOB_ID - len("--") - OWN_DIGITS
 """Characters of a name and an own id together."""
+HIDDEN = "..."
+"""Shown instead of what may be a secret: what stands in a field of an unknown name, or anywhere in the environment."""
+_LONGEST_FIELD = 64
+"""Characters of an unknown field's name that are compared with those that there are."""
 SIZES = ("memory", "disk")
 """Resources that people may write as text with a unit."""
 _SAME_THING = {"resources": {"ram": "memory"}}
@@ -207,9 +211,9 @@ def _object(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     try:
         raw = parse_json(data)
     except Malformed as error:
-        raise InvalidInput("spec", data[:200], f"it must be one JSON object ({error})") from None
+        raise InvalidInput("spec", HIDDEN, f"it must be one JSON object ({error})") from None
     if not isinstance(raw, dict):
-        raise InvalidInput("spec", raw, "it must be one JSON object with at least name and entrypoint")
+        raise InvalidInput("spec", HIDDEN, "it must be one JSON object with at least name and entrypoint")
     return raw
 
 
@@ -221,13 +225,13 @@ def _complain_about_unknown(raw: object, struct: type[Spec], path: str) -> None:
     for key, value in raw.items():
         dotted = f"{path}.{key}" if path else str(key)
         if dotted in _LATER and value:
-            raise InvalidInput(dotted, value, _LATER[dotted])
+            raise InvalidInput(dotted, HIDDEN, _LATER[dotted])
         if dotted in _LATER:
             continue
         if key not in fields and key not in same:
-            near = difflib.get_close_matches(str(key), [*fields, *same], n=1)
+            near = difflib.get_close_matches(str(key)[:_LONGEST_FIELD], [*fields, *same], n=1)
             hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
-            raise InvalidInput(dotted, value, f"there is no such field; {hint}")
+            raise InvalidInput(dotted, HIDDEN, f"there is no such field; {hint}")
         if part := _part(fields[same.get(str(key), str(key))].type):
             _complain_about_unknown(value, part, dotted)
 
@@ -280,6 +284,8 @@ def _translated(error: msgspec.ValidationError, raw: dict[str, Any]) -> InvalidI
     value: Any = raw
     for part in re.findall(r"[^.\[\]]+", path):
         value = value.get(part) if isinstance(value, Mapping) else value
+    if path.startswith("environment"):
+        value = HIDDEN
     return InvalidInput(path, value, _remedy(found["what"] if found else text))
 
 
@@ -313,7 +319,7 @@ def _check_storable(field: str, value: object) -> None:
         for part in value:
             _check_storable(field, part)
     elif isinstance(value, str) and _SURROGATE.search(value):
-        raise InvalidInput(field, "...", "the text holds bytes that are not UTF-8")
+        raise InvalidInput(field, HIDDEN, "the text holds bytes that are not UTF-8")
 
 
 def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
@@ -341,10 +347,11 @@ def _check_entrypoint(entrypoint: Entrypoint) -> None:
 def _check_environment(environment: EnvironmentSpec) -> None:
     both = set(environment.env_vars) & set(environment.secret_env_vars)
     for name in sorted(both):
-        raise InvalidInput(f"environment.env_vars.{name}", "...", "it stands in secret_env_vars too; give it once")
+        raise InvalidInput(f"environment.env_vars.{name}", HIDDEN, "it stands in secret_env_vars too; give it once")
     for part in ("env_vars", "secret_env_vars"):
         for name, value in getattr(environment, part).items():
             if not name or "=" in name or "\0" in name:
-                raise InvalidInput(f"environment.{part}", name, "a name is not empty and has no '=' and no NUL")
+                shown = f"{name.partition('=')[0]}=..." if "=" in name else name
+                raise InvalidInput(f"environment.{part}", shown, "a name is not empty and has no '=' and no NUL")
             if "\0" in value:
-                raise InvalidInput(f"environment.{part}.{name}", "...", "a value cannot hold a NUL character")
+                raise InvalidInput(f"environment.{part}.{name}", HIDDEN, "a value cannot hold a NUL character")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import re
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -155,9 +157,51 @@ def test_ram_and_memory_are_the_same_thing() -> None:
     assert complaint(both).field == "resources.ram"
 
 
-def test_secrets_are_never_in_a_complaint() -> None:
-    secret = {"env_vars": {"TOKEN": "hunter2"}, "secret_env_vars": {"TOKEN": "hunter2"}}
-    assert "hunter2" not in str(complaint(with_("environment", secret)))
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"environment": {"env_vars": {"TOKEN": "hunter2"}, "secret_env_vars": {"TOKEN": "hunter2"}}},
+        {"environment": {"secret_env_vras": {"TOKEN": "hunter2"}}},
+        {"secret_env_vars": {"TOKEN": "hunter2"}},
+        {"environment": {"secret_env_vars": {"TOKEN=hunter2": ""}}},
+        {"environment": {"secret_env_vars": {"TOKEN": "hunter2\0"}}},
+        {"environment": {"secret_env_vars": {"TOKEN": ["hunter2"]}}},
+        {"environment": {"secret_env_vars": ["TOKEN=hunter2"]}},
+        {"environment": "TOKEN=hunter2"},
+        {"environment": {"packages": "hunter2"}},
+    ],
+)
+def test_secrets_are_never_in_a_complaint(wrong: dict[str, Any]) -> None:
+    assert "hunter2" not in str(complaint({**MINIMAL, **wrong}))
+    torn = msgspec.json.encode({**MINIMAL, **wrong})[:-1]
+    assert "hunter2" not in str(complaint(torn))
+    assert "hunter2" not in str(complaint(b"[" + torn + b"}]"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"x" * 10**6: 1},
+        {"name": "x" * 10**7},
+        {"name": {str(number): "x" * 1000 for number in range(10**4)}},
+        {"entrypoint": [["x"] * 10**6] * 10},
+        {"resources": {"cpu": "9" * 10**6}},
+        {"timeout": 10**5000},
+        {"entrypoint": {"command": {"x" * 10**6: 1}}},
+    ],
+    ids=lambda wrong: next(iter(wrong))[:20],
+)
+def test_a_complaint_shows_little_of_what_is_large_and_looks_at_no_more(wrong: dict[Any, Any]) -> None:
+    with mock.patch("difflib.SequenceMatcher.set_seq1", lambda self, text: bounded(text) and set_seq1(self, text)):
+        complaint({**MINIMAL, **wrong})
+
+
+set_seq1 = difflib.SequenceMatcher.set_seq1
+
+
+def bounded(text: str) -> bool:
+    assert len(text) <= 100
+    return True
 
 
 @pytest.mark.parametrize("entrypoint", [{}, {"command": []}, {"command": ["x"], "callable": {"pickle": "eA=="}}])

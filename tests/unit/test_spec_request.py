@@ -126,7 +126,7 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"entrypoint": 5}, "entrypoint: 5 .*from_callable"),
         ({"entrypoint": BinaryEntrypoint("")}, "entrypoint.command"),
         ({"name": "a/b"}, "name: 'a/b'"),
-        ({"name": "x" * 10_000}, "name: .*10002 characters"),
+        ({"name": "x" * 10_000}, "name: .*10000 characters"),
         ({"resources": ResourceConfig(cpu=-1)}, r"resources.cpu: -1 .*at least 0"),
         ({"resources": ResourceConfig(ram="lots")}, "resources.memory: 'lots' .*512MiB"),
         ({"resources": ResourceConfig(regions=["eu"])}, "resources.regions: .*pool"),
