@@ -159,7 +159,8 @@ class HttpQueueServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, cluster: StorageCluster | None = None) -> None:
         self._cluster = cluster or current_cluster()
-        self._server = Server(keyring_of(self._cluster), host, port)
+        keyring = keyring_of(self._cluster)
+        self._server = Server(keyring, host, port, tls=keyring.encrypted)
         self._host = host
         self._queues: dict[str, Queue[Any]] = {}
         self._lock = threading.Lock()

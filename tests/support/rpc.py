@@ -290,7 +290,7 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
 
 def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> Server:
     """A server with one Subject under "subject" (one call at a time) and "wide" (a hundred)."""
-    server = Server(keys or Keys(encrypted=tls), unix_dir=unix_dir)
+    server = Server(keys or Keys(encrypted=tls), unix_dir=unix_dir, tls=tls)
     subject = Subject()
     server.add("subject", subject)
     server.add("wide", subject, max_concurrency=100)

@@ -20,7 +20,7 @@ from fray_agents.rpc.door import Door
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import Message
 from fray_agents.rpc.handshake import Conversation, request, response
-from fray_agents.rpc.listening import address_of, certificate_for, listen_tcp
+from fray_agents.rpc.listening import address_of, certificate_if, listen_tcp
 from fray_agents.rpc.session import Keyring, Session, same
 
 MAX_BYTES = 256
@@ -45,7 +45,7 @@ class HintServer:
         listener = listen_tcp(host)
         self.address = address_of(listener)
         self._hints = hints
-        certificate = certificate_for(keyring)
+        certificate = certificate_if(keyring.encrypted)
         self._door = Door([listener], self.identity, keyring, self._receive, certificate, max_body=MAX_BYTES)
 
     def start(self) -> None:

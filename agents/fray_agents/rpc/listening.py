@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.hostdirs import private_dir
-from fray_agents.rpc.session import Keyring
 
 if TYPE_CHECKING:
     from fray_agents.rpc.tls import Certificate
@@ -35,9 +34,9 @@ def address_of(sock: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def certificate_for(keyring: Keyring) -> Certificate | None:
-    """A new certificate for a server, if what leaves its host is to be encrypted."""
-    if not keyring.encrypted:
+def certificate_if(encrypted: bool) -> Certificate | None:
+    """A new certificate for a server that encrypts."""
+    if not encrypted:
         return None
     from fray_agents.rpc.tls import Certificate
 

@@ -18,7 +18,7 @@ from fray_agents.rpc.engine import Actor, Methods
 from fray_agents.rpc.framing import Message
 from fray_agents.rpc.handshake import check_proof, response
 from fray_agents.rpc.link import Link
-from fray_agents.rpc.listening import address_of, certificate_for, listen_tcp, listen_unix
+from fray_agents.rpc.listening import address_of, certificate_if, listen_tcp, listen_unix
 from fray_agents.rpc.session import Keyring, RpcKey, Session
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class Server:
     """Serves objects to callers that hold the cluster's key.
 
     Args:
-        keyring: the keys; read again when a caller names one that is not known, and each minute. If it says so, TCP
-            connections are encrypted, under a certificate made for this server.
+        keyring: the keys; read again when a caller names one that is not known, and each minute.
         host: address to bind.
         port: 0 takes a free one.
         unix_dir: directory for a Unix socket, made if absent, for this user only; None: no Unix socket.
+        tls: encrypt TCP connections, under a certificate made for this server.
     """
 
     def __init__(
@@ -42,10 +42,11 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         unix_dir: Path | None = None,
+        tls: bool = False,
     ) -> None:
         self.identity = secrets.token_hex(16)
         self.table = Table()
-        certificate = certificate_for(keyring)
+        certificate = certificate_if(tls)
         self.fingerprint = certificate.fingerprint if certificate is not None else ""
         self.unix_path = str(unix_dir / f"{self.identity[:12]}.sock") if unix_dir is not None else ""
         listeners = [listen_tcp(host, port)]
