@@ -7,6 +7,7 @@ import base64
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,25 +135,28 @@ class Carrier:
         return await self.start_task(spec, self.deadline(job), self.lock_fd)
 
     async def _see_through(self, held: Held, job: JobRecord, task: TaskHandle) -> Ending:
-        logs = asyncio.create_task(ship_logs(self.core, job, task))
+        def in_haste() -> bool:
+            return held.stop is not None and task.exit.done()
+
+        logs = asyncio.create_task(ship_logs(self.core, job, task, in_haste))
         watch = asyncio.create_task(self._watch_health(held, job))
         try:
             end = await _end_of(task, logs, watch)
             await task.gone()
             end.exit.log_chunks = await logs
-            return await self._ending(held, job, end)
+            return await self._ending(held, job, end, in_haste)
         finally:
             logs.cancel()
             watch.cancel()
 
-    async def _ending(self, held: Held, job: JobRecord, end: TaskExit) -> Ending:
+    async def _ending(self, held: Held, job: JobRecord, end: TaskExit, in_haste: Callable[[], bool]) -> Ending:
         if held.unhealthy:
             end.exit.message = held.unhealthy
         if end.exit.kind == "lost":  # something killed its runner; a frozen agent that wakes may trust itself again
             end.exit.kind = "signalled" if self.trusts() else "preempted"
         if end.exit.kind != "success" or end.result is None:
             return Ending(end.exit, None, end.complete_before_stop)
-        return Ending(end.exit, await ship_result(self.core, job, end.result), end.complete_before_stop)
+        return Ending(end.exit, await ship_result(self.core, job, end.result, in_haste), end.complete_before_stop)
 
     async def _watch_health(self, held: Held, job: JobRecord) -> None:
         def fail(why: str) -> None:
@@ -222,18 +226,24 @@ class Carrier:
 
         What the store refuses is left to the repair: nobody's slot waits for it.
         """
-        if held.task is None:
+        task = held.task
+        if task is None:
             return
-        try:
-            listed = held.task.left(ENDPOINTS_LIST)
-            if listed is not None:
-                published = noted_endpoints(listed)
-                await persist(self.core, lambda: withdraw_all(self.core, published, job), StoreUnavailable)
-            if held.task.left(CHILDREN_MARK) is not None:
-                await persist(self.core, lambda: families.end_children(self.core, job.id), StoreUnavailable)
-            await held.task.discard()
-        except Exception:
-            log.exception("what attempt %d of %s left behind was not taken away", held.attempt, job.id)
+        for step in (partial(self._withdraw, task, job), partial(self._end_children, task, job), task.discard):
+            try:
+                await step()
+            except Exception:
+                log.exception("what attempt %d of %s left behind was not all taken away", held.attempt, job.id)
+
+    async def _withdraw(self, task: TaskHandle, job: JobRecord) -> None:
+        listed = task.left(ENDPOINTS_LIST)
+        if listed is not None:
+            published = noted_endpoints(listed)
+            await persist(self.core, lambda: withdraw_all(self.core, published, job), StoreUnavailable)
+
+    async def _end_children(self, task: TaskHandle, job: JobRecord) -> None:
+        if task.left(CHILDREN_MARK) is not None:
+            await persist(self.core, lambda: families.end_children(self.core, job.id), StoreUnavailable)
 
     def _restarts(self, held: Held, job: JobRecord) -> bool:
         """Whether a failure is followed by another attempt here, and not by one wherever there is room."""

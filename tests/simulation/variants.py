@@ -172,8 +172,8 @@ def commit_before_outputs() -> list[Swap]:
     """Logs are shipped while the commit is on its way."""
     real = shipping.ship_logs
 
-    async def ship_logs(core: Any, job: Any, task: Any) -> int:
-        asyncio.get_running_loop().create_task(real(core, job, task))
+    async def ship_logs(core: Any, job: Any, task: Any, *more: Any) -> int:
+        asyncio.get_running_loop().create_task(real(core, job, task, *more))
         await asyncio.shield(task.exit)
         return int(task.script.chunks)
 

@@ -12,6 +12,7 @@ import pytest
 
 from fray_agents import carrier, health
 from fray_agents.agent import Agent, AgentOptions
+from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import TaskSpec
 from fray_coordinator.core import Core
@@ -52,10 +53,13 @@ class Stage:
 
 
 def with_an_agent(
-    folder: Path, act: Callable[[Stage], Awaitable[None]], wrap: Callable[[TaskHandle], TaskHandle] = lambda task: task
+    folder: Path,
+    act: Callable[[Stage], Awaitable[None]],
+    wrap: Callable[[TaskHandle], TaskHandle] = lambda task: task,
+    output: bytes = b"",
 ) -> None:
     """Run `act` with an agent whose tasks are as `wrap` leaves them."""
-    plain = fake(folder, {"quick": 1.0, "slow": 200.0})
+    plain = fake(folder, {"quick": 1.0, "slow": 200.0}, output)
 
     async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         return wrap(await plain(spec, deadline, lock_fd))
@@ -182,12 +186,20 @@ def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def act(stage: Stage) -> None:
-        def broken(*args: object) -> list[str]:
+        asked, discarded = [], []
+
+        def broken(task: FakeTask, name: str) -> bytes:
+            asked.append(name)
             raise OSError("odd")
 
+        async def discard(task: FakeTask) -> None:
+            discarded.append(task)
+
         monkeypatch.setattr(FakeTask, "left", broken)
+        monkeypatch.setattr(FakeTask, "discard", discard)
         after = [await stage.ended(await launch(stage.user, name="quick")) for _ in range(2)]
         assert [(job.status, job.attempt) for job in after] == [("succeeded", 1)] * 2
+        assert (asked, len(discarded)) == (2 * [ENDPOINTS_LIST, CHILDREN_MARK], 2)
 
     with_an_agent(tmp_path, act)
 
@@ -299,3 +311,18 @@ def test_an_agent_ends_at_a_second_signal_whatever_cannot_be_killed(tmp_path: Pa
         assert (await job_now(stage.user, job.id)).status == "running"
 
     with_an_agent(tmp_path, act, Unkillable)  # type: ignore[arg-type]
+
+
+def test_a_stop_does_not_wait_for_logs_that_the_store_refuses(tmp_path: Path) -> None:
+    async def act(stage: Stage) -> None:
+        stage.cluster.ways[-1].refused.append(("put", "work/"))
+        job = await launch(stage.user, name="quick")
+        await stage.until_running(job)
+        await asyncio.sleep(300)
+        assert (await job_now(stage.user, job.id)).status == "running"
+        await stop(stage.user, job.id, "enough")
+        await asyncio.sleep(60)
+        after = await job_now(stage.user, job.id)
+        assert (after.status, after.exit and after.exit.log_chunks) == ("succeeded", 0)
+
+    with_an_agent(tmp_path, act, output=b"lines")
