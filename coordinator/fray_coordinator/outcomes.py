@@ -2,20 +2,25 @@
 
 The name of a batch begins with the storage's time at which it was written, so a driver lists behind what it has read.
 A write may land late, under a name in the past: the driver lists from `MARGIN` before the newest name it knows, and
-from the beginning once every repair interval.
+from the beginning once every repair interval. That often it also looks again at what holds no outcomes: an object that
+a stranger left, or a copy that is not complete yet.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fray_coordinator.core import Core, each
-from fray_coordinator.errors import BadRecord
+from fray_coordinator.core import Core, each_sound
+from fray_coordinator.errors import LOOK_AT_IT, BadRecord
 from fray_coordinator.store.api import ABSENT
 from fray_layouts.errors import Malformed
 from fray_layouts.queue_names import Tasks
 from fray_layouts.tasks import Outcome, pack, unpack
+from fray_layouts.text import escaped
+
+log = logging.getLogger("fray")
 
 MARGIN = 5.0
 """Seconds that a batch may land after the time in its name and still be found by the next look."""
@@ -33,18 +38,26 @@ class Reader:
     core: Core
     tasks: Tasks
     _seen: set[str] = field(default_factory=set)
+    _odd: dict[str, str] = field(default_factory=dict)
     _from: float = 0.0
     _full_look: float = 0.0
 
     async def look(self) -> list[Outcome]:
-        """The outcomes that no earlier look has returned, oldest batch first. Raises StoreUnavailable, BadRecord."""
+        """The outcomes that no earlier look has returned, oldest batch first; what holds none is logged, once.
+
+        Raises:
+            StoreUnavailable: look again later.
+        """
         now = self.core.clock.boottime()
         full = now >= self._full_look
         after = None if full else self.tasks.outcomes_after(max(self._from - MARGIN, 0.0))
         rows = await self.core.store.list(self.tasks.outcomes, after)
         keys = [row.key for row in rows if self.tasks.time_of(row.key) is not None]
-        batches = await each([key for key in keys if key not in self._seen], self._read)
-        self._seen.update(keys)
+        fresh = [key for key in keys if key not in self._seen and (full or key not in self._odd)]
+        odd: dict[str, str] = {}
+        batches = await each_sound(fresh, self._read, odd)
+        self._seen.update(key for key in fresh if key not in odd)
+        self._note(odd)
         if full:
             self._full_look = now + self.core.settings.repair_interval
         return [outcome for batch in batches for outcome in batch]
@@ -56,6 +69,12 @@ class Reader:
         try:
             outcomes = unpack(found.data)
         except Malformed as error:
-            raise BadRecord(f"{key} holds no outcomes: {error}; remove it, and its tasks run again") from None
+            raise BadRecord(f"{key} holds no outcomes: {error}{LOOK_AT_IT}") from None
         self._from = max(self._from, self.tasks.time_of(key) or 0.0)
         return outcomes
+
+    def _note(self, odd: dict[str, str]) -> None:
+        for key, problem in odd.items():
+            if key not in self._odd:
+                log.warning("outcomes of tasks may be missing: %s", escaped(problem))
+        self._odd.update(odd)

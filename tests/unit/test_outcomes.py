@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fray_coordinator import outcomes
-from fray_coordinator.errors import BadRecord
-from fray_coordinator.store.api import ABSENT
+from fray_coordinator.store.api import ABSENT, ANY
 from fray_layouts.queue_names import Tasks
-from fray_layouts.tasks import Outcome
+from fray_layouts.tasks import Outcome, pack
 from tests.support.virtual import EPOCH, Cluster, run
 
 TASKS = Tasks.of("team", "tokenize", 1)
@@ -63,12 +62,18 @@ def test_a_look_costs_one_list_while_nothing_comes() -> None:
     run(main)
 
 
-def test_an_object_that_holds_no_outcomes_is_named() -> None:
+def test_an_object_that_holds_no_outcomes_is_named_once_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async def main(cluster: Cluster) -> None:
-        driver = await cluster.core()
+        worker, driver = await cluster.core(), await cluster.core()
+        reader = outcomes.Reader(driver, TASKS)
         key = TASKS.outcome(EPOCH, "t0rn00")
         await driver.store.put(key, b"{", ABSENT)
-        with pytest.raises(BadRecord, match=key):
-            await outcomes.Reader(driver, TASKS).look()
+        assert await reader.look() == []
+        await outcomes.write(worker, TASKS, [Outcome("one", "value")])
+        assert await reader.look() == [Outcome("one", "value")]
+        await worker.store.put(key, pack([Outcome("whole", "value")]), ANY)  # it was copied in two parts
+        await cluster.clock.sleep(driver.settings.repair_interval)
+        assert await reader.look() == [Outcome("whole", "value")]
+        assert caplog.text.count(key) == 1
 
     run(main)
