@@ -265,6 +265,7 @@ class Task:
             raise
         except Exception as error:
             self._take_over("host-failed", f"the agent failed to hear the task's runner: {error!r}")
+            await self._drain()
         self._stdin.close()
         code = await self._process.wait()
         for watch in self._watches:
@@ -278,6 +279,13 @@ class Task:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             await self._heed(msgspec.json.decode(line))
+
+    async def _drain(self) -> None:
+        """Read on without heeding what is said: before its output has ended, a process cannot be waited for."""
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):  # then it has ended, too
+            while await self._process.stdout.read(_EVENT_LIMIT):
+                pass
 
     def _expect_end(self, within: float, why: str) -> None:
         """Unless the runner has ended the task by then, and a margin, the agent does."""
