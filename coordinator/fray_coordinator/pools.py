@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from fray_coordinator import naming
-from fray_coordinator.core import Core, each
+from fray_coordinator.core import Core, each, each_sound
 from fray_coordinator.errors import NameTaken
+from fray_coordinator.protocol.retention import kept_for, pool_unused_since
 from fray_coordinator.queue.home import open_home
 from fray_coordinator.records import record_of
-from fray_layouts.names import Jobs
+from fray_coordinator.store.api import Gone
+from fray_layouts.names import Jobs, Names
 from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.queues import QueueRecord
 from fray_layouts.records import JobRecord
@@ -19,6 +21,8 @@ from fray_layouts.tasks import PoolRecord
 
 KIND = "queue"
 """A pool has its name together with its queue."""
+GLANCE = 100
+"""Names of outcomes looked at to see whether there are any."""
 
 
 async def create(
@@ -39,7 +43,7 @@ async def create(
     if record is None:
         if await core.store.get(names.settings) is not None:
             raise NameTaken(f"the queue {name} in namespace {namespace} is no pool's; choose another name")
-        record = PoolRecord(created_at=core.now())
+        record = PoolRecord(created_at=core.now(), used_at=core.now())
         await core.records.update(key, PoolRecord, lambda found: record if found is None else None)
     await open_home(core, names, queue)
     return incarnation, record
@@ -68,9 +72,16 @@ async def note_jobs(core: Core, tasks: Tasks, started: Iterable[str], ended: Col
         if found is None:
             return None  # the pool was removed
         jobs = [job for job in dict.fromkeys([*found.jobs, *added]) if job not in ended]
-        return replace(found, jobs=jobs) if jobs != found.jobs else None
+        return replace(found, jobs=jobs, used_at=core.now()) if jobs != found.jobs else None
 
     await core.records.update(tasks.pool, PoolRecord, decide)
+
+
+async def touch(core: Core, tasks: Tasks) -> None:
+    """Note that a driver is there, so that nobody removes the pool."""
+    await core.records.update(
+        tasks.pool, PoolRecord, lambda found: replace(found, used_at=core.now()) if found else None
+    )
 
 
 async def read_jobs(core: Core, jobs: Iterable[str]) -> list[JobRecord | None]:
@@ -88,3 +99,33 @@ async def remove(core: Core, namespace: str, name: str, incarnation: int) -> Non
     await core.store.delete(tasks.pool)
     for prefix in (tasks.prefix, queue.prefix):
         await each([row.key for row in await core.store.list(prefix)], core.store.delete)
+
+
+async def remove_unused(core: Core, problems: dict[str, str]) -> None:
+    """Remove the pools that no driver and no worker has used for as long as a job is kept that has ended."""
+    named = [(found, row.key) for row in await core.store.list(Names.prefix) if (found := Names.parse(row.key))]
+    queues = [(found[0], found[2], key) for found, key in named if found[1] == KIND]
+    await each_sound(queues, lambda named: remove_if_unused(core, *named[:2]), problems, lambda named: named[2])
+
+
+async def remove_if_unused(core: Core, namespace: str, name: str) -> None:
+    """Remove the pool of this name, if there is one, on condition that its record still says that nobody used it."""
+    holder = await naming.living(core, namespace, KIND, name)
+    if holder is None:
+        return
+    tasks = Tasks.of(namespace, name, holder.incarnation)
+    pool = await core.records.read(tasks.pool, PoolRecord)
+    if pool is None or await _is_used(core, tasks, pool.record):
+        return
+    if isinstance(await core.store.delete(tasks.pool, pool.version), Gone):
+        await remove(core, namespace, name, holder.incarnation)
+
+
+async def _is_used(core: Core, tasks: Tasks, pool: PoolRecord) -> bool:
+    if not pool_unused_since(pool.created_at, pool.used_at, core.now(), core.settings):
+        return True
+    since = tasks.outcomes_after(core.now() - kept_for(core.settings))
+    written = await core.store.list(tasks.outcomes, since, GLANCE)
+    if any(tasks.time_of(row.key) is not None for row in written):
+        return True
+    return any(await each(pool.jobs, lambda job: core.store.get(Jobs.key(job))))

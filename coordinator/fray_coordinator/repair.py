@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fray_coordinator import doorbell, families, index, stopping, sweep
+from fray_coordinator import doorbell, families, index, pools, stopping, sweep
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.endpoints import Outlived
@@ -24,9 +24,12 @@ from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
 from fray_coordinator.unreadable import Unreadable
 from fray_layouts.names import Agents, Blobs, Child, Endpoint, Jobs, Pending
+from fray_layouts.queue_names import Tasks
 from fray_layouts.records import AgentRecord, JobRecord
 
 T = TypeVar("T")
+POOLS_EVERY = 3600.0
+"""Seconds between looks for worker pools that nobody uses any more."""
 
 
 @dataclass(slots=True)
@@ -43,9 +46,11 @@ class Repair:
     _unlisted: dict[str, Sighting] = field(default_factory=dict)
     _seen_unlisted: dict[str, Sighting] = field(default_factory=dict)
     _swept_until: str = ""
+    _pools_due: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._endpoints = Outlived(self.core)
+        self._pools_due = self.core.clock.boottime() + POOLS_EVERY
 
     @property
     def size(self) -> int:
@@ -61,6 +66,7 @@ class Repair:
             "children/": self._end_families,
             Endpoint.prefix: lambda: self._endpoints.remove(self._attempt_running, self.problems),
             Blobs.prefix: self._sweep_blobs,
+            Tasks.area: self._sweep_pools,
         }
         await each_sound(steps, lambda area: steps[area](), self.problems, at_once=1)
 
@@ -190,6 +196,11 @@ class Repair:
         used = {job.blob for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
         await sweep.remove_blobs(self.core, used, since, self.problems)
         self._swept_until = since
+
+    async def _sweep_pools(self) -> None:
+        if self.core.clock.boottime() >= self._pools_due:
+            await pools.remove_unused(self.core, self.problems)
+            self._pools_due = self.core.clock.boottime() + POOLS_EVERY
 
     async def _each(
         self,

@@ -109,6 +109,7 @@ class Queued:
             raise PoolNotFound(f"{name} in namespace {namespace}: {PoolNotFound.__doc__}")
         opened = cls(cluster, namespace, name, found, resources, environment, idle)
         if old:
+            cluster.run(lambda core: pools.touch(core, opened._tasks))
             opened._watch.catch_up()
         return opened
 

@@ -27,6 +27,8 @@ from fray_layouts.tasks import Outcome
 
 log = logging.getLogger("fray")
 
+_TOLD_EVERY = 86_400.0
+"""Seconds between two notes of a driver that waits for nothing that it is still there."""
 _LETTERS_EVERY = 5.0
 """Seconds between two looks at what outcomes do not tell: tasks that were given up, and the pool itself."""
 _JOBS_EVERY = 2.0
@@ -101,13 +103,22 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._ended:
-            self._work.wait()
+            idle = not self._work.wait(_TOLD_EVERY)
             self._work.clear()
             try:
+                if idle:
+                    self._stay()
                 self._look_until_done()
             except BaseException as error:  # callbacks of the users run here too, and nobody else would end the futures
                 log.exception("outcomes cannot be read")
                 self._ledger.fail_all(PoolClosed(f"its outcome cannot be read: {error}"))
+
+    def _stay(self) -> None:
+        """Note that this driver is there."""
+        try:
+            self._cluster.run(lambda core: pools.touch(core, self._tasks))
+        except StoreError as error:
+            log.warning("the pool's record cannot be written now: %s", error)
 
     def _look_until_done(self) -> None:
         letters_at = time.monotonic() + _LETTERS_EVERY

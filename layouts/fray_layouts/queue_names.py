@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.words import ALPHABET, NUMBER, RANDOM_DIGITS, TIME_DIGITS, decode_time, encode_time, is_name
@@ -171,6 +172,7 @@ class Tasks:
     """`tasks/<namespace>/<name>~<incarnation>/...`: what belongs to the tasks of one worker pool, but for its queue."""
 
     prefix: str
+    area: ClassVar[str] = "tasks/"
 
     @staticmethod
     def of(namespace: str, name: str, incarnation: int) -> Tasks:

@@ -14,10 +14,12 @@ class PoolRecord(Record, kw_only=True):
     """`pool.json`: what a later driver must know to go on with the pool.
 
     Attributes:
+        used_at: when a driver last attached, stayed for a day, or changed `jobs`; storage's clock.
         jobs: ids of the worker jobs that were started and not yet found ended.
     """
 
     created_at: float = 0.0
+    used_at: float = 0.0
     jobs: list[str] = msgspec.field(default_factory=list)
 
 

@@ -16,6 +16,7 @@ from fray_coordinator.queue.consume import Consumer
 from fray_coordinator.queue.gate import Gate
 from fray_coordinator.queue.home import open_home
 from fray_coordinator.queue.push import Item, Producer
+from fray_coordinator.repair import POOLS_EVERY
 from fray_coordinator.store.api import ANY
 from fray_layouts.names import Checkpoints, Names
 from fray_layouts.queue_names import Queues, Segment, Tasks
@@ -132,9 +133,9 @@ async def a_queue_of_an_incarnation_to_come(core: Core) -> str:
 
 
 async def a_pool_that_nobody_ends(core: Core) -> str:
-    _, _ = await pools.create(core, "n", "q", QueueRecord())
+    await pools.create(core, "n", "q", QueueRecord())
     await pools.note_jobs(core, Tasks.of("n", "q", 1), ["worker-gone"], [])
-    await core.clock.sleep(kept_for(core.settings))
+    await core.clock.sleep(kept_for(core.settings) + POOLS_EVERY)
     return Tasks.of("n", "q", 1).pool
 
 
@@ -145,7 +146,6 @@ async def a_pool_that_nobody_ends(core: Core) -> str:
         (a_pool_without_a_queue, "there is no queues/n/q~1/queue.json", "make it again under this name"),
         (a_queue_without_a_name, "the name's record is gone", "write the record back with incarnation 1"),
         (a_queue_of_an_incarnation_to_come, "the name's record says 1", "write the record back with incarnation 7"),
-        (a_pool_that_nobody_ends, "nobody has shut it down: its 2 objects", "attach('q', namespace='n').shutdown()"),
     ],
 )
 def test_what_only_a_person_can_judge_is_left_alone(make: Make, words: str, remedy: str) -> None:
@@ -288,3 +288,18 @@ def test_nothing_is_wrong_with_queues_at_work() -> None:
         await asyncio.gather(*at_work, return_exceptions=True)
 
     run(main)
+
+
+def test_a_pool_that_nobody_has_used_is_found_and_removed() -> None:
+    async def test(core: Core) -> None:
+        key = await a_pool_that_nobody_ends(core)
+        assert await fsck.check(core) == []
+        await core.clock.sleep(LONG)
+        [trouble] = await fsck.check(core)
+        assert trouble.key == key
+        assert "its 2 objects are left" in trouble.what
+        await fsck.repair(core)
+        assert await fsck.check(core) == []
+        assert not [key for key in await everything(core) if key.startswith(("tasks/", "queues/"))]
+
+    on_memory(test)

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator import naming, pools
+from fray_coordinator import naming, outcomes, pools
+from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
+from fray_coordinator.protocol.retention import kept_for
+from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.home import find_home, open_home
+from fray_coordinator.queue.push import Item, Producer
+from fray_coordinator.repair import Repair
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Jobs, Names
 from fray_layouts.queue_names import Queues, Tasks
 from fray_layouts.queues import QueueRecord
+from fray_layouts.records import Settings
+from fray_layouts.tasks import Outcome
 from tests.support.virtual import Cluster, run
 
 QUEUE = QueueRecord(max_deliveries=3)
@@ -80,5 +89,65 @@ def test_jobs_whose_records_are_gone_are_known_as_such() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         assert await pools.read_jobs(core, ["gone-1"]) == [None]
+
+    run(main)
+
+
+MONTH = kept_for(Settings())
+
+
+def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention() -> None:
+    """Outcomes and records of drivers that died stayed for ever."""
+
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        tasks = Tasks.of("team", "nightly", await made(core))
+        await outcomes.write(core, tasks, [Outcome("a", "task")])
+        await core.store.put(tasks.object("digest"), b"function", ANY)
+        home = await find_home(core, Queues.of("team", "nightly", 1))
+        assert home is not None
+        await Producer(home, Bell(home)).push([Item(b"task")])
+        await core.clock.sleep(MONTH - 100.0)
+        await pools.remove_unused(core, {})
+        assert await pools.exists(core, tasks)
+        await core.clock.sleep(200.0)
+        await pools.remove_unused(core, {})
+        assert cluster.keys("tasks/") + cluster.keys("queues/") == []
+        assert await made(core) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("use", ["a driver", "an outcome", "a job"])
+def test_a_pool_that_somebody_uses_stays(use: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        tasks = Tasks.of("team", "nightly", await made(core))
+        if use == "a job":
+            await pools.note_jobs(core, tasks, ["worker-1"], ())
+            await core.store.put(Jobs.key("worker-1"), b"odd", ANY)
+        await core.clock.sleep(MONTH - 100.0)
+        if use == "a driver":
+            await pools.touch(core, tasks)
+        elif use == "an outcome":
+            await outcomes.write(core, tasks, [Outcome("a", "task")])
+        await core.clock.sleep(200.0)
+        await pools.remove_unused(core, {})
+        assert await pools.exists(core, tasks)
+
+    run(main)
+
+
+def test_the_repair_removes_pools_that_nobody_uses_and_names_odd_ones() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        repair = Repair(core, Admission(core))
+        await made(core)
+        await pools.create(core, "team", "odd", QUEUE)
+        await core.store.put(Tasks.of("team", "odd", 1).pool, b"garbage", ANY)
+        await core.clock.sleep(MONTH + 100.0)
+        await repair.run({})
+        assert [key for key in cluster.keys("tasks/") if "nightly" in key] == []
+        assert list(repair.problems) == [Names.key("team", pools.KIND, "odd")]
 
     run(main)

@@ -15,10 +15,11 @@ from fray_coordinator.fsck.trouble import BY_SWEEP, Suspicion, Trouble
 from fray_coordinator.protocol import queue_look
 from fray_coordinator.protocol.queue_lease import given_back, is_full, undone
 from fray_coordinator.protocol.queue_segments import is_outlived, is_overdue
-from fray_coordinator.protocol.retention import kept_for
+from fray_coordinator.protocol.retention import pool_unused_since
 from fray_coordinator.queue.claims import read_segment
 from fray_coordinator.queue.collect import SWEEP_EVERY
 from fray_coordinator.queue.home import find_home
+from fray_coordinator.repair import POOLS_EVERY
 from fray_layouts.names import Names
 from fray_layouts.queue_names import Queues, Segment, Tasks, owner_of
 from fray_layouts.queues import QueueLease
@@ -116,14 +117,15 @@ def idle_pools(seen: Picture) -> Iterator[Suspicion]:
         pool = seen.stored.get(Tasks.of(*owner).pool)
         if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
             continue
-        if seen.now - pool.updated > kept_for(seen.settings):
+        record, now = pool.record, seen.now - seen.patience - POOLS_EVERY
+        if pool_unused_since(record.created_at, record.used_at, now, seen.settings):
             namespace, name, _ = owner
             what = (
-                f"no worker has worked for this pool for longer than jobs are kept, and nobody has shut it down: its "
-                f"{len(keys)} objects stay"
+                "no driver and no worker has used this pool for longer than jobs are kept, and nobody has shut it "
+                f"down: its {len(keys)} objects are left"
             )
-            remedy = f"if nobody needs it: `WorkerPool.attach({name!r}, namespace={namespace!r}).shutdown()`"
-            yield Suspicion(Trouble(pool.key, what, remedy), seen.versions(pool.key))
+            mend = partial(pools.remove_if_unused, namespace=namespace, name=name)
+            yield Suspicion(Trouble(pool.key, what, BY_SWEEP), seen.versions(pool.key), mend)
 
 
 def _by_owner(seen: Picture) -> dict[Owner, list[str]]:

@@ -52,6 +52,12 @@ def mark(job: JobRecord) -> JobRecord | None:
     return None if job.expiring else replace(job, expiring=True)
 
 
+def pool_unused_since(created: float, used: float, now: float, settings: Settings) -> bool:
+    """Whether a pool's record tells of no use for so long that it may be removed; one that tells of none stays."""
+    last = max(created, used)
+    return 0.0 < last < now - kept_for(settings)
+
+
 def blobs_since(now: float, settings: Settings) -> str:
     """The oldest month under which a submitter may still be about to name a blob, which may have existed before."""
     return Blobs.month(now - settings.quarantine - SUBMITTER_GIVES_UP)
