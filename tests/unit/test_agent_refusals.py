@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
@@ -102,6 +103,31 @@ def test_a_refusal_ends_no_agent_and_loses_no_job(refused: tuple[str, str], tmp_
         assert [(await job_now(user, job)).status for job in jobs] == ["succeeded"] * 7
         assert await scene.troubles(user) == ["", ""]
         assert await scene.leave() == [Departure.LEFT] * 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("prefix", ["inbox/", "actors/", "pools/", "blobs/", "queues/", "secrets/"])
+def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(prefix: str, tmp_path: Path) -> None:
+    """An agent dies all the same, its job is put back, and others run."""
+
+    async def main(cluster: Cluster) -> None:
+        scene = Scene(cluster, tmp_path)
+        user = await scene.begin()
+        scene.refuse(*[(verb, prefix) for verb in ("get", "get_if_changed", "put", "delete", "withdraw", "list")])
+        job = await launch(user, name="long")
+        await asyncio.sleep(user.settings.repair_interval * 1.5)
+        (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+        scene.running[holder].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await scene.running[holder]
+        later = await launch(user, name="short")
+        await asyncio.sleep(900)
+        assert not scene.running[1 - holder].done()
+        assert [(await job_now(user, each.id)).status for each in (job, later)] == ["succeeded"] * 2
+        assert (await job_now(user, job.id)).attempt == 2
+        scene.agents[1 - holder].terminate()
+        await scene.running[1 - holder]
 
     run(main)
 
