@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pickle
 import socket
 import ssl
@@ -22,13 +23,14 @@ from fray.queue import HttpQueueServer
 from fray.rpc import ActorEndpoint, ActorServer, FixedResolver
 from fray.rpc.keyring import keyring_of
 from fray.rpc.resolver import Resolver
-from fray_agents.rpc import Channel, ConnectionLost, NotAuthentic, RpcKey, Target, connect
+from fray_agents.rpc import Channel, ConnectionLost, NotAuthentic, RpcKey, Target, connect, keycache
 from fray_agents.rpc.dial import dial
+from fray_agents.rpc.keycache import OLD, KeyCache
 from fray_agents.rpc.remote import RemoteChannel
 from fray_agents.rpc.tls import Certificate
 from fray_agents.rpc.tls import connect as connect_tls
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
-from tests.support.rpc import Keys, dial_tcp, serve_subject, serving, through_proxy
+from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject, serving, through_proxy
 
 Answer = Callable[[socket.socket], None]
 
@@ -254,3 +256,85 @@ def test_all_that_serves_in_an_encrypting_cluster_answers_nobody_plainly(encrypt
                 assert b"the secret word" in pickle.dumps(channel.call("prompts", method, args, {}))
                 assert not any(b"the secret word" in data for data in (*proxy.said, *proxy.heard))
         server.shutdown()
+
+
+# --- keys that callers know
+
+
+class Bucket:
+    """Where keys are read; once `gate` is set."""
+
+    def __init__(self, *keys: RpcKey) -> None:
+        self.current = keys
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reads = 0
+
+    def read(self) -> list[tuple[str, bytes]]:
+        assert self.gate.wait(30)
+        self.reads += 1
+        return [(key.id, key.secret) for key in self.current]
+
+
+class Cache(KeyCache):
+    encrypted = False
+
+
+NEW = RpcKey("k2", b"the second secret of them")
+
+
+def aged(bucket: Bucket) -> Cache:
+    """What it held is known, and was read long ago."""
+    cache = Cache(bucket.read)
+    cache.keys()
+    cache._read_at -= OLD
+    return cache
+
+
+def test_who_has_found_a_key_that_was_dropped_is_not_believed() -> None:
+    bucket = Bucket(KEY)
+    caller = aged(bucket)
+    bucket.current = (NEW,)
+    impostor = serve_subject()  # with the dropped key
+    with pytest.raises(NotAuthentic):
+        dial(Target("subject", impostor.address), caller)
+    impostor.close()
+
+
+def test_calls_go_on_with_known_keys_while_the_storage_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keycache, "HASTE", 0.01)
+    bucket = Bucket(KEY)
+    caller = aged(bucket)
+    bucket.gate.clear()
+    bucket.current = (NEW,)
+    assert [caller.keys(), caller.keys()] == [[KEY], [KEY]]
+    bucket.gate.set()
+    eventually(lambda: caller.keys() == [NEW])
+    assert bucket.reads == 2, "one attempt for both"
+
+
+def test_keys_that_cannot_be_read_again_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = aged(Bucket(KEY))
+
+    def away() -> list[tuple[str, bytes]]:
+        raise OSError("the bucket is away")
+
+    monkeypatch.setattr(caller, "_read", away)
+    assert caller.keys() == [KEY]
+
+
+def test_the_child_of_a_fork_reads_keys_though_its_parent_was_about_to() -> None:
+    bucket = Bucket(KEY)
+    caller = aged(bucket)
+    bucket.gate.clear()
+    reading = threading.Thread(target=caller.keys, args=(True,))
+    reading.start()
+    eventually(caller._lock.locked)
+    child = os.fork()
+    if not child:
+        bucket.gate = threading.Event()
+        bucket.gate.set()
+        os._exit(caller.keys(fresh=True) != [KEY])
+    bucket.gate.set()
+    reading.join()
+    assert os.waitpid(child, 0)[1] == 0
