@@ -125,6 +125,10 @@ def hosts_apart() -> Iterator[None]:
     class NoLock:
         fd = None
 
+        def work_dir(self, parent: Path) -> Path:
+            """Tasks without processes need no directories."""
+            return parent / "unused"
+
         def release(self) -> None:
             """There is none."""
 
