@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.store import limits
 from fray_coordinator.store.api import ABSENT, ANY, Gone, Listed, Object
 from fray_coordinator.store.local import LocalBackend
+from fray_coordinator.store.probe import probe
 from fray_coordinator.store.store import Store
 from fray_layouts.errors import InvalidInput
 from tests.support.users import place_for_all, unprivileged
@@ -218,6 +220,19 @@ def test_what_this_user_may_not_read() -> None:
             *("BadRecord", "jobs/a.json jobs/b.json", "work/job/1 work/other/1"),
             *("StoreRefused", "StoreRefused", "work/job/1 work/other/1"),
         ]
+
+
+@pytest.mark.parametrize("spoiled", [".fray/tmp", ".fray/locks", ".fray/locks/*"])
+def test_what_every_write_needs_is_the_stores_fault(store: Store, tmp_path: Path, spoiled: str) -> None:
+    asyncio.run(store.put("jobs/a.json", b"{}", ANY))
+    for path in (tmp_path / "root").glob(spoiled):
+        path.rename(tmp_path / path.name)
+        path.symlink_to(tmp_path / path.name)
+    with pytest.raises(StoreRefused, match=re.escape(spoiled.rstrip("*"))):
+        asyncio.run(store.put("jobs/a.json", b"{ }", ANY))
+    assert asyncio.run(store.get("jobs/a.json")) is not None
+    told = " ".join(finding.what for finding in asyncio.run(probe(str(tmp_path / "root"))) if finding.remedy)
+    assert "link" in told
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Files:
     def prepare(self) -> None:
         """Make the private folders; where they are, sweep what killed processes left."""
         self._tree.prepare()
-        with self._tree.folder(TEMPORARY) as folder:
+        with self._tree.private(TEMPORARY) as folder:
             for name in os.listdir(folder):
                 with suppress(FileNotFoundError):
                     if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > ABANDONED:

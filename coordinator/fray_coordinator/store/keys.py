@@ -8,6 +8,8 @@ LONGEST_SEGMENT = 255
 """Bytes between two slashes: what common file systems allow a file name."""
 LONGEST_KEY = 900
 """Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
+DEEPEST = 16
+"""Folders on the way to an object: twice what any key of Fray has, and as far as a local listing goes."""
 PRIVATE_FOLDER = ".fray"
 """Where local files keep locks and temporary files; never listed."""
 
@@ -27,5 +29,7 @@ def check_key(key: str) -> None:
         raise InvalidInput(
             "key", key, f"use at most {LONGEST_SEGMENT} bytes between two slashes and {LONGEST_KEY} in all"
         )
+    if len(segments) > DEEPEST + 1:
+        raise InvalidInput("key", key, f"use at most {DEEPEST} slashes")
     if segments[0] == PRIVATE_FOLDER.encode():
         raise InvalidInput("key", key, f"the folder {PRIVATE_FOLDER} belongs to the store itself")

@@ -15,14 +15,12 @@ from contextlib import suppress
 
 from fray_coordinator.store.api import BadObject, Listed
 from fray_coordinator.store.files import check, read_in
-from fray_coordinator.store.keys import LONGEST_KEY, PRIVATE_FOLDER
+from fray_coordinator.store.keys import DEEPEST, LONGEST_KEY, PRIVATE_FOLDER
 from fray_coordinator.store.tree import Tree, open_folder
 from fray_layouts.names import Inbox
 
 EMPTY = 600.0
 """Seconds after which nobody will put anything into an empty folder, as a rule."""
-DEEPEST = 16
-"""Folders on the way to an object: twice what any key of Fray has."""
 NOT_A_KEY = re.compile("[\r\n\ud800-\udfff]")
 """In names of files dropped by hand: what no key can contain (surrogates stand for bytes that are not UTF-8)."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.api import NotApplied
+from fray_coordinator.store.api import BadObject, NotApplied, Refused
 from fray_coordinator.store.tree import LOCKS, Tree, open_file
 
 STRIPES = 256
@@ -62,12 +62,15 @@ class Locks:
         os.close(handle)
 
     def _open(self, stripe: str) -> int:
-        with self._tree.folder(LOCKS) as folder:
-            with suppress(FileNotFoundError):
+        with self._tree.private(LOCKS) as folder:
+            try:
+                with suppress(FileNotFoundError):
+                    return open_file(folder, stripe, os.O_RDWR)
+                with suppress(FileExistsError):
+                    self._tree.write(folder, stripe, b"", os.link, synced=False)
                 return open_file(folder, stripe, os.O_RDWR)
-            with suppress(FileExistsError):
-                self._tree.write(folder, stripe, b"", os.link, synced=False)
-            return open_file(folder, stripe, os.O_RDWR)
+            except BadObject as error:  # not one key's fault: many share a lock
+                raise Refused(f"lock {self._tree.root / LOCKS / stripe}: {error}; every user needs it") from error
 
     async def _wait(self, handle: int, stripe: str) -> None:
         deadline = self._clock.boottime() + DEADLINE
@@ -82,9 +85,13 @@ class Locks:
 
 def holders(tree: Tree) -> Iterator[Holder]:
     """Every stripe that somebody holds at this moment."""
-    with suppress(FileNotFoundError), tree.folder(LOCKS) as folder:
+    with suppress(FileNotFoundError), tree.private(LOCKS) as folder:
         for stripe in sorted(os.listdir(folder)):
-            handle = open_file(folder, stripe, os.O_RDWR)
+            try:
+                handle = open_file(folder, stripe, os.O_RDWR)
+            except BadObject as error:
+                yield Holder(stripe, f"nobody: {error}")
+                continue
             try:
                 if _try(handle):
                     fcntl.flock(handle, fcntl.LOCK_UN)

@@ -193,7 +193,7 @@ async def _machine(backend: Backend, folder: str, clock: Clock) -> list[Finding]
     if before:
         await clock.sleep(LOCK_SECONDS)
     for holder in sorted(before & set(backend.holders())):
-        what = f"lock {holder.stripe} has been held for more than {LOCK_SECONDS:g} s by {holder.who}"
+        what = f"lock {holder.stripe} could not be taken for more than {LOCK_SECONDS:g} s; it is held by {holder.who}"
         found.append(Finding("warning", what, "if that process is stopped or stuck, continue it or end it"))
     return found
 

@@ -89,6 +89,18 @@ class Tree:
             os.close(handle)
 
     @contextmanager
+    def private(self, folder: str) -> Iterator[int]:
+        """As `folder`, for one of ours. Raises `Refused` for one that cannot be used: every write needs it."""
+        try:
+            handle = self._open(folder, make=False)
+        except BadObject as error:
+            raise Refused(f"{self.root / folder}: {error}") from error
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
     def place_of(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:
         """(descriptor of its folder, its name there)."""
         head, slash, name = key.rpartition("/")
@@ -162,7 +174,7 @@ class Tree:
     def _temporary(self) -> Iterator[tuple[int, str]]:
         """(descriptor of the folder of unfinished files, a name in it); what is left under that name is removed."""
         name = uuid.uuid4().hex
-        with self.folder(TEMPORARY) as handle:
+        with self.private(TEMPORARY) as handle:
             try:
                 yield handle, name
             finally:
