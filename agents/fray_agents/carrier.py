@@ -120,9 +120,12 @@ class Carrier:
         starting = held.starting = asyncio.create_task(self._start(held, job))
         try:
             await asyncio.wait([starting])
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the agent ends
             starting.cancel()
-            await asyncio.wait([starting])
+            for late in await asyncio.gather(starting, return_exceptions=True):
+                if late is not None and not isinstance(late, BaseException):
+                    late.kill()
+                    await late.gone()
             raise
         return None if starting.cancelled() else starting.result()
 

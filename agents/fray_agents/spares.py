@@ -67,6 +67,7 @@ class Spares:
                 await asyncio.wait_for(spare.runner.wait(), MARGIN)
             except TimeoutError:  # it does not hear: its process goes with it
                 spare.runner.kill()
+                await spare.runner.wait()
 
     def _take(self, at_start: Mapping[str, str], lock_fd: int | None) -> asyncio.subprocess.Process | None:
         spare = self._spare

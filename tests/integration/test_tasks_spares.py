@@ -167,3 +167,19 @@ def test_no_spare_outlives_its_agent(tmp_path: Path) -> None:
 
     with_spares(act)
     asyncio.run(until(lambda: not alive(processes[0]), "the end of the spare's process"))
+
+
+def test_a_spare_whose_runner_is_frozen_keeps_nobody_from_leaving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares_module, "MARGIN", 0.1)
+
+    async def act(spares: Spares) -> None:
+        await run(spares, spec(tmp_path, call=lambda: None))
+        runner = await ready(spares)
+        processes.extend([runner, child(runner)])
+        os.kill(runner, signal.SIGSTOP)
+
+    processes: list[int] = []
+    with_spares(act)
+    asyncio.run(until(lambda: not any(map(alive, processes)), "the spare has gone"))

@@ -326,3 +326,32 @@ def test_a_stop_does_not_wait_for_logs_that_the_store_refuses(tmp_path: Path) ->
         assert (after.status, after.exit and after.exit.log_chunks) == ("succeeded", 0)
 
     with_an_agent(tmp_path, act, output=b"lines")
+
+
+def test_a_task_that_starts_while_its_agent_ends_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late:
+        killed = gone_for = False
+
+        def kill(self) -> None:
+            self.killed = True
+
+        async def gone(self) -> None:
+            self.gone_for = True
+
+    late = Late()
+
+    async def start(*args: object) -> Late:
+        try:
+            await asyncio.sleep(10**6)
+        except asyncio.CancelledError:
+            return late
+        raise AssertionError("it waits for the end")
+
+    async def act(stage: Stage) -> None:
+        monkeypatch.setattr(carrier.Carrier, "_start", start)
+        await stage.until_running(await launch(stage.user, name="quick"))
+        stage.life.cancel()
+        await asyncio.gather(stage.life, return_exceptions=True)
+        assert (late.killed, late.gone_for) == (True, True)
+
+    with_an_agent(tmp_path, act)
