@@ -5,6 +5,7 @@ Here are those of any record, and those that are asked where their names are use
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -121,11 +122,11 @@ def reachable(w: Watching, job_id: str, why: str) -> None:
         raise Broken("no job is ever unreachable", message, job_id, job.lease.agent if job.lease else job_id)
 
 
-def repair_found_all(w: Watching, began: float) -> None:
-    """A full repair that began at `began` has ended."""
+def repair_found_all(w: Watching, began: float, problems: Iterable[str]) -> None:
+    """A full repair that began at `began` has ended; what it could not do, `problems` tells."""
     for job_id, since in list(w.lost.items()):
         reachable(w, job_id, "a repair ended")
-        if job_id in w.lost and since < began:
+        if job_id in w.lost and since < began and not {Jobs.key(job_id), "pending/"} & set(problems):
             message = (
                 f"{job_id} has been in no index since {since:.1f}, and the repair since {began:.1f} did not find it"
             )

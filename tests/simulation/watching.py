@@ -177,7 +177,8 @@ class Watching:
             self._holder = record.holder
         if record.repaired_at > self.repaired_at:
             self.repaired_at, self.repaired = record.repaired_at, self.world.loop.now
-            invariants.repair_found_all(self, record.repaired_at - self.world.epoch - CLOCKS_DIFFER)
+            began = record.repaired_at - self.world.epoch - CLOCKS_DIFFER
+            invariants.repair_found_all(self, began, record.problems)
 
     def note_unlisted(self) -> None:
         """Look which running jobs their working holders have not in memory."""
