@@ -218,9 +218,9 @@ SEGMENT = str(Segment(1.8e9, 0, "abcdef", 3))
     [
         (Jobs.key("job-odd"), "nobody can run, end or remove this job"),
         (Agents.key("odd"), "not put back"),
-        (Coordinator.lease, "no agent can run the coordinator's pass"),
+        (Coordinator.lease, "until it is replaced, no file is admitted"),
         (Names.key("n", "actor", "x"), "nobody can take this name"),
-        (Endpoint("n", "x", "id").key(), "who calls this name fails"),
+        (Endpoint("n", "x", "id").key(), "nobody is called there"),
         (Secrets.rpc, "no actor can be called"),
         (QUEUE.settings, "nobody can open this queue"),
         (QUEUE.bell, "a hint"),

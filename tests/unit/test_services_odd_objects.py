@@ -258,6 +258,7 @@ def test_a_copy_of_an_agents_record_puts_nothing_back() -> None:
         await passes(Pass(user, "p"), 200.0)
         now = await job_now(user, job.id)
         assert (now.status, now.attempt) == ("running", 1)
+        assert "agents/host-1_bak.json" in (await pass_now(user)).problems
         beating.cancel()
 
     run(main)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_REPAIR, Suspicion, Trouble
 from fray_coordinator.protocol.death import needs_burial
-from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.names import Agents, Coordinator, Jobs
-from fray_layouts.records import Holding, JobRecord
+from fray_layouts.records import AgentRecord, Holding, JobRecord
 
 TIMEOUTS = 2 * DEATH_INTERVALS
 """Intervals; where many would die at once, each is given one more time-out."""
@@ -39,8 +39,7 @@ def silent(seen: Picture) -> Iterator[Suspicion]:
         return
     for agent in seen.agents.values():
         key = Agents.key(agent.id)
-        cut_off = max(seen.settings.outage_grace, TIMEOUTS * agent.interval)
-        if agent.state != "live" or seen.now - seen.stored[key].updated <= seen.patience + cut_off:
+        if agent.state != "live" or not _is_long_silent(seen, agent):
             continue
         waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
         what = (
@@ -52,6 +51,25 @@ def silent(seen: Picture) -> Iterator[Suspicion]:
             "coordinate`, or `fray coordinate --once` several times"
         )
         yield Suspicion(Trouble(key, what, remedy), seen.versions(key))
+
+
+def unknown(seen: Picture) -> Iterator[Suspicion]:
+    """Agents in a state that this version does not know, of which nothing was heard for long."""
+    for agent in seen.agents.values():
+        key = Agents.key(agent.id)
+        if agent.state == "live" or is_fenced(agent) or not _is_long_silent(seen, agent):
+            continue
+        what = (
+            f"it is in state {agent.state!r}, which this version of Fray does not know, and was not heard of for long: "
+            f"nobody of this version declares it dead; jobs that it lists: {len(agent.holdings)}"
+        )
+        remedy = 'run an agent of a version that knows this state; or, if this one has ended, write "dead" there'
+        yield Suspicion(Trouble(key, what, remedy), seen.versions(key))
+
+
+def _is_long_silent(seen: Picture, agent: AgentRecord) -> bool:
+    cut_off = max(seen.settings.outage_grace, TIMEOUTS * agent.interval)
+    return seen.now - seen.stored[Agents.key(agent.id)].updated > seen.patience + cut_off
 
 
 def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:

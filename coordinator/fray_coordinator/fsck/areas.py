@@ -118,8 +118,8 @@ TOP_LEVEL = frozenset({CLUSTER, "doctor/", *(area.prefix for area in AREAS)})
 MEANING: dict[Kind, tuple[str, str]] = {
     Drop: ("nobody can admit this file, so it becomes no job", "give agents the right to read it, or drop it again"),
     PassRecord: (
-        "no agent can run the coordinator's pass: no file is admitted, no dead agent is found, nothing is repaired",
-        "remove it, agents make a new one at once",
+        "until it is replaced, no file is admitted, no dead agent is found and nothing is repaired",
+        "any live agent replaces it within a minute; if none does, start one",
     ),
     JobRecord: ("nobody can run, end or remove this job", "mend it, or remove it if nobody needs the job"),
     AgentRecord: (
@@ -130,7 +130,7 @@ MEANING: dict[Kind, tuple[str, str]] = {
         "nobody can take this name or find who has it",
         "write back what it held; who removes it must first end all who use the name, for it is counted anew",
     ),
-    EndpointRecord: ("who calls this name fails", "remove it and stop the actor's job, or start the actor again"),
+    EndpointRecord: ("nobody is called there", "remove it and stop the actor's job, or start the actor again"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
     RpcKeys: ("no actor can be called", "remove it, a new one is made at once"),
     QueueRecord: ("nobody can open this queue", "write back what it held, see the storage contract"),

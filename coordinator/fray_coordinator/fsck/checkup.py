@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fray_coordinator import burial
 from fray_coordinator.admission import Admission
-from fray_coordinator.core import Core, each_sound
+from fray_coordinator.core import Core, each_sound, told
 from fray_coordinator.fsck import agents, data, inbox, index, jobs, objects, queues
 from fray_coordinator.fsck.picture import Picture, take_picture
 from fray_coordinator.fsck.trouble import Suspicion, Trouble
@@ -20,6 +20,7 @@ from fray_coordinator.watch import Watch
 
 LOOKS = (
     objects.odd_objects,
+    objects.left_alone_by_the_pass,
     jobs.unentered,
     jobs.unadmitted,
     jobs.uncallable,
@@ -29,6 +30,7 @@ LOOKS = (
     jobs.results,
     agents.agents,
     agents.silent,
+    agents.unknown,
     inbox.drops,
     index.entries,
     index.children,
@@ -59,9 +61,8 @@ async def repair(core: Core) -> None:
     await watch.look({})
     await each_sound(watch.unburied(), lambda dead: burial.bury(core, dead), {}, lambda dead: dead.key)
     await Repair(core, Admission(core)).run(watch.live())
-    for suspicion in await _confirmed(core):
-        if suspicion.mend is not None:
-            await suspicion.mend(core)
+    mends = [(found.trouble.key, found.mend) for found in await _confirmed(core) if found.mend is not None]
+    await each_sound(mends, lambda one: one[1](core), {}, lambda one: one[0], at_once=1)
 
 
 async def _confirmed(core: Core) -> list[Suspicion]:
@@ -75,4 +76,10 @@ async def _confirmed(core: Core) -> list[Suspicion]:
 
 def _suspicions(seen: Picture) -> Iterator[Suspicion]:
     for look in LOOKS:
-        yield from look(seen)
+        try:
+            yield from look(seen)
+        except Exception as error:  # of an object that nobody thought of: the other looks are worth having
+            what = f"one of the checks ({look.__name__}) could not be made to its end: {told(error)}"
+            yield Suspicion(
+                Trouble("/", what, "this is a fault of Fray: please report it with what `fray doctor` says")
+            )

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from fray_coordinator.errors import LOOK_AT_IT
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import Suspicion, Trouble
-from fray_coordinator.protocol.passlease import LEASE_INTERVALS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import parse_spec
 
 
 def drops(seen: Picture) -> Iterator[Suspicion]:
     """Old files: those that no agent would admit, and those that the passes should have dealt with."""
-    watched = _passes_run(seen)
+    watched = seen.passes_run()
     for key, drop in seen.drops.items():
         fault = _fault(drop.data)
         if seen.now - drop.updated <= seen.patience:
@@ -28,16 +27,6 @@ def drops(seen: Picture) -> Iterator[Suspicion]:
             what = f"it can become no job: {fault}"
             remedy = "drop it again as it should be; as it is, the next agent that runs rejects it"
             yield Suspicion(Trouble(key, what, remedy), (drop.version,))
-
-
-def _passes_run(seen: Picture) -> bool:
-    """Whether an agent that has lived for long makes one pass of the coordinator after the other."""
-    passes = seen.passes
-    holder = seen.agents.get(passes.record.holder) if passes is not None else None
-    if passes is None or holder is None:
-        return False
-    fresh = seen.now - passes.updated <= LEASE_INTERVALS * seen.settings.pass_interval
-    return fresh and holder.state == "live" and seen.now - holder.started_at > seen.patience
 
 
 def _told_by_pass(seen: Picture, key: str) -> str:

@@ -10,7 +10,7 @@ from fray_coordinator.errors import LOOK_AT_IT
 from fray_coordinator.fsck.areas import AREAS, MEANING, Kind
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_HAND, BY_US, Suspicion, Trouble
-from fray_layouts.names import Inbox, Pools
+from fray_layouts.names import Coordinator, Inbox, Pools
 
 
 def odd_objects(seen: Picture) -> Iterator[Suspicion]:
@@ -29,6 +29,21 @@ def odd_objects(seen: Picture) -> Iterator[Suspicion]:
         what = "it is none of Fray's: Fray never looks at it and never removes it"
         remedy = "move it out of this root, unless a newer version of Fray put it here"
         yield Suspicion(Trouble(key, what, remedy))
+
+
+def left_alone_by_the_pass(seen: Picture) -> Iterator[Suspicion]:
+    """What the passes that run could not deal with, though it looks sound here."""
+    if seen.passes is None or not seen.passes_run():
+        return
+    last = seen.passes.record
+    named = {*seen.unreadable, *seen.misplaced, *seen.strays, *seen.drops}
+    for key, problem in last.problems.items():
+        if key not in named:
+            what = f"the coordinator's last pass left it alone: {problem.removesuffix(LOOK_AT_IT)}"
+            yield Suspicion(Trouble(key, what, "the next pass tries again; if it stays so, look at it"))
+    if last.problems_untold:
+        what = f"the coordinator's last pass left more objects alone than it names: {last.problems_untold} more"
+        yield Suspicion(Trouble(Coordinator.lease, what, "deal with those that are named first"))
 
 
 def _stray(key: str) -> Trouble:

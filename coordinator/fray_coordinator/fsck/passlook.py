@@ -1,6 +1,8 @@
-"""What `fray doctor` says of a cluster that is there already: whether its coordinator's pass can run."""
+"""What `fray doctor` says of a cluster that is there already: what its coordinator's pass could not do."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from fray_coordinator.clock import SystemClock, system_chance
 from fray_coordinator.errors import LOOK_AT_IT, BadRecord
@@ -13,7 +15,7 @@ from fray_layouts.records import PassRecord
 
 
 async def look_at_pass(root: str) -> list[Finding]:
-    """An error if the pass cannot run, and a warning for each object that the last one skipped.
+    """A warning if the pass's record cannot be read, and one for each object that the last pass could not deal with.
 
     Raises:
         StoreRefused, StoreUnavailable: the root cannot be read; `probe` says why.
@@ -24,8 +26,14 @@ async def look_at_pass(root: str) -> list[Finding]:
         lease = await Records(store, clock, chance).read(Coordinator.lease, PassRecord)
     except BadRecord as error:
         means, remedy = MEANING[PassRecord]
-        return [Finding("error", f"{means} ({str(error).removesuffix(LOOK_AT_IT)})", remedy)]
+        return [Finding("warning", f"{means} ({str(error).removesuffix(LOOK_AT_IT)})", remedy)]
     finally:
         await store.close()
-    skipped = [problem.removesuffix(LOOK_AT_IT) for problem in lease.record.problems.values()] if lease else []
-    return [Finding("warning", f"the coordinator's last pass skipped {one}", "see `fray fsck`") for one in skipped]
+    return [Finding("warning", what, "see `fray fsck`") for what in _left_undone(lease.record)] if lease else []
+
+
+def _left_undone(last: PassRecord) -> Iterator[str]:
+    for key, problem in last.problems.items():
+        yield f"the coordinator's last pass left {key} alone: {problem.removesuffix(LOOK_AT_IT)}"
+    if last.problems_untold:
+        yield f"the coordinator's last pass left {last.problems_untold} more objects alone"

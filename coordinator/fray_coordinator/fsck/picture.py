@@ -11,6 +11,7 @@ from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import Misplaced, StoreRefused
 from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, Drop, NotRead
 from fray_coordinator.protocol.heartbeat import paced
+from fray_coordinator.protocol.passlease import LEASE_INTERVALS
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed, Object
 from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs
@@ -64,6 +65,15 @@ class Picture:
     def passes(self) -> Stored[PassRecord] | None:
         """The record of the coordinator's pass, written at the end of each."""
         return self.stored.get(Coordinator.lease)
+
+    def passes_run(self) -> bool:
+        """Whether an agent that has lived for long makes one pass of the coordinator after the other."""
+        passes = self.passes
+        holder = self.agents.get(passes.record.holder) if passes is not None else None
+        if passes is None or holder is None:
+            return False
+        fresh = self.now - passes.updated <= LEASE_INTERVALS * self.settings.pass_interval
+        return fresh and holder.state == "live" and self.now - holder.started_at > self.patience
 
     @property
     def patience(self) -> float:
