@@ -99,7 +99,7 @@ class Admission:
         origin = job.record.inbox
         if origin is None:
             return
-        lies = await self.core.store.get(origin.key)
+        lies = await self.core.store.get(origin.place)
         version = lies.version if lies else None
 
         def decide(now: JobRecord | None) -> JobRecord | None:
@@ -114,7 +114,7 @@ class Admission:
             await index.enter(self.core, settled)
             await doorbell.ring(self.core, settled.spec.pool)
         if version == origin.version:
-            await self._take_away(origin.key, origin.version)
+            await self._take_away(origin.place, origin.version)
 
     async def _look_at_drop(self, key: str) -> None:
         drop = await self.core.store.get(key)
@@ -124,13 +124,23 @@ class Admission:
             return
         try:
             spec = parse_spec(drop.data)
-            await self._admit(key, drop, spec)
+            if self.core.store.renames and Inbox.time_taken(key) is None:
+                await self._take_in(key, drop.version)
+            else:
+                await self._admit(key, drop, spec)
         except (InvalidInput, ParentNotRunning) as error:
             await self._reject(key, drop, str(error))
 
+    async def _take_in(self, key: str, version: str) -> None:
+        """Give a local file a name that nobody gives again; whoever is the first to do so goes on with it."""
+        taken_in = Inbox.taken_in(key, self.core.now(), self.core.chance.token())
+        await self.core.store.withdraw(key, version, taken_in)
+        await self._look_at_drop(taken_in)
+
     async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
         parent = await running_parent(self.core, spec.parent) if spec.parent else None
-        job = record_of_drop(key, drop.version, drop.updated, in_namespace(spec, parent))
+        dropped_at = Inbox.time_taken(key) if self.core.store.renames else None
+        job = record_of_drop(key, drop.version, dropped_at or drop.updated, in_namespace(spec, parent))
         if parent is not None:
             job.parent = Parent(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             await enter_child(self.core, job)
@@ -145,7 +155,7 @@ class Admission:
 
     async def _reject(self, key: str, drop: Object, reason: str) -> None:
         content = drop.data[:_KEPT_CONTENT].decode("utf-8", "replace")
-        rejection = Rejection(key=key, reason=reason, rejected_at=self.core.now(), content=content)
+        rejection = Rejection(key=Inbox.dropped_as(key), reason=reason, rejected_at=self.core.now(), content=content)
         await self.core.store.put(Inbox.rejected(key, drop.version), msgspec.json.encode(rejection), ABSENT)
         await self._take_away(key, drop.version)
 

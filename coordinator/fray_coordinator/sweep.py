@@ -17,7 +17,7 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     The job has no children left; while the inbox still names it, nothing is removed.
     """
     origin = job.record.inbox
-    lies = await core.store.get(origin.key) if origin is not None else None
+    lies = await core.store.get(origin.place) if origin is not None else None
     in_inbox = lies.version if lies is not None else None
     if not is_due(job.record, core.now(), core.settings, has_children=False, version_in_inbox=in_inbox):
         return

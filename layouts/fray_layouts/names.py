@@ -22,6 +22,7 @@ from fray_layouts.words import (
     NUMBER,
     OWN_DIGITS,
     RANDOM_DIGITS,
+    TIME_DIGITS,
     base32,
     decode_time,
     encode_time,
@@ -272,6 +273,7 @@ _VISIBLE = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
 _DROP = re.compile(rf"inbox/(?!\.){_VISIBLE}+\.json")
 _REJECTED = re.compile(rf"inbox/rejected/({_VISIBLE}+)\.([A-Za-z0-9-]{{0,64}})\.json")
 _ASIDE = re.compile(rf"inbox/aside/({_VISIBLE}+)~([A-Za-z0-9-]{{0,64}})~([A-Za-z0-9-]{{1,32}})")
+_TAKEN_IN = re.compile(rf"~([{ALPHABET}]{{{TIME_DIGITS}}})[{ALPHABET}]{{{RANDOM_DIGITS}}}\.json$")
 _LONGEST_STEM = 150
 """Bytes of a drop's name that its other names keep, so that they fit where it did."""
 
@@ -293,6 +295,22 @@ class Inbox:
     @staticmethod
     def key(name: str) -> str:
         return f"inbox/{name}.json"
+
+    @staticmethod
+    def taken_in(key: str, now: float, token: str) -> str:
+        """What a local drop is renamed to before it becomes a job; whatever is done to the file, its name stays."""
+        return f"inbox/{Inbox._stem(key)}~{encode_time(now)}{token[:RANDOM_DIGITS]}.json"
+
+    @staticmethod
+    def time_taken(key: str) -> float | None:
+        """When a drop was taken in; None for one that was not."""
+        found = _TAKEN_IN.search(key)
+        return decode_time(found[1]) if found else None
+
+    @staticmethod
+    def dropped_as(key: str) -> str:
+        """The name under which a person dropped it."""
+        return Inbox.key(Inbox._stem(key)) if _TAKEN_IN.search(key) else key
 
     @staticmethod
     def rejected(key: str, version: str) -> str:
@@ -319,7 +337,7 @@ class Inbox:
 
     @staticmethod
     def _stem(key: str) -> str:
-        stem = key.removeprefix("inbox/").removesuffix(".json").replace("~", "-")
+        stem = _TAKEN_IN.sub("", key).removeprefix("inbox/").removesuffix(".json").replace("~", "-")
         return stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
 
 

@@ -111,10 +111,16 @@ class Parent(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The dropped file a job was made from: its key and the version that was read."""
+    """The dropped file a job was made from: its key and the version that was read; `taken_in`: its key after that."""
 
     key: Key
     version: str
+    taken_in: Key = ""
+
+    @property
+    def place(self) -> str:
+        """Where it lies until the job is admitted."""
+        return self.taken_in or self.key
 
 
 class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):

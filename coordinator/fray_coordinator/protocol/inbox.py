@@ -5,7 +5,9 @@ Unsafe: two agents read one file; the first admits it, runs it and deletes it; t
 Or: a person overwrites the file between the read and the admission, and a version that nobody wanted any more runs.
 Why not here: the job's id is a function of key, version and time, so both create the same record; it is created
 UNADMITTED and cannot be claimed; it is admitted only if the inbox still holds that version afterwards, and withdrawn
-otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its version.
+otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its version. On
+local files time and inode of a file change and come again as people work on it, so before anything else the file gets a
+name that was never given before: that name and the time in it stand for key and time.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import hashlib
 
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
-from fray_layouts.names import JobId
+from fray_layouts.names import Inbox, JobId
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
 from fray_layouts.words import base32
@@ -25,8 +27,12 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> Job
 
     Args:
         spec: with its namespace.
-        updated: the storage's time of the drop: dropping the same bytes again later is a new job.
+        updated: the storage's time of the drop, or when it was taken in: dropping the same bytes again later is a new
+            job.
     """
+    origin = InboxOrigin(key=Inbox.dropped_as(key), version=version)
+    if key != origin.key:
+        origin.taken_in = key
     token = base32(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
     own = JobId.given(spec.namespace, spec.name, spec.id) if spec.id else ""
     return JobRecord(
@@ -34,7 +40,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> Job
         spec=spec,
         status=str(Status.UNADMITTED),
         submitted_at=updated,
-        inbox=InboxOrigin(key=key, version=version),
+        inbox=origin,
     )
 
 

@@ -88,6 +88,11 @@ class Store:
         """Requests are free and fast, so polling often costs nothing."""
         return self._backend.local
 
+    @property
+    def renames(self) -> bool:
+        """Whether `withdraw` gives an object another name instead of deleting it."""
+        return self._backend.scheme == "file"
+
     async def get(self, key: str) -> Object | None:
         """The object as it is now; None when the name is absent."""
         check_key(key)
