@@ -163,7 +163,7 @@ _LATER = {
 MOST_WORDS = MAX_JOB_ID - len("--") - OWN_DIGITS
 """Characters of a name and an own id together."""
 HIDDEN = "..."
-"""Shown instead of what may be a secret: what stands in a field of an unknown name, or anywhere in the environment."""
+"""Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
 _LONGEST_FIELD = 64
 """Characters of an unknown field's name that are compared with those that there are."""
 SIZES = ("memory", "disk")
@@ -231,7 +231,8 @@ def _complain_about_unknown(raw: object, struct: type[Spec], path: str) -> None:
         if key not in fields and key not in same:
             near = difflib.get_close_matches(str(key)[:_LONGEST_FIELD], [*fields, *same], n=1)
             hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
-            raise InvalidInput(dotted, HIDDEN, f"there is no such field; {hint}")
+            shown = value if isinstance(value, (int, float)) and path != "environment" else HIDDEN
+            raise InvalidInput(dotted, shown, f"there is no such field; {hint}")
         if part := _part(fields[same.get(str(key), str(key))].type):
             _complain_about_unknown(value, part, dotted)
 
