@@ -42,7 +42,7 @@ class StorageClient:
         job_id, taken = self._cluster.run(lambda core: _take_name(core, namespace, request.name))
         if taken and not adopt_existing:
             raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
-        own_id = job_id.removeprefix(f"{request.name}-")
+        own_id = names.JobId.own(request.name, job_id)
         return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
 
     def create_actor(
@@ -132,7 +132,8 @@ async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool
     """
     check_name("namespace", namespace)
     check_name("name", name)
-    fresh = names.JobId.fresh(name, core.now(), core.chance.token())
+    unique = names.JobId.fresh(name, core.now(), core.chance.token()).removeprefix(f"{name}-")
+    fresh = names.JobId.given(namespace, name, unique)
     holder = await naming.living(core, namespace, "job", name)
     if holder is None:
         holder = await naming.take(core, namespace, "job", name, fresh, exist_ok=True)

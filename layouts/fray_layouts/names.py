@@ -52,6 +52,11 @@ class JobId:
         return f"{name}-{own_id}-{base32(digest)[:OWN_DIGITS]}"
 
     @staticmethod
+    def own(name: str, given: str) -> str:
+        """The id of one's own from which `JobId.given` made this one for a job of that name."""
+        return given.removeprefix(f"{name}-").rpartition("-")[0]
+
+    @staticmethod
     def checked(text: str, field: str = "job") -> str:
         """`text`, if it can be a job id; else InvalidInput naming `field`."""
         if not is_id(text):

@@ -16,7 +16,7 @@ from fray.types import ANY_REGION, Entrypoint, JobRequest, JobStatus, ResourceCo
 from fray_coordinator import naming
 from fray_coordinator.core import Core
 from fray_coordinator.records import record_of
-from fray_layouts.names import Jobs
+from fray_layouts.names import JobId, Jobs
 from fray_layouts.records import JobRecord, Settings
 
 
@@ -55,7 +55,7 @@ def test_names_of_other_namespaces_do_not_matter(client: StorageClient) -> None:
 
 
 def test_who_finds_a_name_whose_submitter_died_submits_that_very_job(client: StorageClient) -> None:
-    promised = "job-" + "1" * 15
+    promised = JobId.given("team", "job", "1" * 15)
     client.cluster.run(lambda core: naming.take(core, "team", "job", "job", promised))
     with pytest.raises(JobAlreadyExists):
         client.submit(a_request(), adopt_existing=False)
