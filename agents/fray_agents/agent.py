@@ -246,7 +246,10 @@ class Agent:
     async def _take_over(self, held: Held) -> None:
         if self._heart.leaving:
             held.ask_to_stop(0.0, "preempted")
-        self._spawn(self._carry(held))
+        try:
+            self._spawn(self._carry(held))
+        except Exception as error:  # nobody would end what it is about
+            self._broken.put_nowait(error)
 
     async def _carry(self, held: Held) -> None:
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fray_agents import task, tasks
+from fray_agents import task, tasks, trees
 from fray_agents.tasks import StartFailed, Task, TaskExit, TaskFile, start_runner
 from fray_layouts.parsing import DEEPEST_RESULT
 from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
@@ -177,6 +177,26 @@ def test_a_stop_works_when_the_runner_is_frozen(tmp_path: Path, kind: str, end: 
     assert ended.kind == kind
     assert "its runner did not answer" in ended.message
     assert not any(map(alive, pids))
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_round_of_kills_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, rounds = trees.descendants, 0
+
+    def descendants(pid: int) -> list[int]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise OSError("Too many open files")
+        return real(pid)
+
+    monkeypatch.setattr(trees, "descendants", descendants)
+
+    async def act(task: Task) -> None:
+        os.kill(task.runner_pid, signal.SIGSTOP)
+        task.kill()
+
+    assert with_task(sh(tmp_path, "sleep 60"), act).exit.kind == "stopped"
 
 
 @pytest.mark.usefixtures("soon")

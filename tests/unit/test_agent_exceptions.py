@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -353,5 +353,19 @@ def test_a_task_that_starts_while_its_agent_ends_is_killed(tmp_path: Path, monke
         stage.life.cancel()
         await asyncio.gather(stage.life, return_exceptions=True)
         assert (late.killed, late.gone_for) == (True, True)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_claimed_job_that_nothing_carries_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(stage: Stage) -> None:
+        def broken(work: Coroutine[Any, Any, None]) -> None:
+            work.close()
+            raise MemoryError("no task can be made")
+
+        monkeypatch.setattr(stage.agent, "_spawn", broken)
+        await launch(stage.user, name="quick")
+        with pytest.raises(MemoryError, match="no task can be made"):
+            await asyncio.wait_for(stage.life, 600)
 
     with_an_agent(tmp_path, act)
