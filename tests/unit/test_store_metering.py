@@ -132,7 +132,7 @@ def test_statuses(status: int, kind: type[Exception]) -> None:
         (403, '"reason": "quotaExceeded"', NotApplied),
         (403, '"reason": "userRateLimitExceeded"', NotApplied),
         (409, "OperationAborted", NotApplied),
-        (503, "SlowDown", NotApplied),
+        (503, "SlowDown", Unknown),
         (301, "PermanentRedirect", Refused),
         (501, "NotImplemented", Refused),
     ],

@@ -60,9 +60,11 @@ def failure(status: int, message: str, missing_right: str, after: str | None = N
     codes = frozenset(re.findall(r"\w+", message[: 4 * LONGEST]))
     if status == 412:
         return PreconditionFailed(text)
+    if status >= 500 and status not in (501, 505):
+        return Unknown(text)  # even if its code asks for patience: it may have been applied
     if status in (307, 409, 429) or codes & SLOW_DOWN:
         return NotApplied(text, _seconds(after))
-    if status == 408 or codes & GARBLED or (status >= 500 and status not in (501, 505)):
+    if status == 408 or codes & GARBLED:
         return Unknown(text)
     if codes & STALE_CREDENTIALS or status == 401:
         return Refused(f"{text}; the credentials or this host's clock are out of date", may_pass=True)
