@@ -182,7 +182,8 @@ class Pass:
         last = self.lease.record
         await self._look_under_lease(last.suspects)
         self._orphans |= self.watch.someone_died
-        self._repaired_at = max(self._repaired_at, last.repaired_at)
+        if last.repaired_at <= self.core.now():
+            self._repaired_at = max(self._repaired_at, last.repaired_at)
         if self._repair_is_due():
             self._beside.begin(Jobs.prefix, self._repair)
         await self._serve(self.core.settings.poll_interval)

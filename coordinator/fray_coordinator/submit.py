@@ -23,6 +23,7 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import ABSENT
 from fray_layouts import names
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ChildEntry, JobRecord, Parent
 from fray_layouts.spec import INLINE_LIMIT, Callable, JobSpec
 
@@ -94,7 +95,11 @@ async def _without_bulk(core: Core, spec: JobSpec) -> JobSpec:
     call = spec.entrypoint.callable
     if call is None or len(call.pickle) <= INLINE_LIMIT * 4 // 3:
         return spec
-    key = await put_blob(core, b64decode(call.pickle))
+    try:
+        data = b64decode(call.pickle, validate=True)
+    except ValueError as error:
+        raise InvalidInput("entrypoint.callable.pickle", "...", f"give base64 of a pickle ({error})") from None
+    key = await put_blob(core, data)
     return replace(spec, entrypoint=replace(spec.entrypoint, callable=Callable(blob=key)))
 
 

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fray.cli import cli
+from fray_layouts.names import JobId
 
 FRAY = [sys.executable, "-m", "fray"]
 SECRET = "hunter2-is-secret"
@@ -205,9 +206,10 @@ def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
         "name: from-yaml\nid: two\nentrypoint: {command: [echo, two]}\n"
     )
     first = shell.json("submit", str(file))
-    assert first == [{"job": "from-yaml-one", "found": False}, {"job": "from-yaml-two", "found": False}]
-    assert shell.json("submit", str(file)) == [{**one, "found": True} for one in first]
-    assert shell("logs", "-f", "from-yaml-two").stdout == "two\n"
+    one, two = (JobId.given("from-yaml", "from-yaml", own) for own in ("one", "two"))
+    assert first == [{"job": one, "found": False}, {"job": two, "found": False}]
+    assert shell.json("submit", str(file)) == [{**each, "found": True} for each in first]
+    assert shell("logs", "-f", two).stdout == "two\n"
     piped = json.dumps({"name": "piped", "entrypoint": {"command": ["true"]}})
     assert "piped-" in shell("submit", "-", stdin=piped).stdout
 

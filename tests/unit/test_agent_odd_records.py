@@ -19,8 +19,9 @@ from fray_coordinator.core import Core
 from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY, Object
 from fray_coordinator.store.memory import digest
-from fray_layouts.names import Agents, Child, Inbox, Jobs
-from fray_layouts.records import JobRecord, Resources
+from fray_layouts.bounds import LATEST
+from fray_layouts.names import Agents, Child, Coordinator, Inbox, Jobs
+from fray_layouts.records import JobRecord, PassRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch, pass_now
 from tests.support.virtual import Cluster, run
@@ -99,6 +100,22 @@ def test_an_agent_lives_with_odd_objects_of_every_place(tmp_path: Path) -> None:
         assert set(ODD) <= {*(await pass_now(user)).problems, "inbox/deep.json"}
         (rejected,) = cluster.keys("inbox/")
         assert rejected.startswith(Inbox.rejected_prefix)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(tmp_path: Path) -> None:
+    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+        def spoilt(now: PassRecord | None) -> PassRecord:
+            return msgspec.structs.replace(now or PassRecord(), holder="nobody-1", repaired_at=LATEST)
+
+        await user.records.update(Coordinator.lease, PassRecord, spoilt)
+        cluster.ways[1].cut = True
+        job = await launch(user, name="quick")
+        for key in cluster.keys("pending/"):
+            cluster.contents.remove(key)
+        cluster.cut(False)
+        await succeeded(user, job)
 
     with_an_agent(tmp_path, act)
 

@@ -145,6 +145,15 @@ def test_who_submits_something_else_under_an_id_is_told_so(other: dict[str, Any]
     run(main)
 
 
+def test_a_large_callable_that_is_no_base64_is_refused() -> None:
+    async def main(cluster: Cluster) -> None:
+        with pytest.raises(InvalidInput, match="base64"):
+            await launch(await cluster.core(), entrypoint={"callable": {"pickle": "a" * 100_001}})
+        assert cluster.keys("jobs/") == cluster.keys("pending/") == []
+
+    run(main)
+
+
 def test_a_default_that_is_written_out_is_the_same_submission() -> None:
     """Also once somebody has written the record again."""
 
