@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,10 +116,12 @@ def test_what_is_no_name_is_nobodys() -> None:
             f"{key}~lease~lease",
             f"{key}.bak",
             f"{NAMES.finished}x",
+            f"{NAMES.finished}zzz/",
             NAMES.bell,
         ]
         for name in foreign:
             cluster.contents.set(name, cluster.contents.objects[key])
+        cluster.contents.objects[key] = replace(cluster.contents.objects[key], updated=cluster.clock.wall() + 1000.0)
         assert await rest(one) == ["a"]
         await cluster.clock.sleep(5000.0)
         assert await rest(await hand(cluster)) == []

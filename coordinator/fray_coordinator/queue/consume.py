@@ -396,7 +396,7 @@ class Consumer:
         self._bell.ring(came_back=True)
 
     def _tend(self) -> None:
-        if self._tending is None:
+        if self._tending is None or self._tending.done():
             self._tending = asyncio.ensure_future(self._tend_for_ever())
 
     async def _tend_for_ever(self) -> None:

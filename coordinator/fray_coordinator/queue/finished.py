@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fray_coordinator.core import Core, each
+from fray_coordinator.errors import StoreRefused
 from fray_coordinator.protocol.queue_segments import is_outlived
 from fray_coordinator.store.api import ABSENT
 from fray_layouts import codec
@@ -31,7 +32,8 @@ class FinishedLog:
     async def holds(self, segment: str) -> bool:
         """Whether the segment was finished before."""
         since = self._names.finished + encode_time(Segment.time_of(segment))
-        keys = [row.key for row in await self._core.store.list(self._names.finished, since)]
+        rows = await self._core.store.list(self._names.finished, since)
+        keys = [row.key for row in rows if self._names.finished_time(row.key) is not None]
         await each([key for key in keys if key not in self._read], self._load)
         return any(segment in self._read[key] for key in keys)
 
@@ -45,9 +47,9 @@ class FinishedLog:
         await each(old, self._core.store.delete)
 
     async def _load(self, key: str) -> None:
-        found = await self._core.store.get(key)
         try:
+            found = await self._core.store.get(key)
             names = codec.decode(found.data, FinishedSegments).record.segments if found else []
-        except Malformed:
+        except (Malformed, StoreRefused):
             names = []  # an odd object says nothing: an item may come twice, none is lost
         self._read[key] = frozenset(names)
