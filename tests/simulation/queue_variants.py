@@ -9,6 +9,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import claims, collect, letters, look
 from fray_coordinator.queue.collect import Collector
@@ -246,3 +247,31 @@ def acknowledged_before_it_is_buried() -> list[Swap]:
         await real(self, held, item, *given)
 
     return [(letters.Undertaker, "bury", bury)]
+
+
+# --- odd objects
+
+
+@variant
+def an_odd_segment_is_everybodys_trouble() -> list[Swap]:
+    """What is wrong with one segment ends the call that met it, and all that was claimed with it."""
+
+    async def tried(self: Any, segment: str, claiming: Any) -> Any:
+        return await claiming
+
+    return [(look.Finder, "_tried", tried)]
+
+
+@variant
+def what_is_odd_is_deleted() -> list[Swap]:
+    """A segment that cannot be read is taken for rubbish."""
+    real = claims.read_segment
+
+    async def read(home: Any, segment: str) -> Any:
+        try:
+            return await real(home, segment)
+        except BadRecord:
+            await home.core.store.delete(home.names.segment(segment))
+            return None
+
+    return [(claims, "read_segment", read)]

@@ -7,6 +7,7 @@ and the crashes are those of the simulation of clusters.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from fray_coordinator.clock import Chance
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import consume
 from fray_coordinator.queue.bell import Bell
@@ -35,7 +36,9 @@ from tests.simulation.clocks import HostClock
 from tests.simulation.honest import HonestStore
 from tests.simulation.invariants import Broken
 from tests.simulation.loop import OWNER, Participant
-from tests.simulation.network import Way
+from tests.simulation.mishaps import is_mishap
+from tests.simulation.network import Refusal, Way
+from tests.simulation.queue_strangers import QueueStrangers
 from tests.simulation.queue_variants import VARIANTS
 from tests.simulation.scenario import Plan, between
 from tests.simulation.stage import Stage
@@ -84,6 +87,8 @@ class Trouble(Plan):
         outage_length: seconds, at most; partition_every: on average, one participant is cut off.
         poison: items that kill whoever gets them.
         slow, releasing: shares of deliveries that take longer than their lease, and that are given back.
+        stranger_every, refuse_every: seconds between two things that strangers do, and between two bursts of refusals.
+        mishaps: share of the requests that end in an exception which is nobody's.
     """
 
     rates: Rates
@@ -94,6 +99,9 @@ class Trouble(Plan):
     partition_every: float
     slow: float
     releasing: float
+    stranger_every: float
+    refuse_every: float
+    mishaps: float
 
     @staticmethod
     def drawn(draw: random.Random) -> Trouble:
@@ -106,6 +114,9 @@ class Trouble(Plan):
             partition_every=between(draw, 40, 400),
             slow=between(draw, 0.05, 0.5),
             releasing=between(draw, 0.03, 0.3),
+            stranger_every=between(draw, 5, 60) if draw.random() < 0.5 else math.inf,
+            refuse_every=between(draw, 20, 200) if draw.random() < 0.5 else math.inf,
+            mishaps=between(draw, 0.001, 0.02) if draw.random() < 0.5 else 0.0,
         )
 
 
@@ -122,6 +133,8 @@ class QueueWorld(Stage):
         self.consumers: dict[Participant, Consumer] = {}
         self.known = Known()
         self.producing: set[Participant] = set()
+        self.strangers = QueueStrangers(self, NAMES)
+        self._mishaps = random.Random(f"queue mishaps {seed}")
 
     @property
     def plan(self) -> str:
@@ -149,6 +162,8 @@ class QueueWorld(Stage):
         for _ in range(self.trouble.unwritable):
             self._in(self.draw.uniform(20, 200), self._write_outage)
         self._again_and_again(self.trouble.partition_every, self._partition)
+        self._again_and_again(self.trouble.stranger_every, self.strangers.act)
+        self._again_and_again(self.trouble.refuse_every, self._refuse)
         self.loop.advance(STORM)
 
     def _calm(self) -> None:
@@ -167,8 +182,12 @@ class QueueWorld(Stage):
                 raise Broken("every pushed item is done in the end", f"{left} are not", *left)
         self.figures.calm_seconds = self.loop.now - begin
         self.loop.advance(self.loop.now + REST)
-        if left := list(self.storage.contents.keys(NAMES.segments, None)):
+        if left := [key for key in self.storage.contents.keys(NAMES.segments, None) if not self._is_odd(key)]:
             raise Broken("what is finished is collected", f"{left[:5]} and {len(left) - 5} more are left", left[0])
+        for key, body in self.strangers.odd.items():
+            found = self.storage.contents.objects.get(key)
+            if found is None or found.data != body:
+                raise Broken("what is odd stays", f"{key} was deleted or changed", key)
         self._check_letters()
         self._check_idle()
 
@@ -179,7 +198,8 @@ class QueueWorld(Stage):
             sent: Counter[str] = Counter()
             for (verb, _), times in (way.sent - before[owner]).items():
                 sent[verb] += times
-            if sent["list"] > IDLE / 60 + 3 or sent["put"] or sent["get"] > IDLE / 3:
+            looks, odd = IDLE / 60 + 1, len(self.strangers.odd)  # each look reads the leases of what is set aside
+            if sent["list"] > 2 * looks + min(odd, looks) or sent["put"] or sent["get"] > IDLE / 3 + looks * odd:
                 raise Broken("an empty queue is polled by conditional reads", f"{owner} sent {dict(sent)}", owner.name)
 
     def _check_letters(self) -> None:
@@ -204,11 +224,12 @@ class QueueWorld(Stage):
                 payloads = [f"{name}-{number + n}" for n in range(draw.choice([1, 1, 2, 4]))]
                 number += len(payloads)
                 self.known.maybe.update(payloads)
-                with suppress(StoreUnavailable):
+                with self._troubled():
                     await producer.push([Item(payload.encode()) for payload in payloads], draw.choice([1, 2, 4]))
                     self.known.pushed.update(payloads)
                     self.note(name, "pushed", " ".join(payloads))
-                await home.core.clock.sleep(draw.expovariate(1 / 6))
+                with self._troubled():
+                    await home.core.clock.sleep(draw.expovariate(1 / 6))
             self.producing.discard(owner)
 
         owner.on_crash.append(lambda: self.producing.discard(owner))
@@ -223,14 +244,15 @@ class QueueWorld(Stage):
             consumer = self.consumers[owner] = Consumer(home, Bell(home))
             gate = Gate()
             while True:
-                with suppress(StoreUnavailable):
+                with self._troubled():
                     taken = await consumer.take(
                         draw.choice([1, 1, 3]), TIMEOUT, gate, wait=draw.choice([0.0, 5.0]) if self.stormy else 60.0
                     )
                     draw.shuffle(taken)
                     for delivery in taken:
                         await self._work(owner, home, consumer, delivery, draw)
-                await home.core.clock.sleep(draw.uniform(0.1, 2))
+                with self._troubled():
+                    await home.core.clock.sleep(draw.uniform(0.1, 2))
 
         owner.on_crash.append(lambda: self._in(draw.uniform(1, 20), lambda: self._consume(name)))
         self._spawn(owner, live())
@@ -247,7 +269,7 @@ class QueueWorld(Stage):
         if slow:
             self.known.excused.add(payload)
         await home.core.clock.sleep(TIMEOUT * 1.5 if slow else draw.choice([0.0, 0.5, 3.0]))
-        with suppress(UnknownLease):
+        with suppress(UnknownLease), self._troubled():
             if self.stormy and draw.random() < self.trouble.releasing:
                 self.note(owner.name, "releases", f"{payload} {delivery.id}")
                 await consumer.release([delivery.id], failed=False)
@@ -255,23 +277,22 @@ class QueueWorld(Stage):
             if draw.random() < 0.2:
                 await consumer.extend(delivery, TIMEOUT)
             while True:
-                try:
+                with self._troubled():
                     await consumer.done([delivery.id])
                     break
-                except StoreUnavailable:
-                    continue
             self.note(owner.name, "did", f"{payload} {delivery.id}")
             self.known.acked.add((delivery.held.segment, delivery.item))
 
     async def _home(self, owner: Participant, clock: HostClock) -> Home:
         way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
         way.fate = lambda kind: self._meet(owner, kind)
+        way.mishap = self.mishap
         self.ways[owner] = way
         chance = Chance(f"chance {self.seed_number} {self._next()}")
         store = HonestStore(way, clock, chance, patience=45.0)
         store.broken = self.is_broken
         while True:
-            with suppress(StoreUnavailable):
+            with self._troubled():
                 await store.learn_clock()
                 return await open_home(core_of(store, clock, chance), NAMES, QueueRecord(quarantine=QUARANTINE))
 
@@ -279,7 +300,40 @@ class QueueWorld(Stage):
         task = self.loop.create_task(work, context=owner.context())
         task.add_done_callback(lambda ended: self._over(owner, ended), context=self.owner.context())
 
+    @contextmanager
+    def _troubled(self) -> Iterator[None]:
+        """A user goes on after what the store, or an exception that is nobody's, kept a call from doing."""
+        try:
+            yield
+        except StoreError:
+            return
+        except Exception as error:
+            if not is_mishap(error):
+                raise
+
     # --- what goes wrong
+
+    def mishap(self, place: str) -> None:
+        if not self.stormy or not self.trouble.mishaps or self._mishaps.random() >= self.trouble.mishaps:
+            return
+        error = self._mishaps.choice([MemoryError(), OSError(5, "Input/output error"), ValueError("a fault")])
+        error.is_mishap = True  # type: ignore[attr-defined]
+        self._excuse(OWNER.get())
+        self.storage.faults[f"exception at a {place}"] += 1
+        self.note(OWNER.get().name, "exception", repr(error))
+        raise error
+
+    def _refuse(self) -> None:
+        verbs = self.draw.choice([("get",), ("put", "delete"), ("list",), ("get", "put", "delete", "list")])
+        area = self.draw.choice(["", NAMES.segments, NAMES.bell, NAMES.finished, DEAD.prefix])
+        whom = self.draw.choice([None, *self.consumers])
+        until = self.loop.now + self.draw.choice([1.0, 10.0, 60.0])
+        self.storage.refusals.append(Refusal(verbs, area, whom, "403", until))
+        self.note("storage", "refuses", f"{' '.join(verbs)} of {area or 'all'} until {until:.1f}")
+
+    def _is_odd(self, key: str) -> bool:
+        """Whether strangers left it, or it is the lease of what they left."""
+        return key in self.strangers.odd or key.removesuffix("~lease") in self.strangers.odd
 
     def _outage(self) -> None:
         self.storage.down_until = self._outage_ends()
@@ -296,13 +350,17 @@ class QueueWorld(Stage):
         if not self.stormy or owner.mode != "up":
             return
         self.note(owner.name, "meets", kind)
-        if (consumer := self.consumers.get(owner)) is not None:
-            self.known.excused |= {held.content.bodies[i].decode() for held in consumer.held.values() for i in held.out}
+        self._excuse(owner)
         if kind == "crash":
             self.loop.crash(owner)
         else:
             self.loop.freeze(owner)
             self._in(self.draw.choice([3.0, 8.0, 12.0, 40.0]), lambda: self.loop.wake(owner))
+
+    def _excuse(self, owner: Participant) -> None:
+        """What the consumer holds may come back as if it had killed it."""
+        if (consumer := self.consumers.get(owner)) is not None:
+            self.known.excused |= {body.decode() for held in consumer.held.values() for body in held.content.bodies}
 
     # --- what is observed
 
@@ -322,6 +380,8 @@ class QueueWorld(Stage):
 
     def _on_write(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         self.note(sender.name, "deletes" if after is None else "changes" if before else "creates", key)
+        if sender is self.strangers.owner and self._is_odd(key):
+            return
         if (found := DEAD.parse(key)) and key.startswith(DEAD.segments) and not found[1] and after is not None:
             payload = unpack(after.data)[1][0].decode()
             self.known.dead.add(payload)
@@ -331,8 +391,17 @@ class QueueWorld(Stage):
                 self.known.content[found[0]] = [body.decode() for body in unpack(after.data)[1]]
             elif before is not None:
                 self._lease_changed(found[0], before, after)
+        elif found and key.startswith(NAMES.segments) and not found[1]:
+            self._deleted(key, found[0])
+
+    def _deleted(self, key: str, segment: str) -> None:
+        lost = [payload for payload in self.known.content.get(segment, []) if payload not in self.known.ended]
+        if lost and not self._is_odd(key):
+            self.is_broken(Broken("nothing is deleted before it is done", f"{segment}: {lost}", segment))
 
     def _lease_changed(self, segment: str, before: Object, after: Object) -> None:
+        if self._is_odd(NAMES.segment(segment)):
+            return
         was, now = (codec.decode(o.data, QueueLease).record for o in (before, after))
         for consumer in self.consumers.values():
             for held in consumer.held.values():
@@ -363,7 +432,7 @@ class QueueWorld(Stage):
 
     def _loop_error(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if not isinstance(error, UnknownLease | StoreUnavailable | None):
+        if not isinstance(error, UnknownLease | StoreError | None) and not is_mishap(error):
             self.is_broken(Broken("nobody fails", f"{context.get('message')}: {error!r}"))
 
 
