@@ -23,7 +23,7 @@ from fray_coordinator.store.api import ABSENT, Object
 from fray_coordinator.submit import enter_child, in_namespace, running_parent
 from fray_layouts import names
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.names import Inbox
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, Parent, Rejection
 from fray_layouts.spec import JobSpec, parse_spec

@@ -25,7 +25,8 @@ from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
-from fray_layouts.names import Agents, Coordinator, Inbox, Jobs
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Coordinator, Jobs
 from fray_layouts.records import AgentRecord, PassRecord, Suspect
 
 LISTED_A_SECOND = 2000.0

@@ -1,4 +1,6 @@
-"""The names of everything under a root. Nothing but this and `queue_names` builds a key or takes one apart.
+"""The names of everything under a root. Nothing but this and its siblings builds a key or takes one apart.
+
+The names of the inbox are in `inbox_names`, those of queues and pools in `queue_names`.
 
 One class per area. A part that came from a person was checked by `spec.check_name`, so it holds no '/', no '~' and
 cannot be '..'. Anything may lie under a root, so every `parse` takes apart just the keys that are built here, and is
@@ -22,7 +24,6 @@ from fray_layouts.words import (
     NUMBER,
     OWN_DIGITS,
     RANDOM_DIGITS,
-    TIME_DIGITS,
     base32,
     decode_time,
     encode_time,
@@ -272,82 +273,6 @@ class Agents:
     def parse(key: str) -> str | None:
         name = file_name(key, Agents.prefix)
         return name if name is not None and is_id(name) else None
-
-
-_VISIBLE = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
-_DROP = re.compile(rf"inbox/(?!\.){_VISIBLE}+\.json")
-_REJECTED = re.compile(rf"inbox/rejected/({_VISIBLE}+)\.([A-Za-z0-9-]{{0,64}})\.json")
-_ASIDE = re.compile(rf"inbox/aside/({_VISIBLE}+)~([A-Za-z0-9-]{{0,64}})~([A-Za-z0-9-]{{1,32}})")
-_TAKEN_IN = re.compile(rf"~([{ALPHABET}]{{{TIME_DIGITS}}})[{ALPHABET}]{{{RANDOM_DIGITS}}}\.json$")
-_LONGEST_STEM = 150
-"""Bytes of a drop's name that its other names keep, so that they fit where it did."""
-
-
-class Inbox:
-    """`inbox/<name>.json`, dropped by hand; `inbox/rejected/` and `inbox/aside/` are ours."""
-
-    prefix = "inbox/"
-    rejected_prefix = "inbox/rejected/"
-    behind_rejections = "inbox/rejected0"
-    """What sorts behind all names under `rejected_prefix`."""
-    aside_prefix = "inbox/aside/"
-
-    @staticmethod
-    def is_drop(key: str) -> bool:
-        """Whether the key is a submission: `*.json` right under `inbox/`, not starting with a dot."""
-        return _DROP.fullmatch(key) is not None and len(key.encode()) <= len(Inbox.prefix) + LONGEST_SEGMENT
-
-    @staticmethod
-    def key(name: str) -> str:
-        return f"inbox/{name}.json"
-
-    @staticmethod
-    def taken_in(key: str, now: float, token: str) -> str:
-        """What a local drop is renamed to before it becomes a job; whatever is done to the file, its name stays."""
-        return f"inbox/{Inbox._stem(key)}~{encode_time(now)}{token[:RANDOM_DIGITS]}.json"
-
-    @staticmethod
-    def time_taken(key: str) -> float | None:
-        """When a drop was taken in; None for one that was not."""
-        found = _TAKEN_IN.search(key)
-        return decode_time(found[1]) if found else None
-
-    @staticmethod
-    def dropped_as(key: str) -> str:
-        """The name under which a person dropped it."""
-        return Inbox.key(Inbox._stem(key)) if _TAKEN_IN.search(key) else key
-
-    @staticmethod
-    def rejected(key: str, version: str) -> str:
-        return f"inbox/rejected/{Inbox._stem(key)}.{_safe(version)}.json"
-
-    @staticmethod
-    def aside(key: str, version: str, token: str) -> str:
-        """Where a local drop of `version` is moved by whoever dealt with it; the token keeps two movers apart."""
-        return f"inbox/aside/{Inbox._stem(key)}~{_safe(version)}~{token}"
-
-    @staticmethod
-    def parse_aside(key: str) -> tuple[str, str] | None:
-        """(stem of the drop, version that was dealt with) of a key under `inbox/aside/`."""
-        found = _ASIDE.fullmatch(key)
-        if found is None or Inbox.aside(found[1], found[2], found[3]) != key or not Inbox.is_drop(Inbox.key(found[1])):
-            return None
-        return found[1], found[2]
-
-    @staticmethod
-    def is_rejection(key: str) -> bool:
-        """Whether the key is one that `rejected` builds."""
-        found = _REJECTED.fullmatch(key)
-        return found is not None and Inbox.rejected(found[1], found[2]) == key
-
-    @staticmethod
-    def _stem(key: str) -> str:
-        stem = _TAKEN_IN.sub("", key).removeprefix("inbox/").removesuffix(".json").replace("~", "-")
-        return stem.encode()[:_LONGEST_STEM].decode(errors="ignore")
-
-
-def _safe(version: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "", version)[:64]
 
 
 class Secrets:

@@ -1,4 +1,4 @@
-"""What keys are made of: words, numbers and times, as `names` and `queue_names` put them together."""
+"""What keys are made of: words, numbers and times, as `names` and its siblings put them together."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fray_coordinator.errors import JobNotFound, StoreUnavailable
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.api import ANY
 from fray_coordinator.submit import submit
-from fray_layouts.names import Inbox
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
 from tests.chaos import roots

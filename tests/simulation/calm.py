@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from fray_agents.ledger import Held
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_layouts.names import Child, Inbox
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Child
 from fray_layouts.records import JobRecord, Settings
 from tests.simulation.invariants import Broken, told
 

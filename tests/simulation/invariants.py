@@ -13,7 +13,8 @@ import msgspec
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.store.api import Object
-from fray_layouts.names import Agents, Inbox, JobId, Jobs
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, JobId, Jobs
 from fray_layouts.records import AgentRecord, JobRecord, Settings
 from tests.simulation.effects import Run
 from tests.simulation.loop import Participant

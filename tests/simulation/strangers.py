@@ -15,7 +15,8 @@ import msgspec
 from fray_coordinator.store.api import ANY, AttemptFailed, Object
 from fray_coordinator.store.keys import check_key
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Agents, Coordinator, Endpoint, Inbox, Jobs, Names, Pools, Work
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs, Names, Pools, Work
 from fray_layouts.records import (
     AgentRecord,
     Doorbell,

@@ -15,7 +15,7 @@ from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
 from fray_coordinator.submit import submit
 from fray_layouts.errors import FrayError
-from fray_layouts.names import Inbox
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
 from tests.simulation.work import drawn_kind, drawn_spec

@@ -9,7 +9,8 @@ import msgspec
 
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.api import Object
-from fray_layouts.names import Agents, Coordinator, Inbox, Jobs, Pending
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Coordinator, Jobs, Pending
 from fray_layouts.records import AgentRecord, JobRecord, PassRecord
 from tests.simulation import agent_invariants, invariants, job_invariants
 from tests.simulation.loop import Participant

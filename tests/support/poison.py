@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from fray_layouts import names
-from fray_layouts.names import Agents, Child, Coordinator, Endpoint, Inbox, Jobs, Names, Pools, Secrets
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Child, Coordinator, Endpoint, Jobs, Names, Pools, Secrets
 from fray_layouts.records import (
     AgentRecord,
     ChildEntry,

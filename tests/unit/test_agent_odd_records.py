@@ -20,7 +20,8 @@ from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY, Object
 from fray_coordinator.store.memory import digest
 from fray_layouts.bounds import LATEST
-from fray_layouts.names import Agents, Child, Coordinator, Inbox, Jobs
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Child, Coordinator, Jobs
 from fray_layouts.records import JobRecord, PassRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch, pass_now

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from fray_coordinator import fsck
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.api import ANY, Listed, Refused
-from fray_layouts.names import Coordinator, Inbox
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Coordinator
 from fray_layouts.records import AgentRecord, PassRecord
 from tests.support.damage import LONG, a_job, an_agent, everything, on_memory
 from tests.support.virtual import Cluster, Way, run

@@ -18,7 +18,7 @@ from fray_coordinator.mail import drain
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
-from fray_layouts.names import Inbox
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
 from tests.support.looks import looked_at, slow_core

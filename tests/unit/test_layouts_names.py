@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fray_coordinator.store.keys import check_key
 from fray_layouts.errors import InvalidInput
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import (
     Agents,
     Blobs,
     Checkpoints,
     Child,
     Endpoint,
-    Inbox,
     JobId,
     Jobs,
     Names,

@@ -13,7 +13,8 @@ from fray_coordinator.admission import Admission
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.store.api import ANY
-from fray_layouts.names import Inbox, JobId, Jobs
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import JobId, Jobs
 from fray_layouts.records import JobRecord, Rejection
 from tests.support.participants import job_now, join, launch
 from tests.support.virtual import Cluster, run

@@ -19,7 +19,8 @@ from fray_coordinator.repair import Repair
 from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
 from fray_layouts import codec
-from fray_layouts.names import Agents, Coordinator, Inbox, Jobs
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Coordinator, Jobs
 from fray_layouts.records import AgentRecord, Settings
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run

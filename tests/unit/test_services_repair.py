@@ -17,7 +17,8 @@ from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ABSENT, ANY
 from fray_coordinator.submit import put_blob
-from fray_layouts.names import Child, Inbox, Jobs, Pending, Work
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Child, Jobs, Pending, Work
 from fray_layouts.records import JobRecord, Settings
 from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fray_coordinator.fsck.trouble import BY_HAND
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import (
     CLUSTER,
     Agents,
@@ -17,7 +18,6 @@ from fray_layouts.names import (
     Child,
     Coordinator,
     Endpoint,
-    Inbox,
     Jobs,
     Names,
     Pending,

@@ -10,7 +10,8 @@ from fray_coordinator.errors import LOOK_AT_IT
 from fray_coordinator.fsck.areas import AREAS, MEANING, Kind
 from fray_coordinator.fsck.picture import Picture
 from fray_coordinator.fsck.trouble import BY_HAND, BY_US, Suspicion, Trouble
-from fray_layouts.names import Coordinator, Inbox, Pools
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Coordinator, Pools
 
 
 def odd_objects(seen: Picture) -> Iterator[Suspicion]:

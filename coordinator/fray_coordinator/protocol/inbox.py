@@ -16,7 +16,8 @@ import hashlib
 
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
-from fray_layouts.names import Inbox, JobId
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import JobId
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
 from fray_layouts.words import base32

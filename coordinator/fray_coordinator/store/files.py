@@ -17,7 +17,8 @@ from fray_coordinator.store.keys import PRIVATE_FOLDER
 from fray_coordinator.store.limits import check_length, largest
 from fray_coordinator.store.memory import digest
 from fray_coordinator.store.tree import TEMPORARY, Place, Tree, open_file, read_all, remove
-from fray_layouts.names import CLUSTER, Inbox
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import CLUSTER
 
 ABANDONED = 24 * 3600.0
 """Seconds after which a temporary file belongs to a process that was killed."""

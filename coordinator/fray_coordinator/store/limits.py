@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fray_coordinator.store.api import BadObject
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Inbox
+from fray_layouts.inbox_names import Inbox
 
 SPEC = 4 * 1024**2
 """Bytes of what people drop into the inbox; a callable of `INLINE_LIMIT` and a full environment need a tenth of it."""

@@ -17,7 +17,7 @@ from fray_coordinator.store.api import BadObject, Listed
 from fray_coordinator.store.files import check, read_in
 from fray_coordinator.store.keys import DEEPEST, LONGEST_KEY, PRIVATE_FOLDER
 from fray_coordinator.store.tree import Tree, open_folder
-from fray_layouts.names import Inbox
+from fray_layouts.inbox_names import Inbox
 
 EMPTY = 600.0
 """Seconds after which nobody will put anything into an empty folder, as a rule."""
