@@ -28,6 +28,9 @@ from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, Parent, Rejection
 from fray_layouts.spec import JobSpec, parse_spec
 
+AT_ONCE, LOCALLY_AT_ONCE = 16, 2
+"""So many files are dealt with at a time. Local files are read and written by few threads, which beats need too."""
+
 PAGE = 1000
 """Names asked for at a time: so many a bucket tells in one request."""
 
@@ -60,7 +63,7 @@ class Admission:
         keys = await self._drops()
         problems: dict[str, str] = {}
         self._seen = {key: self._seen[key] for key in keys if key in self._seen}
-        await each_sound(keys, self.look, problems)
+        await each_sound(keys, self.look, problems, at_once=LOCALLY_AT_ONCE if self.core.store.local else AT_ONCE)
         await self._remove_old_rejections(problems)
         self.problems = problems
 
@@ -75,10 +78,11 @@ class Admission:
         """What lies in the inbox, reasons of rejections apart: where they fill a page, the rest of them is skipped."""
         keys: list[str] = []
         after: str | None = None
+        page = None if self.core.store.local else PAGE
         while True:
-            rows = await self.core.store.list(Inbox.prefix, after, PAGE)
+            rows = await self.core.store.list(Inbox.prefix, after, page)
             keys += [row.key for row in rows if not row.key.startswith(Inbox.rejected_prefix)]
-            if len(rows) < PAGE:
+            if page is None or len(rows) < page:
                 return keys
             last = rows[-1].key
             after = Inbox.behind_rejections if last.startswith(Inbox.rejected_prefix) else last

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator import sweep
+from fray_coordinator.admission import Admission
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS, PROBLEMS_TOLD, UNREADABLE
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
@@ -167,7 +168,7 @@ def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time() -> N
         user, silent = await cluster.core(), await join(cluster, "silent")
         for number in range(2500):
             await user.store.put(Inbox.key(f"{number:04}"), b'{"name": ', ANY)
-        coordinator = slowed(cluster, Pass(await cluster.core(), "p"))
+        coordinator = slowed(cluster, Pass(await cluster.core(local=False), "p"))
         begun = cluster.clock.boottime()
         while (await agent_now(user, silent.id)).state == "live":
             turned = cluster.clock.boottime()
@@ -276,3 +277,26 @@ def slowed(cluster: Cluster, coordinator: Pass) -> Pass:
 
     way._pass = slow  # type: ignore[method-assign]
     return coordinator
+
+
+@pytest.mark.parametrize(("local", "most"), [(True, 2), (False, 16)])
+def test_files_are_admitted_few_at_a_time_where_few_threads_serve_all_requests(local: bool, most: int) -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core(local=local)
+        for number in range(100):
+            await core.store.put(Inbox.key(f"{number:03}"), b"{", ANY)
+        way, busy, seen = cluster.ways[-1], set[str](), list[int]()
+        real = way.get
+
+        async def get(key: str) -> Any:
+            busy.add(key)
+            seen.append(len(busy))
+            await cluster.clock.sleep(1.0)
+            busy.remove(key)
+            return await real(key)
+
+        with mock.patch.object(way, "get", get):
+            await Admission(core).run()
+        assert max(seen) == most
+
+    run(main)
