@@ -238,3 +238,25 @@ def test_a_refused_acknowledgement_is_told_and_can_be_repeated() -> None:
         assert await one.bodies(wait=200.0) == []
 
     run(main)
+
+
+def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_write_begins_anew() -> None:
+    """Every later acknowledgement failed with the same exception, for ever."""
+
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push("a", "b", batch=2)
+        first, second = await one.take(2)
+        await one.consumer.done([first.id])
+
+        async def fails(seconds: float) -> None:
+            del one.home.core.clock.sleep  # type: ignore[attr-defined]
+            raise MemoryError
+
+        one.home.core.clock.sleep = fails  # type: ignore[method-assign]
+        with pytest.raises(MemoryError):
+            await one.consumer.done([second.id])
+        await one.consumer.done([second.id])
+        assert await one.bodies(wait=200.0) == []
+
+    run(main)

@@ -102,11 +102,11 @@ class Held:
 
     async def _commit(self, before: asyncio.Future[None] | None) -> None:
         """One write of all that has gathered until the write before it ended; what comes later is the next one's."""
-        if before is not None:
-            await asyncio.wait([before])
-        wait = 0.0 if self._home.core.store.local else self._committed_at + COMMIT_INTERVAL - self._clock.boottime()
-        if wait > 0:
-            await self._clock.sleep(wait)
+        try:
+            await self._gather(before)
+        except BaseException:  # told to all who wait; who comes later begins anew
+            self._edits, self._gathering = [], None
+            raise
         edits, self._edits = self._edits, []
         self._writing, self._gathering = self._gathering, None
         self._committed_at = self._clock.boottime()
@@ -114,6 +114,13 @@ class Held:
             await self._write(edits)
         finally:
             self._writing = None
+
+    async def _gather(self, before: asyncio.Future[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        wait = 0.0 if self._home.core.store.local else self._committed_at + COMMIT_INTERVAL - self._clock.boottime()
+        if wait > 0:
+            await self._clock.sleep(wait)
 
     async def _write(self, edits: list[Edit]) -> None:
         def decide(found: QueueLease | None) -> QueueLease | None:
