@@ -16,7 +16,7 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import Applied, Expectation, Unknown
 from fray_coordinator.submit import submit
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Child, JobId, Jobs, Pools
+from fray_layouts.names import Child, JobId, Jobs, Pending, Pools
 from fray_layouts.records import Holding, JobRecord, Result
 from fray_layouts.spec import parse_spec
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
@@ -198,10 +198,13 @@ def test_a_claim_that_was_applied_unnoticed_is_recognised_by_its_content() -> No
         await launch(await cluster.core())
         agent = await join(cluster, "a")
         first = await agent.try_claim()
-        second = await agent.try_claim()
+        (entry,) = [Pending.parse(key) for key in cluster.keys("pending/")]
+        assert entry is not None
+        second = await try_claim(agent.core, entry, agent.id, agent.id, in_doubt=True)
         assert isinstance(first, Claimed)
         assert isinstance(second, Claimed)
         assert first.job.version == second.job.version
+        assert isinstance(await agent.try_claim(), NotClaimed), "what it dropped it does not take up without a write"
 
     run(main)
 

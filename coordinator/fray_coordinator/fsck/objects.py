@@ -38,8 +38,9 @@ def left_alone_by_the_pass(seen: Picture) -> Iterator[Suspicion]:
         return
     last = seen.passes.record
     named = {*seen.unreadable, *seen.misplaced, *seen.strays, *seen.drops}
+    there = {key for keys in seen.keys.values() for key in keys}
     for key, problem in last.problems.items():
-        if key not in named:
+        if key not in named and (key in there or key.endswith("/")):
             what = f"the coordinator's last pass left it alone: {problem.removesuffix(LOOK_AT_IT)}"
             yield Suspicion(Trouble(key, what, "the next pass tries again; if it stays so, look at it"))
     if last.problems_untold:
