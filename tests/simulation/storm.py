@@ -96,7 +96,6 @@ class Storm(Stage):
         self.note(
             "storage", "refuses", f"{why}: {','.join(verbs)} {area or 'anything'} of {whom or 'all'} until {until:.1f}"
         )
-        self.storage.refusals = [one for one in self.storage.refusals if one.until > self.loop.now]
         self.storage.refusals.append(Refusal(verbs, area, whom, why, until))
         if not area and whom is None:
             self._outages.append((self.loop.now, until, "all" if {"get", "list"} & set(verbs) else "writes"))

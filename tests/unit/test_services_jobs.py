@@ -179,6 +179,18 @@ def test_a_callable_that_pickles_differently_is_still_the_same_submission() -> N
     run(main)
 
 
+def test_who_writes_a_default_out_submits_the_same() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        written_out = {"grace": 10.0, "resources": {"cpu": 1.0}}
+        first = await launch(user, id="monday", **written_out)
+        again = await launch(user, id="monday", **written_out)
+        left_out = await launch(user, id="monday")
+        assert first.id == again.id == left_out.id
+
+    run(main)
+
+
 def test_two_agents_claim_one_job_and_one_gets_it() -> None:
     async def main(cluster: Cluster) -> None:
         job = await launch(await cluster.core())
