@@ -147,9 +147,9 @@ def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sen
     """Only people take a file away that became nothing."""
     if sender.name.startswith(("user", "stranger")):
         return
-    decided = any(
-        w.jobs[job].status != Status.UNADMITTED for job in w.made_of.get((key, drop.version), ()) if job in w.jobs
-    )
+    made = w.made_of.get((key, drop.version), ())
+    decided = any(job in w.world.strangers.harmed for job in made)
+    decided = decided or any(w.jobs[job].status != Status.UNADMITTED for job in made if job in w.jobs)
     decided = decided or _stands_for(w, drop)
     if not decided and Inbox.rejected(key, drop.version) not in w.world.storage.contents.objects:
         raise Broken("a drop is dealt with before it goes", f"{sender} removed {key}, and nothing came of it", key)

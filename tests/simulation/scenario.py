@@ -127,10 +127,10 @@ STRANGE = {
     "copy_in_two_parts": 0.5,
     "spoil_hint": 1.0,
     "spoil_entry": 1.0,
-    "spoil_pass": 0.0,
-    "spoil_job": 0.0,
+    "spoil_pass": 0.5,
+    "spoil_job": 0.5,
     "spoil_agent": 0.0,
-    "restore_job": 0.0,
+    "restore_job": 0.3,
     "touch": 1.0,
     "tidy_some": 0.5,
 }

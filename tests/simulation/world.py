@@ -153,10 +153,17 @@ class World(Storm):
         calm.check_idle(self)
 
     def _tidy(self) -> None:
-        """People have read what `fray fsck` says, and remove it; then what was harmed must end too."""
+        """People have read what `fray fsck` says, and remove it; then what was harmed must end too, and be repaired."""
         self.note("world", "is tidied")
         self.strangers.tidy()
         self._settle()
+        owner = Participant("mender")
+
+        async def mend() -> None:
+            await fsck.repair(await self.core(owner, HostClock(self.loop)))
+
+        self.spawn(owner, mend())
+        self.loop.advance(self.loop.now + SWEEP)
 
     def _close_up(self) -> None:
         """People stop what would never end, but not before it is seen whether mail that the storm lost is missed."""
