@@ -128,7 +128,7 @@ STRANGE = {
     "spoil_hint": 1.0,
     "spoil_entry": 1.0,
     "spoil_pass": 0.5,
-    "spoil_job": 0.5,
+    "spoil_job": 0.0,
     "spoil_agent": 0.0,
     "restore_job": 0.3,
     "touch": 1.0,

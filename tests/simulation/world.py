@@ -21,7 +21,7 @@ from fray_coordinator.protocol.transitions import TERMINAL
 from fray_coordinator.stopping import stop
 from fray_layouts.names import Agents, Jobs
 from fray_layouts.records import JobRecord, Settings
-from tests.simulation import agent_variants, calm, invariants, submission_variants, variants
+from tests.simulation import agent_variants, calm, invariants, strange_variants, submission_variants, variants
 from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import EPOCH, HostClock
 from tests.simulation.effects import Effects, Run
@@ -51,7 +51,9 @@ class World(Storm):
 
     kind = "jobs"
     module = "tests.simulation"
-    variants = Variants(variants.VARIANTS | submission_variants.VARIANTS | agent_variants.VARIANTS)
+    variants = Variants(
+        variants.VARIANTS | submission_variants.VARIANTS | agent_variants.VARIANTS | strange_variants.VARIANTS
+    )
 
     shares: ClassVar[dict[str, float]] = SHARES
     strange: ClassVar[dict[str, float]] = STRANGE
@@ -163,7 +165,7 @@ class World(Storm):
             await fsck.repair(await self.core(owner, HostClock(self.loop)))
 
         self.spawn(owner, mend())
-        self.loop.advance(self.loop.now + SWEEP)
+        self.loop.advance(self.loop.now + calm.LATE)  # another pass and repair, which have no problems to tell
 
     def _close_up(self) -> None:
         """People stop what would never end, but not before it is seen whether mail that the storm lost is missed."""

@@ -1,0 +1,134 @@
+"""The real code with one rule about odd objects, refusals and exceptions switched off: all must be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from fray_agents.agent import Agent
+from fray_agents.claimer import Claimer
+from fray_agents.troubles import Troubles
+from fray_coordinator import core, records, repair
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.fsck import checkup, objects
+from fray_coordinator.store.api import NotModified
+from fray_layouts import parsing
+from fray_layouts.errors import FrayError, Malformed
+from fray_layouts.names import Pools
+from tests.simulation.broken_code import Swap, Variants, everywhere
+
+VARIANTS = Variants()
+variant = VARIANTS.variant
+
+
+# --- odd objects
+
+
+@variant
+def copies_are_taken_for_the_original() -> list[Swap]:
+    """Nobody asks whether a record lies where it belongs."""
+    return [(records, "key_of", lambda record: None)]
+
+
+@variant
+def json_may_be_as_deep_as_the_stack_allows() -> list[Swap]:
+    """What the decoder says about depth reaches whoever reads."""
+
+    def parse_json(data: bytes | str, deepest: int = 0) -> Any:
+        try:
+            return msgspec.json.decode(data)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise Malformed(str(error)) from None
+
+    return everywhere(parsing.parse_json, parse_json)
+
+
+@variant
+def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
+    """An object that leads to any other error ends the loop over all of them."""
+    real = core.each
+
+    async def each_sound(items: Any, act: Any, problems: Any, name: Any = str, at_once: int = 16) -> list[Any]:
+        async def guarded(item: Any) -> list[Any]:
+            try:
+                return [await act(item)]
+            except StoreUnavailable:
+                raise
+            except FrayError as error:
+                problems[name(item)] = str(error)
+                return []
+
+        return [result for results in await real(items, guarded, at_once) for result in results]
+
+    deep = json_may_be_as_deep_as_the_stack_allows()
+    return [*everywhere(core.each_sound, each_sound), *deep]
+
+
+@variant
+def a_dropped_job_is_never_put_back() -> list[Swap]:
+    """A job that its live holder does not list is left to it."""
+    return [(repair, "is_dropped", lambda *sightings: False)]
+
+
+@variant
+def fsck_passes_odd_objects_by() -> list[Swap]:
+    """What cannot be read is nobody's business."""
+    looks = tuple(look for look in checkup.LOOKS if look is not objects.odd_objects)
+    return [(checkup, "LOOKS", looks)]
+
+
+# --- refusals
+
+
+@variant
+def a_refusal_ends_an_agent() -> list[Swap]:
+    """Who is refused once is refused for ever."""
+    real = Troubles.survived
+
+    @contextmanager
+    def survived(self: Troubles, doing: str) -> Iterator[None]:
+        refused: list[StoreRefused] = []
+        with real(self, doing):
+            try:
+                yield
+            except StoreRefused as error:
+                refused.append(error)
+                raise
+        if refused:
+            raise refused[0]
+
+    return [(Troubles, "survived", survived)]
+
+
+@variant
+def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
+    """Who has not heard the bell yet asks whether it has changed since nothing, and looks no further without it."""
+
+    async def rang(self: Claimer) -> bool:
+        answer = await self.core.store.get_if_changed(Pools.doorbell(self.pool), self._bell or "")
+        if answer is None or isinstance(answer, NotModified):
+            return False
+        self._bell = answer.version
+        return True
+
+    return [(Claimer, "_bell_rang", rang)]
+
+
+# --- exceptions
+
+
+@variant
+def an_agent_forgets_what_it_could_not_end() -> list[Swap]:
+    """An attempt whose end could not be written is dropped, and its agent lives on."""
+
+    async def carry(self: Agent, held: Any) -> None:
+        try:
+            await self._carrier.carry(held)
+        finally:
+            self._ledger.remove(held)
+            self._claimer.wake.set()
+
+    return [(Agent, "_carry", carry)]
