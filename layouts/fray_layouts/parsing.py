@@ -6,6 +6,7 @@ for Python depends on the caller's stack: what could be read in one place could 
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ def parse_json(data: bytes | str, deepest: int = DEEPEST) -> Any:
         raise Malformed(str(error)) from None
     except RecursionError:
         raise _too_deep(deepest) from None
-    if _has_more(raw, b"[{", deepest) and isinstance(value, (dict, list)) and _is_deeper(value, deepest):
+    if _is_deeper(raw, value, deepest):
         raise _too_deep(deepest)
     return value
 
@@ -40,24 +41,25 @@ def _too_deep(deepest: int) -> Malformed:
     return Malformed(f"it is nested more than {deepest} deep")
 
 
-def _has_more(raw: bytes, brackets: bytes, most: int) -> bool:
-    """Whether there are more than `most` of these brackets: few records have, and finding is quicker than counting."""
-    for bracket in brackets:
-        at = raw.find(bracket)
-        while at >= 0:
-            most -= 1
-            if most < 0:
-                return True
-            at = raw.find(bracket, at + 1)
-    return False
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_OTHERS = bytes(set(range(256)) - {*_STEPS, ord('"'), ord("\\")})
 
 
-def _is_deeper(value: Any, deepest: int) -> bool:
-    """Whether a value that is an array or an object has others in it down to below this depth."""
+def _is_deeper(raw: bytes, value: Any, deepest: int) -> bool:
+    """Whether JSON text and its value are nested deeper: by the brackets, which is quicker than to walk through it."""
+    brackets = raw.translate(None, _OTHERS).replace(b'""', b"")
+    if len(brackets) <= 2 * deepest:
+        return False
+    if b'"' in brackets or b"\\" in brackets:  # some of them may lie in texts
+        return _is_walked_deeper(value, deepest)
+    return max(accumulate(map(_STEPS.__getitem__, brackets))) > deepest
+
+
+def _is_walked_deeper(value: Any, deepest: int) -> bool:
     level = [value]
     for _ in range(deepest):
         if not level:
             return False
-        parts = (part for whole in level for part in (whole.values() if type(whole) is dict else whole))
-        level = [part for part in parts if type(part) is dict or type(part) is list]
-    return bool(level)
+        inner = (part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list)))
+        level = [part for parts in inner for part in parts]
+    return any(isinstance(part, (dict, list)) for part in level)

@@ -114,6 +114,9 @@ def test_json_may_be_nested_so_deep_and_no_deeper(bracket: bytes) -> None:
     parse_json(nested(DEEPEST))
     parse_json(b"[" + b"{}," * 1000 + b"[]]")
     parse_json(b'"' + b"[" * 1000 + b'"')
+    parse_json(b'["[",' + nested(DEEPEST - 1) + b',"]"]' + b" " * 1000)
+    with pytest.raises(Malformed, match="nested more than"):
+        parse_json(b'["]]]",' + nested(DEEPEST) + b"]")
     with pytest.raises(Malformed, match="nested more than"):
         parse_json(nested(DEEPEST + 1))
 
