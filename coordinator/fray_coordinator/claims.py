@@ -17,7 +17,9 @@ from fray_layouts.names import Pending
 from fray_layouts.records import JobRecord, Lease
 
 RECORD_PATIENCE = 10.0
-"""Seconds after its submission that an entry's record may still be on its way; what is older was left behind."""
+"""Seconds after its submission that an entry's record may still be on its way; what is older was left behind.
+
+An entry from so far in the future was made by no submitter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt:
         return NotClaimed(core.now() + core.settings.repair_interval, rejections)
     while True:
         if current is None:
-            young = core.now() - entry.time < RECORD_PATIENCE
+            young = abs(core.now() - entry.time) < RECORD_PATIENCE
             return NotClaimed(core.now() + core.settings.poll_interval if young else None, rejections)
         if holds(current.record, entry.attempt, agent):
             return Claimed(current, rejections)

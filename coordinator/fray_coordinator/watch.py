@@ -17,6 +17,7 @@ from fray_coordinator.protocol.schedule import slots
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed
 from fray_coordinator.unreadable import Unreadable
+from fray_layouts.bounds import LARGEST
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Ear, PoolView, Suspect
 
@@ -105,7 +106,7 @@ class Watch:
         for agent in self.live().values():
             view = views.setdefault(agent.record.pool, PoolView())
             view.agents += 1
-            view.slots += slots(agent.record.capacity)
+            view.slots = min(view.slots + slots(agent.record.capacity), LARGEST)
             if agent.record.ear is not None:
                 hearing.setdefault(agent.record.pool, []).append(agent.record)
         return {pool: replace(view, ears=_ears(hearing.get(pool, ()))) for pool, view in views.items()}

@@ -42,6 +42,11 @@ def test_an_entry_without_a_record_goes_after_the_quarantine() -> None:
     assert care(1, None, now=NOW + SETTINGS.quarantine + 1) is Care.DELETE
 
 
+def test_an_entry_without_a_record_goes_whose_name_says_a_time_that_is_far_from_come() -> None:
+    assert care(1, None, now=NOW - SETTINGS.quarantine) is Care.LEAVE
+    assert care(1, None, now=NOW - SETTINGS.quarantine - 1) is Care.DELETE
+
+
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 def test_an_entry_of_a_job_that_is_over_goes(status: str) -> None:
     assert care(1, job(str(status))) is Care.DELETE

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fray_agents.candidates import STALE, Candidates
 from fray_coordinator.protocol.schedule import HostKind, where_to_list
+from fray_layouts.bounds import LARGEST, LATEST
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import Resources
 
@@ -133,5 +134,7 @@ def test_claimers_of_a_large_pool_begin_all_over_its_slots() -> None:
 def test_a_pool_with_few_slots_or_two_priorities_at_its_head_lists_the_head() -> None:
     listed = entries(*[0] * 1000)
     assert where_to_list(listed[0], listed[-1], 1000, 1000, 0.99) is None
+    last = where_to_list(listed[0], listed[-1], 1000, LARGEST, 0.99)
+    assert last == Pending.before("p", 0, LATEST), "however many slots a stranger's record tells of"
     mixed = entries(1, *[0] * 999)
     assert where_to_list(mixed[0], mixed[-1], 1000, 10_000, 0.99) is None

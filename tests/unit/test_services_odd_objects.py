@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fray_coordinator import sweep
 from fray_coordinator.admission import Admission
+from fray_coordinator.claims import NotClaimed, try_claim
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS, PROBLEMS_TOLD, UNREADABLE
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
@@ -20,9 +21,10 @@ from fray_coordinator.repair import Repair
 from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
 from fray_layouts import codec
+from fray_layouts.bounds import LARGEST, LATEST
 from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Coordinator, Jobs
-from fray_layouts.records import AgentRecord, Settings
+from fray_layouts.names import Agents, Coordinator, Jobs, Pending, Shape
+from fray_layouts.records import AgentRecord, Resources, Settings
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
@@ -179,6 +181,31 @@ def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time() -> N
         await user.store.put(Inbox.key("late"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
         await passes(coordinator, 120.0)
         assert len(cluster.keys("jobs/")) == 1
+
+    run(main)
+
+
+def test_entries_from_the_future_without_jobs_are_tried_once_and_go() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "agent")
+        absent = Pending("default", 499, LATEST, "absent-1", 1, Shape(1000, 0, 0, "", 0, False))
+        assert await try_claim(user, absent, agent.id, agent.id) == NotClaimed(None, 0)
+        await user.store.put(absent.key(), b"{}", ANY)
+        await Pass(user, "p").turn()
+        assert cluster.keys("pending/") == []
+
+    run(main)
+
+
+def test_however_much_strangers_say_that_agents_have_the_pass_leaves_a_record_that_can_be_read() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        much = Resources(cpu=LARGEST)
+        for number in range(1100):
+            agent = AgentRecord(id=f"liar-{number}", host="h", pool="default", capacity=much, free=much, op=f"{number}")
+            await user.store.put(Agents.key(agent.id), codec.encode(agent), ANY, agent.op)
+        await Pass(user, "p").turn()
+        assert (await pass_now(user)).pools["default"].slots == LARGEST
 
     run(main)
 

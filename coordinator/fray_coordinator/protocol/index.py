@@ -4,8 +4,9 @@ Invariant: every PENDING job can be found: it has an entry, or one will be made 
 Unsafe: a claim is applied, its entry deleted, its agent dies before any beat lists it: the job runs nowhere and
 nothing points at it. Or: an old entry is deleted while its job waits at a later attempt whose entry was never made.
 Why not here: an entry goes only after an applied beat lists its job and attempt, or after that attempt ended; the
-later entry is created first; and entries without a record go only after the quarantine, on condition of the version
-that was read before the record was found absent.
+later entry is created first; and entries without a record go only when their time is further away than the quarantine
+(behind or, as no submitter writes it, ahead), on condition of the version that was read before the record was found
+absent.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def care_for(entry: Pending, job: JobRecord | None, holder: AgentRecord | None, 
         now: the storage's clock.
     """
     if job is None:
-        return Care.DELETE if now - entry.time > settings.quarantine else Care.LEAVE
+        return Care.DELETE if abs(now - entry.time) > settings.quarantine else Care.LEAVE
     if is_terminal(job):
         return Care.DELETE
     if job.status == Status.PENDING:

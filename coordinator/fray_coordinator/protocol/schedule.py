@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fray_layouts.bounds import LATEST
 from fray_layouts.names import Pending, Shape
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import JobSpec
@@ -100,4 +101,4 @@ def where_to_list(first: str, last: str, listed: int, pool_slots: int, draw: flo
     if offset < listed or begin is None or end is None or begin.priority != end.priority:
         return None
     time = begin.time + (end.time - begin.time) * offset / listed
-    return Pending.before(begin.pool, begin.priority, time)
+    return Pending.before(begin.pool, begin.priority, min(time, LATEST))
