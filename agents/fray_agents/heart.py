@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fray_agents.ledger import Ledger
 from fray_agents.troubles import Troubles
 from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.heartbeat import Pulse
 from fray_coordinator.records import Stored, record_of
@@ -40,7 +41,8 @@ class Heart:
         on_listed: called with the holdings of each applied beat.
         on_mail: called after the beat was applied that cleared the mail.
         fleet: live agents, as the last pass saw them.
-        fenced: set once this id must do nothing more for ever.
+        fenced: set once this id must do nothing more for ever. One whose record was overwritten with something odd ends
+            so when its trust has run out and what it held has ended.
         troubles: what is wrong with the agent, for people.
         leaving: the next beat without holdings is the last.
     """
@@ -162,7 +164,12 @@ class Heart:
         wanted = heartbeat.beat(self._stored.record, pulse)
         sent = self._last_send = self.core.clock.boottime()
         self.trusted_until = min(self.trusted_until, heartbeat.trusted_until(sent, interval))
-        written = await self.core.records.write(self._stored.key, AgentRecord, wanted, self._stored)
+        try:
+            written = await self.core.records.write(self._stored.key, AgentRecord, wanted, self._stored)
+        except BadRecord:  # somebody wrote over it: nobody knows this id any more
+            if not (self.trusts() or self.ledger.held):
+                self.fenced.set()
+            raise
         if heartbeat.is_fenced(record_of(written.stored)) and not written.wrote:
             self.fenced.set()
             return

@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions
+from fray_agents.agent import Agent, AgentOptions, Departure
 from fray_coordinator import fsck
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
@@ -187,6 +187,27 @@ def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path
         await succeeded(user, parent)
 
     with_an_agent(tmp_path, act)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(tmp_path: Path, busy: bool) -> None:
+    """Nobody knows its id any more: it could neither beat nor claim under it, for ever."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        agent = Agent(
+            await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, SECONDS))
+        )
+        runs = asyncio.create_task(agent.run())
+        await asyncio.sleep(10)
+        job = await launch(user, name="slow") if busy else None
+        await asyncio.sleep(10)
+        await user.store.put(Agents.key(agent.id), b"garbage", ANY)
+        assert await asyncio.wait_for(runs, 600) is Departure.FENCED
+        if job is not None:
+            assert (await job_now(user, job.id)).status == "succeeded"
+
+    run(main)
 
 
 def test_what_stays_wrong_is_said_once_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
