@@ -10,10 +10,8 @@ from contextvars import ContextVar
 from types import ModuleType
 
 from fray.client.api import Client
-from fray.client.storage import StorageClient
 from fray.cluster.current import open_cluster
-from fray.cluster.local import LocalCluster
-from fray.local_backend import LocalClient
+from fray.local_backend import LocalClient, client_of
 from fray_agents.threads import task_environ
 
 __all__ = ["current_client", "set_current_client"]
@@ -34,7 +32,7 @@ def current_client() -> Client:
     if chosen is not None:
         return chosen
     spec = task_environ().get("FRAY_CLUSTER_SPEC")
-    return _client_of(spec) if spec else _local()
+    return client_of(open_cluster(spec)) if spec else _local()
 
 
 @contextmanager
@@ -45,13 +43,6 @@ def set_current_client(client: Client) -> Iterator[Client]:
         yield client
     finally:
         _chosen.reset(token)
-
-
-def _client_of(spec: str) -> StorageClient:
-    cluster = open_cluster(spec)
-    if isinstance(cluster, LocalCluster) and not cluster.use_processes:
-        return LocalClient(cluster=cluster)
-    return StorageClient(cluster)
 
 
 def _local() -> LocalClient:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from fray_coordinator.errors import JobGone, JobNotFound, NameTaken, ParentNotRunning, StoreRefused, StoreUnavailable
 from fray_layouts.errors import FrayError, InvalidInput, Permanent, Temporary
@@ -35,30 +35,31 @@ class JobFailed(Permanent, RuntimeError):
     """The job failed or was stopped; the message holds its traceback.
 
     Attributes:
-        info: the job as it ended.
-        job_id, failed_status: the same, as callers of `fray.client` know them.
+        job_id, failed_status: which job, and how it ended.
+        info: the job as it ended; None where a program made the error itself.
 
     `__cause__` is the exception that the job's callable raised, where it could be brought here.
     """
 
-    def __init__(self, info: JobInfo) -> None:
+    def __init__(self, job_id: str, status: JobStatus, info: JobInfo | None = None) -> None:
+        self.job_id = job_id
+        self.failed_status = status
         self.info = info
-        reason = info.error_message or "it left no reason"
-        text = f"job {info.job_id} {info.status} at attempt {info.attempt}: {reason}"
-        if info.exit is not None and info.exit.traceback:
-            text = f"{text}\n\n{info.exit.traceback.rstrip()}"
-        super().__init__(text)
+        super().__init__(f"job {job_id} {status}{_how(info) if info is not None else ''}")
 
-    @property
-    def job_id(self) -> str:
-        return self.info.job_id
+    @classmethod
+    def of(cls, info: JobInfo) -> Self:
+        """The error about a job as it ended."""
+        return cls(info.job_id, info.status, info)
 
-    @property
-    def failed_status(self) -> JobStatus:
-        return self.info.status
+    def __reduce__(self) -> tuple[type, tuple[str, JobStatus, JobInfo | None]]:
+        return type(self), (self.job_id, self.failed_status, self.info)
 
-    def __reduce__(self) -> tuple[type, tuple[JobInfo]]:
-        return type(self), (self.info,)
+
+def _how(info: JobInfo) -> str:
+    told = f" at attempt {info.attempt}: {info.error_message or 'it left no reason'}"
+    trace = info.exit.traceback.rstrip() if info.exit is not None else ""
+    return f"{told}\n\n{trace}" if trace else told
 
 
 class JobAlreadyExists(Permanent, RuntimeError):
@@ -66,18 +67,19 @@ class JobAlreadyExists(Permanent, RuntimeError):
 
     Attributes:
         job_name: the name that is in use.
-        handle: the job that has it.
+        handle: the job that has it; None where a program made the error itself.
     """
 
-    def __init__(self, job_name: str, handle: JobHandle) -> None:
+    def __init__(self, job_name: str, handle: JobHandle | None = None) -> None:
         self.job_name = job_name
         self.handle = handle
+        which = f": {handle.job_id}" if handle is not None else ""
         super().__init__(
-            f"a job named {job_name} runs already: {handle.job_id}; submit with adopt_existing=True to go on with it, "
+            f"a job named {job_name} runs already{which}; submit with adopt_existing=True to go on with it, "
             "or choose another name"
         )
 
-    def __reduce__(self) -> tuple[type, tuple[str, JobHandle]]:
+    def __reduce__(self) -> tuple[type, tuple[str, JobHandle | None]]:
         return type(self), (self.job_name, self.handle)
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+from weakref import WeakValueDictionary
+
 from fray.client.storage import StorageClient
 from fray.cluster.local import LocalCluster
+from fray.cluster.storage import StorageCluster
 from fray.types import JobId
 from fray_coordinator.core import Core
 from fray_coordinator.lookup import all_jobs
@@ -19,7 +24,8 @@ class LocalClient(StorageClient):
 
     Arguments and results are pickled as everywhere; commands are processes. What other machines would have (devices,
     regions, replicas, extras, packages, images) is not looked at: what needs a TPU elsewhere is tried out here.
-    Pickled, it is a `StorageClient`. The threads of one process cannot be kept apart as processes are:
+    Pickled, it is itself in the process that made it, and a `StorageClient` elsewhere. The threads of one process
+    cannot be kept apart as processes are:
 
     - Variables that a job or an actor asks for are set in `os.environ` while it runs, so the whole process sees them. A
       job that asks for another value than one that runs fails, and says so.
@@ -37,12 +43,31 @@ class LocalClient(StorageClient):
 
     def __init__(self, max_threads: int = MANY, *, cluster: LocalCluster | None = None) -> None:
         super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
+        with _lock:
+            _clients.setdefault(self.cluster.root, self)
 
     def shutdown(self, wait: bool = True) -> None:
         if wait:
             unfinished = self.cluster.run(_unfinished)
             self.cluster.wait(unfinished)
         super().shutdown(wait)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return client_of, (self.cluster,)
+
+
+_lock = threading.Lock()
+_clients: WeakValueDictionary[str, LocalClient] = WeakValueDictionary()
+"""Of the threads' clusters that this process made, by root."""
+
+
+def client_of(cluster: StorageCluster) -> StorageClient:
+    """The client of a cluster: of one whose jobs are threads of this process, the process's own."""
+    if not isinstance(cluster, LocalCluster) or cluster.use_processes:
+        return StorageClient(cluster)
+    with _lock:
+        known = _clients.get(cluster.root)
+    return known or LocalClient(cluster=cluster)
 
 
 async def _unfinished(core: Core) -> list[JobId]:

@@ -85,7 +85,7 @@ async def _look(core: Core, address: Address, known: Stored[JobRecord] | None) -
         raise ActorUnavailableError(f"{address} has ended, and its job's record was removed")
     job = known.record
     if is_terminal(job):
-        why = JobFailed(info_of(core.root, job))
+        why = JobFailed.of(info_of(core.root, job))
         raise ActorUnavailableError(f"{address} has ended: {why}") from original_exception(job.exit)
     if address.attempt and job.attempt > address.attempt:
         raise ActorUnavailableError(f"{address} ended with attempt {address.attempt} of the job that hosted it")

@@ -33,12 +33,15 @@ class ActorGroup(Generic[T]):
         self._namespace = namespace
         self._name = name
         self._job_ids = job_ids
+        self._handles: dict[JobId, ActorHandle[T]] = {
+            job: ActorHandle(cluster, Address(namespace, name, job, job)) for job in job_ids
+        }
         self._found: set[str] = set()
 
     @property
     def handles(self) -> list[ActorHandle[T]]:
         """A handle of each actor, whether it is up or not."""
-        return [self._handle(job) for job in self._job_ids]
+        return list(self._handles.values())
 
     @property
     def ready_count(self) -> int:
@@ -67,15 +70,15 @@ class ActorGroup(Generic[T]):
             timeout: seconds.
 
         Returns:
-            The handles of those that do, in their order; the list does not change afterwards.
+            The handles of `count` that do, in their order; the list does not change afterwards.
 
         Raises:
             TimeoutError: too few serve calls in time. They go on starting.
             ActorUnavailableError: so many have ended that there never will be enough.
-            InvalidInput: the group is smaller.
+            InvalidInput: the group is smaller, or `count` is below 0.
         """
         wanted = len(self._job_ids) if count is None else count
-        if wanted > len(self._job_ids):
+        if not 0 <= wanted <= len(self._job_ids):
             raise InvalidInput("count", count, f"the group has {len(self._job_ids)} actors")
         return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
 
@@ -85,20 +88,18 @@ class ActorGroup(Generic[T]):
         return self._tell([job for job in ready if job not in self._found])
 
     def shutdown(self) -> None:
-        """Ask that all of them end; returns at once."""
-        for job in self._job_ids:
+        """Ask that all of them end; returns at once. Calls of this process fail from now on."""
+        for job, handle in self._handles.items():
             self._cluster.terminate(job)
+            handle._end("was shut down with its group")
 
     @property
     def _job_id(self) -> JobId:
         return self._job_ids[0]
 
-    def _handle(self, job: JobId) -> ActorHandle[T]:
-        return ActorHandle(self._cluster, Address(self._namespace, self._name, job, job))
-
     def _tell(self, ready: list[JobId]) -> list[ActorHandle[T]]:
         self._found.update(ready)
-        return [self._handle(job) for job in ready]
+        return [self._handles[job] for job in ready]
 
     async def _ready(self, core: Core, lookup: Lookup | None = None) -> list[JobId]:
         lookup = lookup or Lookup(core, self._namespace, self._name)
@@ -125,7 +126,7 @@ class ActorGroup(Generic[T]):
         pace, lookup = Pace(core), Lookup(core, self._namespace, self._name)
         while len(ready := await self._ready(core, lookup)) < wanted:
             await pace.rest()
-        return ready
+        return ready[:wanted]
 
     async def _too_few(self, core: Core, wanted: int) -> list[JobId]:
         """Return never; raise once too many have ended."""
@@ -138,7 +139,7 @@ class ActorGroup(Generic[T]):
             living = [job for job in living if job not in {info.job_id for info in ended}]
         raise ActorUnavailableError(
             f"only {len(living)} of the {wanted} actors of {self._name!r} that are wanted can still come: "
-            f"{JobFailed(ended[0])}"
+            f"{JobFailed.of(ended[0])}"
         ) from original_exception(ended[0].exit)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -84,6 +84,10 @@ class ActorHandle(Generic[T]):
             self._own = line_to(self._cluster, self._address)
         return self._own
 
+    def _end(self, why: str) -> None:
+        """Calls of this process fail from now on."""
+        self._line().end(why)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _loaded, (type(self), self._cluster.root, self._address)
 

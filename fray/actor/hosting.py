@@ -125,7 +125,8 @@ class HostedActor(Generic[T]):
         self._server = server
 
     def shutdown(self) -> None:
-        """Stop serving: what runs is answered first."""
+        """Stop serving: what runs is answered first. Calls of this process fail from now on."""
+        self.handle._end("was shut down by the program that hosted it")
         self._current.shutdown_event.set()
         self._server.shutdown(_FLUSH)
 

@@ -80,9 +80,17 @@ class Line:
         self._pause = 0.0
         self._ended: ActorUnavailableError | None = None
 
+    def end(self, why: str) -> None:
+        """The actor was asked to end: calls from now on raise ActorUnavailableError, at once."""
+        self._ended = self._ended or ActorUnavailableError(f"{self._address} {why}")
+
+    @property
+    def _open_way(self) -> Way | None:
+        return self._way if self._ended is None else None
+
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """See `ActorMethod.__call__`."""
-        way = self._way
+        way = self._open_way
         if way is None or not self._lane.idle:
             return self.start(method, args, kwargs).result()
         try:
@@ -94,7 +102,7 @@ class Line:
 
     def start(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorFuture[Any]:
         """See `ActorMethod.remote`."""
-        way = self._way
+        way = self._open_way
         if way is None or not self._lane.idle:
             return self._later(method, args, kwargs, _NOT_UP)
         try:
@@ -129,8 +137,9 @@ class Line:
 
     def _in_turn(self, lost: Way | None) -> Way:
         """A way, once all calls that wait have been sent."""
-        if self._way is not None and self._way is not lost and self._lane.idle:
-            return self._way
+        way = self._open_way
+        if way is not None and way is not lost and self._lane.idle:
+            return way
         reached: Future[Way] = Future()
 
         def reach() -> None:
@@ -176,7 +185,12 @@ class Line:
 
         Args:
             lost: the way that failed; one that was found since then is as good as new.
+
+        Raises:
+            ActorUnavailableError: it has ended, or was asked to.
         """
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args) from self._ended.__cause__
         if self._way is not None and self._way is not lost:
             return self._way
         self._way = None
@@ -190,8 +204,6 @@ class Line:
         return self._way
 
     def _find(self) -> EndpointRecord:
-        if self._ended is not None:
-            raise type(self._ended)(*self._ended.args) from self._ended.__cause__
         try:
             endpoint = self._cluster.run(lambda core: find(core, self._address, self._failed, self._seen))
         except ActorUnavailableError as error:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,7 +50,8 @@ class LocalCluster(StorageCluster):
 
     Jobs start in the current directory, and callables import what this process can import. What runs on a cluster is
     tried out here: devices, memory, regions, replicas, extras, packages and images are not looked at. Pickled, it
-    becomes a `StorageCluster` on the same directory. `close`, or the end of the main thread, ends its jobs.
+    is itself in this process, and a `StorageCluster` on the same directory elsewhere. `close`, or the end of the main
+    thread, ends its jobs.
 
     Args:
         max_workers: jobs that run at once, the others wait; one that asks for less than a core counts as that part.
@@ -79,6 +81,11 @@ class LocalCluster(StorageCluster):
     def here(self) -> bool:
         """Whether this process made it, rather than one that was forked."""
         return os.getpid() == self._owner
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = StorageCluster(self.root, self._namespace)
+        plain._outside = self._outside
+        return _opened, (plain,)
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         ids = super().launch_many(requests)
@@ -127,6 +134,10 @@ class LocalCluster(StorageCluster):
         shutil.rmtree(self._directory, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):
             lock_folder(self.root).rmdir()
+
+
+def _opened(plain: StorageCluster) -> StorageCluster:
+    return private.get(plain.root, plain)
 
 
 def _report(running: asyncio.Task[Departure]) -> None:

@@ -220,4 +220,4 @@ def _warn(job: JobRecord, why: str) -> None:
 def _raise_first_failure(infos: list[JobInfo]) -> None:
     for info in infos:
         if info.status.finished() and info.status is not JobStatus.SUCCEEDED:
-            raise JobFailed(info) from original_exception(info.exit)
+            raise JobFailed.of(info) from original_exception(info.exit)

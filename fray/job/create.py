@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from fray.errors import InvalidInput
 from fray.job.context import JobContext
 from fray.job.here import SyncContext, ThreadContext
+from fray.resources import ResourceConfig, Size
 from fray_agents.threads import task_environ
 
 Kind = Literal["sync", "threadpool", "fray", "auto"]
@@ -14,7 +15,14 @@ Kind = Literal["sync", "threadpool", "fray", "auto"]
 _KINDS = "say 'sync', 'threadpool', 'fray' or 'auto'"
 
 
-def create_job_ctx(context_type: Kind | str = "auto", max_workers: int = 1) -> JobContext:
+def create_job_ctx(
+    context_type: Kind | str = "auto",
+    max_workers: int = 1,
+    *,
+    memory: Size | None = None,
+    num_cpus: float | None = None,
+    **ray_options: Any,
+) -> JobContext:
     """A context of a kind.
 
     Args:
@@ -22,6 +30,8 @@ def create_job_ctx(context_type: Kind | str = "auto", max_workers: int = 1) -> J
             on workers of the current cluster; "auto" is "fray" where FRAY_CLUSTER_SPEC names a cluster, as it does in
             every job, and "threadpool" elsewhere.
         max_workers: threads, or workers on the cluster.
+        memory, num_cpus: of each worker on the cluster; threads have none of their own.
+        ray_options: what else programs say to Ray about its tasks; it means nothing here.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -32,10 +42,10 @@ def create_job_ctx(context_type: Kind | str = "auto", max_workers: int = 1) -> J
         case "threadpool":
             return ThreadContext(max_workers)
         case "fray":
-            return _on_cluster(max_workers)
+            return _on_cluster(max_workers, memory, num_cpus)
         case "auto":
             on_cluster = task_environ().get("FRAY_CLUSTER_SPEC", "local") != "local"
-            return _on_cluster(max_workers) if on_cluster else ThreadContext(max_workers)
+            return _on_cluster(max_workers, memory, num_cpus) if on_cluster else ThreadContext(max_workers)
         case "ray":
             raise _not_yet()
     raise InvalidInput("context_type", context_type, f"Unknown context type; {_KINDS}")
@@ -52,7 +62,8 @@ def _not_yet() -> InvalidInput:
     return InvalidInput("context_type", "ray", f"Fray does not run tasks on Ray yet; {_KINDS}")
 
 
-def _on_cluster(max_workers: int) -> JobContext:
+def _on_cluster(max_workers: int, memory: Size | None, num_cpus: float | None) -> JobContext:
     from fray.job.cluster import ClusterContext  # the contexts of one process do without what a cluster needs
 
-    return ClusterContext(max_workers)
+    resources = ResourceConfig(cpu=1 if num_cpus is None else num_cpus, memory=memory)
+    return ClusterContext(max_workers, resources=resources)

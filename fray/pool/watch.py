@@ -134,7 +134,7 @@ class Watch:
                 log.warning("outcomes cannot be read now: %s", error)
             self._rest(time.monotonic() - begin)
             if self._hopeless is not None:
-                self._ledger.fail_all(JobFailed(self._hopeless))
+                self._ledger.fail_all(JobFailed.of(self._hopeless))
                 self._hopeless = None
 
     def _rest(self, look_took: float) -> None:
@@ -213,7 +213,7 @@ class Watch:
             if self._ledger.closed:
                 raise PoolClosed(self._ledger.closed)
             if self._hopeless is not None:
-                raise JobFailed(self._hopeless)
+                raise JobFailed.of(self._hopeless)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._absence()}")
             self._cluster.run(lambda core: pace.rest())
@@ -223,7 +223,7 @@ class Watch:
         if missing := [job for job in self._jobs if job not in self._running]:
             return self._cluster.run(partial(absence.told, jobs=missing))
         if self._failed is not None:
-            return str(JobFailed(self._failed))
+            return str(JobFailed.of(self._failed))
         return f"the pool wants no more than {len(self._jobs)}: resize it"
 
     def end(self) -> None:

@@ -155,6 +155,26 @@ def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
         ready[0].add()
 
 
+def test_as_many_handles_are_given_as_were_asked_for(cluster: StorageCluster) -> None:
+    group = create_actor_group(cluster, actors.Counter, name="several", count=3, resources=SMALL)
+    group.wait_ready(timeout=60)
+    assert group.wait_ready(count=2) == group.handles[:2]
+    assert (group.wait_ready(count=0), group.wait_ready(count=3)) == ([], group.handles)
+    with pytest.raises(InvalidInput, match="count"):
+        group.wait_ready(count=-1)
+    group.shutdown()
+
+
+def test_calls_fail_at_once_when_their_group_was_shut_down(cluster: StorageCluster) -> None:
+    group = create_actor_group(cluster, actors.Counter, name="shut", count=1, resources=SMALL)
+    handle = group.handles[0]
+    assert handle.add() == 1
+    group.shutdown()
+    for call in (handle.add, handle.add.remote().result, lambda: next(handle.add.stream())):
+        with pytest.raises(ActorUnavailableError, match="was shut down with its group"):
+            call()
+
+
 class Late:
     """Comes up once the file is there."""
 

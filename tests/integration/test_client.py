@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -203,6 +204,21 @@ def test_in_an_actor_the_current_client_is_that_of_its_cluster(client: StorageCl
     assert (born, called) == (client.cluster.root, client.cluster.root)
     if not isinstance(client, LocalClient):  # a subprocess of a thread knows nothing of that thread
         assert deeper == client.cluster.root
+
+
+class Knowing:
+    """Tells which client it works with."""
+
+    def client(self) -> object:
+        return current_client()
+
+
+def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
+    local = LocalClient(max_threads=4)
+    actor = local.create_actor(Knowing, name="knowing")
+    assert actor.client() is local
+    assert pickle.loads(pickle.dumps(local.cluster)) is local.cluster
+    local.shutdown(wait=False)
 
 
 DRIVER = """

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fray.errors import InvalidInput, JobFailed
+from fray.errors import InvalidInput, JobAlreadyExists, JobFailed
 from fray.types import (
     CpuConfig,
     Entrypoint,
@@ -109,10 +109,19 @@ def test_three_statuses_are_final(status: JobStatus) -> None:
 def test_job_failed_survives_pickling_with_its_traceback() -> None:
     exit = Exit(kind="exception", traceback="Traceback ...\nKeyError: 3")
     info = JobInfo(JobId("a-1"), "a", JobStatus.FAILED, Namespace("a"), "exception: KeyError", exit=exit)
-    error = pickle.loads(pickle.dumps(JobFailed(info)))
+    error = pickle.loads(pickle.dumps(JobFailed.of(info)))
     assert error.info == info
     assert "job a-1 failed at attempt 1" in str(error)
     assert "KeyError: 3" in str(error)
+
+
+def test_errors_about_jobs_are_made_as_programs_make_them() -> None:
+    failed = pickle.loads(pickle.dumps(JobFailed("job-1", JobStatus.FAILED)))
+    assert (failed.job_id, failed.failed_status, failed.info) == ("job-1", JobStatus.FAILED, None)
+    assert str(failed) == "job job-1 failed"
+    exists = pickle.loads(pickle.dumps(JobAlreadyExists("nightly")))
+    assert (exists.job_name, exists.handle) == ("nightly", None)
+    assert str(exists).startswith("a job named nightly runs already;")
 
 
 def test_importing_fray_imports_no_store_and_no_service() -> None:
