@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fray.actor.handle import cluster_at
 from fray.cluster import StorageCluster, current_cluster
 from fray.errors import FrayError
 from fray.job.context import JobContext, Lifetime, checked_workers
@@ -23,11 +26,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("fray")
 
 
+@dataclass(frozen=True)
+class Lent:
+    """Where the pool of a context is that was pickled."""
+
+    root: str
+    namespace: str
+    pool: str
+
+
 class ClusterContext(JobContext):
     """See `JobContext`.
 
     A task that takes a reference as an argument is given the object. Results, values of generators and objects are in
     storage, so they survive the worker that made them, until `close`.
+
+    Pickled, in a task's arguments for one, it is a context on the same pool, which it never ends: it submits, stores
+    and fetches; workers that it starts for its own tasks end with it.
 
     Args:
         max_workers: as many as there are tasks, up to this.
@@ -42,7 +57,9 @@ class ClusterContext(JobContext):
         self._cluster = cluster or current_cluster()
         self._resources = resources
         self._lock = threading.Lock()
+        self._lent: Lent | None = None
         self._made: WorkerPool | None = None
+        self._leaves = False
 
     def put(self, obj: Any) -> ObjectRef:
         """Store an object."""
@@ -86,17 +103,32 @@ class ClusterContext(JobContext):
         """End the workers, and remove what they and `put` have stored; see `JobContext.close`."""
         with self._lock:
             made, self._made = self._made, None
-        if made is not None:
+        if made is None:
+            return
+        if self._lent is None:
             made.shutdown(wait=False)
+        else:
+            made.detach()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lent = self._lent or Lent(self._cluster.root, self._cluster.namespace, self._pool.name)
+        return _borrowed, (lent, self._max_workers, self._resources)
 
     @property
     def _pool(self) -> WorkerPool:
         with self._lock:
             if self._made is None:
-                sizes = (0, self._max_workers)
-                self._made = WorkerPool(self._cluster, sizes, self._resources, name_prefix="task", transport="queue")
-                sync.at_exit(self._leave)
+                self._made = self._opened((0, self._max_workers))
+                if not self._leaves:
+                    sync.at_exit(self._leave)
+                    self._leaves = True
             return self._made
+
+    def _opened(self, sizes: tuple[int, int]) -> WorkerPool:
+        if self._lent is None:
+            return WorkerPool(self._cluster, sizes, self._resources, name_prefix="task", transport="queue")
+        namespace, name = self._lent.namespace, self._lent.pool
+        return WorkerPool.attach(name, self._cluster, sizes, self._resources, namespace=namespace, shared=True)
 
     def _leave(self) -> None:
         """Close at the end of the process; a cluster that ended before has taken everything with it."""
@@ -104,3 +136,27 @@ class ClusterContext(JobContext):
             self.close()
         except FrayError as error:
             log.warning("the workers of a job context were not ended: %s", error)
+
+
+_making = threading.Lock()
+_all_borrowed: dict[Lent, ClusterContext] = {}
+
+
+def _borrowed(lent: Lent, max_workers: int, resources: ResourceConfig | None) -> ClusterContext:
+    """The one context of this process on that pool: each of a worker's many tasks may bring it along."""
+    with _making:
+        if lent not in _all_borrowed:
+            made = ClusterContext(max_workers, cluster_at(lent.root), resources)
+            made._lent = lent
+            _all_borrowed[lent] = made
+        return _all_borrowed[lent]
+
+
+def _forget() -> None:
+    """A fork copies neither the threads of a pool nor its connections."""
+    global _making
+    _making = threading.Lock()
+    _all_borrowed.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -18,9 +18,14 @@ from fray_layouts.tasks import Outcome
 
 
 class Ledger:
-    """Every task that this driver knows; may be used by many threads."""
+    """Every task that this driver knows; may be used by many threads.
 
-    def __init__(self) -> None:
+    Args:
+        own_only: tasks that others have submitted are not entered.
+    """
+
+    def __init__(self, own_only: bool = False) -> None:
+        self._own_only = own_only
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._futures: dict[str, Future[Any]] = {}
@@ -82,6 +87,8 @@ class Ledger:
         # what is known of a task's kind comes first: its outcome may have been written before that
         for outcome in sorted(outcomes, key=lambda outcome: outcome.kind != "task"):
             if outcome.task in self._anonymous and outcome.task not in self._open:
+                continue
+            if self._own_only and outcome.task not in self._futures:
                 continue
             if outcome.kind == "task":
                 self.enter(outcome.task, yields=bool(outcome.number))

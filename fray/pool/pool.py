@@ -109,6 +109,7 @@ class WorkerPool:
         *,
         namespace: str | None = None,
         create: bool = False,
+        shared: bool = False,
     ) -> Self:
         """Go on with a pool whose driver has died: its tasks are in `futures`, done or not.
 
@@ -116,6 +117,8 @@ class WorkerPool:
             num_workers, resources, environment: as for a new pool; workers that still run are counted.
             namespace: of the name; by default the cluster's.
             create: make the pool if there is none.
+            shared: its driver lives. This one sees the tasks that it submits itself, and the workers that it starts
+                for them; `detach` from the pool instead of shutting it down.
 
         Raises:
             PoolNotFound: there is no pool of that name, or it was shut down.
@@ -125,7 +128,9 @@ class WorkerPool:
         pool = cls.__new__(cls)
         cluster = cluster or current_cluster()
         space, resources = namespace or cluster.namespace, resources or ResourceConfig()
-        found = Queued.open(cluster, space, name, resources, environment, size.idle, new=create, old=True)
+        found = Queued.open(
+            cluster, space, name, resources, environment, size.idle, new=create, old=True, shared=shared
+        )
         pool._begin(name, found, size)
         return pool
 

@@ -55,6 +55,7 @@ class Queued:
         resources: ResourceConfig,
         environment: EnvironmentConfig | None,
         idle: float,
+        shared: bool = False,
     ) -> None:
         self._incarnation, record = found
         self._cluster = cluster
@@ -73,8 +74,9 @@ class Queued:
             grace=shift.GRACE,
         )
         self._uploaded: set[str] = set()
-        self._ledger = Ledger()
-        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, record.jobs, self._gone)
+        self._ledger = Ledger(own_only=shared)
+        jobs = [] if shared else record.jobs
+        self._watch = Watch(cluster, self._tasks, self._queue, self._ledger, jobs, self._gone)
 
     @classmethod
     def open(
@@ -88,6 +90,7 @@ class Queued:
         *,
         new: bool,
         old: bool,
+        shared: bool = False,
     ) -> Queued:
         """The pool of that name.
 
@@ -95,6 +98,7 @@ class Queued:
             idle: see `shift.serve`.
             new: it may be made.
             old: it may be one that an earlier driver left.
+            shared: see `WorkerPool.attach`.
 
         Raises:
             NameTaken: there is one, or a queue of that name.
@@ -107,10 +111,11 @@ class Queued:
             found = living
         else:
             raise PoolNotFound(f"{name} in namespace {namespace}: {PoolNotFound.__doc__}")
-        opened = cls(cluster, namespace, name, found, resources, environment, idle)
+        opened = cls(cluster, namespace, name, found, resources, environment, idle, shared)
         if old:
             cluster.run(lambda core: pools.touch(core, opened._tasks))
-            opened._watch.catch_up()
+            if not shared:
+                opened._watch.catch_up()
         return opened
 
     @property

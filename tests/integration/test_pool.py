@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from fray.cluster import StorageCluster
 from fray.job import ClusterContext
-from fray.pool import PoolClosed, TaskKillsWorkers, WorkerPool
+from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool
 from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.types import EnvironmentConfig, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
@@ -199,6 +200,29 @@ def test_waiting_ends_when_an_actor_is_gone_for_good(cluster: StorageCluster) ->
         assert context.wait(calls) == (calls, [])
         with pytest.raises(ConnectionError, match="died"):
             context.get(calls[0])
+
+
+def tripled(context: ClusterContext, number: int) -> int:
+    """As a task that submits, stores and closes."""
+    with context:
+        total: int = context.get(context.run(double, number)) + context.get(context.put(number))
+        return total
+
+
+def test_a_task_uses_the_context_that_it_is_given_and_cannot_end_its_pool(cluster: StorageCluster) -> None:
+    with ClusterContext(1, cluster, SMALL) as context:
+        kept = context.put("kept")
+        tasks = [context.run(tripled, context, number) for number in (1, 2)]
+        assert [context.get(task) for task in tasks] == [3, 6]
+        lent = pickle.loads(cloudpickle.dumps(context))
+        assert lent is not context
+        assert pickle.loads(cloudpickle.dumps(lent)) is lent
+        assert lent.get(lent.run(double, 5)) == 10
+        lent.close()
+        assert context.get(kept) == "kept"
+        assert context.get(context.run(double, 4)) == 8
+    with pytest.raises(PoolNotFound):
+        lent.run(double, 1)
 
 
 _SHARED = """
