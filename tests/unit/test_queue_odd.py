@@ -12,7 +12,8 @@ from fray.cluster import StorageCluster
 from fray.queue import FileQueue, HttpQueueServer, Queue
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreRefused
+from fray_coordinator.errors import BadRecord, StoreRefused
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM
 from fray_coordinator.queue import count
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.consume import Consumer
@@ -223,6 +224,24 @@ def test_a_request_that_fails_in_any_way_leaves_all_usable(error: Exception, loc
     while run(lambda cluster: a_life(cluster, number, error, local)):  # noqa: B023
         number += 1
     assert number > 15, "every request of a life failed once"
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(local: bool) -> None:
+    """Its segment was claimed and given back without end, and nothing else was delivered."""
+
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster, local), await hand(cluster, local)
+        await one.push("x" * LARGE_ITEM, "a", batch=1)
+        for way in cluster.ways:
+            way.spoilt.append(("get", NAMES.all_large))
+        assert await one.bodies() == ["a"]
+        with pytest.raises(BadRecord):
+            await two.take()
+        requests = sum(len(way.asked) for way in cluster.ways)
+        assert requests < 60
+
+    run(main)
 
 
 def test_a_refused_acknowledgement_is_told_and_can_be_repeated() -> None:

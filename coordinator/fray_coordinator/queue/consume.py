@@ -151,9 +151,9 @@ class Consumer:
     async def _put_off(self, held: Held) -> None:
         """Leave a segment whose next item cannot be handed out for later: others have theirs to give."""
         self._stocked.pop(held.segment, None)
-        self._finder.finished(held.segment)
         if not held.out:
             await self._give_back(held, [])
+        self._finder.finished(held.segment)
 
     async def _next_of(self, held: Held, timeout: float, gate: Gate) -> Delivery | None:
         """Hand out the next item of the segment; None if there was none, or it was given up."""
