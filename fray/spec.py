@@ -31,6 +31,11 @@ _LATER = {
     "target_cluster": "open that cluster by its root and launch there",
     "device_alternatives": "launch the job for one device",
     "image": "images come in a later release; leave it out",
+    "container_profile": "images come in a later release; leave it out",
+}
+_ONE_TASK = {
+    "max_task_failures": "a job is one task: max_retries_failure says how often it is tried again",
+    "processes_per_task": "the job's own program can start them; leave it out",
 }
 _SAME_NAME = (
     *("name", "max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority"),
@@ -44,6 +49,9 @@ def to_spec(request: JobRequest) -> JobSpec:
     Raises:
         InvalidInput: a value is out of bounds, a callable cannot be pickled, or this release cannot honour a field.
     """
+    for name, remedy in _ONE_TASK.items():
+        if (value := getattr(request, name)) != getattr(JobRequest, name):
+            raise InvalidInput(name, value, remedy)
     fields: dict[str, Any] = {
         "entrypoint": _entrypoint(request.entrypoint),
         "resources": _resources(request.resources),
@@ -68,6 +76,8 @@ def local_spec(request: JobRequest) -> JobSpec:
             resources=ResourceConfig(cpu=asked.cpu, ram=asked.ram, disk=asked.disk),
             environment=EnvironmentConfig(environment.env_vars, secret_env_vars=environment.secret_env_vars),
             replicas=1,
+            max_task_failures=0,
+            processes_per_task=1,
         )
     )
     return fitted(spec)

@@ -67,3 +67,18 @@ def get_tpu_topology(tpu_type: str) -> TpuTopologyInfo:
             "tpu_type", tpu_type, f"there are {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}"
         )
     return TPU_TOPOLOGIES[tpu_type]
+
+
+_FAMILIES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}
+
+
+def tpu_family(tpu_type: str) -> str:
+    """The family of a type of slice: "v4", "v5e", "v5p" or "v6e".
+
+    Raises:
+        InvalidInput: (a ValueError) the name begins with none of them.
+    """
+    family, dash, _ = tpu_type.partition("-")
+    if not dash or family not in _FAMILIES:
+        raise InvalidInput("tpu_type", tpu_type, f"its name begins with one of {', '.join(_FAMILIES)}, and a dash")
+    return _FAMILIES[family]

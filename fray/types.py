@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NewType
 
@@ -24,7 +24,7 @@ from fray.resources import (
     TpuConfig,
     TpuType,
 )
-from fray.topology import TpuTopologyInfo, get_tpu_topology
+from fray.topology import TpuTopologyInfo, get_tpu_topology, tpu_family
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ __all__ = [
     "TpuType",
     "create_environment",
     "get_tpu_topology",
+    "tpu_family",
 ]
 
 JobId = NewType("JobId", str)
@@ -83,6 +84,7 @@ class EnvironmentConfig:
     Attributes:
         env_vars: variables; they win over the host's own.
         secret_env_vars: variables whose values no command ever shows.
+        secrets: when it is made, the same as `secret_env_vars`.
         extras, pip_packages, workspace, docker_image: a later release.
     """
 
@@ -92,6 +94,13 @@ class EnvironmentConfig:
     workspace: str | None = None
     docker_image: str | None = None
     secret_env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: InitVar[Mapping[str, str] | None] = None
+
+    def __post_init__(self, secrets: Mapping[str, str] | None) -> None:
+        if secrets and self.secret_env_vars:
+            raise InvalidInput("environment.secrets", "...", "it is the same as secret_env_vars; give one of them")
+        if secrets:
+            vars(self).update(secret_env_vars=secrets)
 
     @classmethod
     def create(
@@ -118,16 +127,17 @@ def create_environment(
     env_vars: Mapping[str, str] | None = None,
     extras: Sequence[str] | None = None,
     secret_env_vars: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> EnvironmentConfig:
     """`EnvironmentConfig.create` with what training programs expect to find.
 
     HF_DATASETS_TRUST_REMOTE_CODE and TOKENIZERS_PARALLELISM are set, HF_TOKEN and WANDB_API_KEY are taken from this
-    process, as secrets; `env_vars` and `secret_env_vars` win over all of them.
+    process, as secrets; `env_vars` and `secret_env_vars`, or `secrets`, which are the same thing, win over all of them.
     """
+    asked = EnvironmentConfig(secret_env_vars=secret_env_vars or {}, secrets=secrets).secret_env_vars
     shown = {**_EXPECTED, **(env_vars or {})}
     forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ and name not in shown}
-    secrets = {**forwarded, **(secret_env_vars or {})}
-    return EnvironmentConfig.create(shown, extras, pip_packages, workspace, docker_image, secrets)
+    return EnvironmentConfig.create(shown, extras, pip_packages, workspace, docker_image, {**forwarded, **asked})
 
 
 class Entrypoint:
@@ -135,6 +145,16 @@ class Entrypoint:
 
     def __new__(cls, callable: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Entrypoint:
         return object.__new__(CallableEntrypoint if cls is Entrypoint else cls)
+
+    @property
+    def callable_entrypoint(self) -> CallableEntrypoint | None:
+        """Itself, if it is a Python call."""
+        return self if isinstance(self, CallableEntrypoint) else None
+
+    @property
+    def binary_entrypoint(self) -> BinaryEntrypoint | None:
+        """Itself, if it is a program."""
+        return self if isinstance(self, BinaryEntrypoint) else None
 
     @staticmethod
     def from_callable(
@@ -202,6 +222,7 @@ class JobRequest:
         pool: group of agents that may run it.
         id: makes launching idempotent: the same name and id find the job that was launched first.
         actor: the job serves calls: two attempts of it never overlap, and a crash restarts it on its host.
+        max_task_failures, processes_per_task: a later release.
     """
 
     name: str
@@ -222,6 +243,8 @@ class JobRequest:
     id: str | None = None
     health_check: HealthCheck | None = None
     actor: bool = False
+    max_task_failures: int = 0
+    processes_per_task: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.entrypoint, ResourceConfig):
@@ -256,12 +279,14 @@ class ActorConfig:
             limit. An exception from `__init__` ends the actor whatever this says.
         max_task_retries: times that a call is made again although it may have begun in a process that then died; -1:
             without limit. A call that did not begin is always made again.
+        priority: of its job, as in `JobRequest`.
         checkpoint: makes the actor durable.
     """
 
     max_concurrency: int = 1
     max_restarts: int | None = None
     max_task_retries: int | None = None
+    priority: int = 0
     checkpoint: CheckpointConfig | None = None
 
 

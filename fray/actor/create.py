@@ -97,6 +97,7 @@ def actor_request(
         max_retries_failure=restarts,
         max_retries_preemption=restarts,
         grace=GRACE,
+        priority=config.priority,
         actor=True,
         **fields,
     )

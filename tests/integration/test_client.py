@@ -247,7 +247,8 @@ def test_threads_look_at_neither_devices_nor_replicas() -> None:
     local = LocalClient()
     assert isinstance(current_client(), LocalClient)
     with set_current_client(local):
-        request = call("tpu", lambda: "here", resources=ResourceConfig.with_tpu("v5litepod-16", slice_count=4))
+        slices = ResourceConfig.with_tpu("v5litepod-16", slice_count=4, container_profile="gvisor")
+        request = call("tpu", lambda: "here", resources=slices, max_task_failures=1, processes_per_task=2)
         job = current_client().submit(request)
     assert local.cluster.result(job.job_id, timeout=60) == "here"
     assert os.environ.get("FRAY_JOB_ID") is None

@@ -12,6 +12,7 @@ import pytest
 from fray.actor import ActorConfig, ActorUnavailableError, CheckpointConfig, current_actor, idempotent
 from fray.actor.address import Address, find
 from fray.actor.config import checked, may_repeat, told
+from fray.actor.create import actor_request
 from fray.actor.current import CurrentActor
 from fray.actor.durable import restore
 from fray.actor.line import Line, NotSent, Way
@@ -264,3 +265,7 @@ def test_nothing_is_written_while_a_call_runs(cluster: StorageCluster) -> None:
     threading.Event().wait(0.1)  # several times the interval
     assert reopen(cluster, policy, attempt=2)[0].calls in ([], ["client1"])
     journal._actor.shutdown_event.set()
+
+
+def test_an_actors_job_has_the_priority_that_was_asked_for() -> None:
+    assert actor_request(dict, (), None, "urgent", ActorConfig(priority=7), None).priority == 7

@@ -11,7 +11,7 @@ import pytest
 
 from fray.errors import InvalidInput
 from fray.job import RayContext, create_job_ctx
-from fray.topology import TPU_TOPOLOGIES
+from fray.topology import TPU_TOPOLOGIES, tpu_family
 from fray.types import ResourceConfig, TpuConfig, TpuTopologyInfo, get_tpu_topology
 
 OF_JOBS = (
@@ -88,9 +88,15 @@ def test_an_unknown_slice_is_refused_with_those_there_are() -> None:
 
 def test_several_kinds_of_slices_must_be_alike() -> None:
     config = ResourceConfig.with_tpu(["v5litepod-4", "v6e-4"])
-    assert (config.device, config.device_alternatives) == (TpuConfig("v5litepod-4"), ("v6e-4",))
+    assert (config.device, config.device_alternatives) == (TpuConfig("v5litepod-4"), ["v6e-4"])
+    assert {config: "may be a key"}[config]
     with pytest.raises(InvalidInput, match="as many machines"):
         ResourceConfig.with_tpu(["v6e-4", "v6e-8"])
+    with pytest.raises(InvalidInput, match="name at least one type"):
+        ResourceConfig.with_tpu([])
+    assert [tpu_family(name) for name in ("v4-8", "v5litepod-4", "v5p-8", "v6e-1")] == ["v4", "v5e", "v5p", "v6e"]
+    with pytest.raises(InvalidInput, match="tpu_type"):
+        tpu_family("h100")
 
 
 def test_resources_compare_by_value_and_can_be_keys() -> None:

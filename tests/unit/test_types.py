@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fray.device_flops import device_flops, device_flops_for_jax_device
 from fray.errors import InvalidInput, JobAlreadyExists, JobFailed
 from fray.types import (
     CpuConfig,
@@ -23,6 +24,7 @@ from fray.types import (
     Namespace,
     ResourceConfig,
     TpuConfig,
+    create_environment,
 )
 from fray_layouts.records import Exit
 
@@ -87,7 +89,73 @@ def test_short_forms_of_accelerators() -> None:
     assert (gpu.device, gpu.cpu, gpu.ram) == (GpuConfig("h100", 8), 4, "64GB")
     assert ResourceConfig.with_gpu("h100").ram == "16GB"
     tpu = ResourceConfig.with_tpu("v5litepod-16", slice_count=2, ram="8g")
-    assert (tpu.device, tpu.replicas, tpu.ram) == (TpuConfig("v5litepod-16"), 2, "8g")
+    assert (tpu.device, tpu.replicas, tpu.ram) == (TpuConfig("v5litepod-16"), 8, "8g")
+
+
+def test_chips_and_machines_are_those_of_all_replicas() -> None:
+    slices = ResourceConfig.with_tpu("v5p-16", slice_count=2)
+    assert (slices.replicas, slices.chip_count()) == (4, 16)
+    assert TpuConfig("v5p-16").vm_count() == 2
+    assert (TpuConfig("v5p-16").chip_count(), GpuConfig("h100", 8).chip_count(), CpuConfig().chip_count()) == (4, 8, 0)
+    assert ResourceConfig.with_gpu("h100", 8, replicas=2).chip_count() == 16
+
+
+def test_peak_arithmetic_is_that_of_the_chips() -> None:
+    assert ResourceConfig.with_tpu("v5p-16", slice_count=2).device_flops() == 459e12
+    assert ResourceConfig.with_tpu("v5p-16", slice_count=2).total_flops() == 16 * 459e12
+    assert TpuConfig("v6e-8").total_flops("int8") == 8 * 1836e12
+    assert GpuConfig("A100-80G", 8).total_flops() == 8 * 312e12
+    assert device_flops("v5litepod-16") == device_flops("v5e") == 197e12
+    assert device_flops("h100", "amp_bf16") == device_flops_for_jax_device("NVIDIA H100 80GB HBM3") == 989.5e12
+    assert device_flops_for_jax_device("TPU v5 lite") == 197e12
+    assert device_flops("h100-nvl") is device_flops("v5p", "fp4") is device_flops_for_jax_device("cpu") is None
+
+
+@pytest.mark.parametrize("device", [CpuConfig(), GpuConfig("auto"), GpuConfig("mystery")])
+def test_what_is_not_known_of_a_device_is_not_made_up(device: CpuConfig | GpuConfig) -> None:
+    with pytest.raises(InvalidInput, match="known"):
+        ResourceConfig(device=device).total_flops()
+
+
+def test_resources_are_scaled_in_their_units() -> None:
+    config = ResourceConfig(cpu=2, ram="3g", disk=1000, preemptible=False)
+    assert config.scale(0.5) == ResourceConfig(cpu=1, ram="1.5g", disk=500, preemptible=False)
+    assert config.scale(ram=2) == dataclasses.replace(config, ram="6g")
+    assert ResourceConfig(ram="10 GiB").scale(10).ram == "100 GiB"
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [lambda config: config.scale(2, cpu=2), lambda config: config.scale(-1), lambda config: config.scale(disk=-1)],
+)
+def test_a_scale_that_makes_no_sense(scale: Callable[[ResourceConfig], object]) -> None:
+    with pytest.raises(InvalidInput, match="factor"):
+        scale(ResourceConfig())
+
+
+def test_programs_are_told_what_their_device_wants() -> None:
+    devices = (CpuConfig(), GpuConfig("h100"), TpuConfig("v6e-4"))
+    assert [device.default_env_vars() for device in devices] == [
+        {"JAX_PLATFORMS": "cpu"},
+        {"JAX_PLATFORMS": ""},
+        {"JAX_PLATFORMS": ""},
+    ]
+
+
+def test_an_entrypoint_says_of_which_kind_it_is() -> None:
+    call, command = Entrypoint.from_callable(print), Entrypoint.from_binary("true")
+    assert (call.callable_entrypoint, call.binary_entrypoint) == (call, None)
+    assert (command.callable_entrypoint, command.binary_entrypoint) == (None, command)
+
+
+def test_secrets_have_two_names() -> None:
+    secret = {"PASSWORD": "hunter2"}
+    assert EnvironmentConfig(secrets=secret) == EnvironmentConfig(secret_env_vars=secret)
+    assert create_environment(secrets=secret).secret_env_vars["PASSWORD"] == "hunter2"
+    with pytest.raises(InvalidInput, match=r"environment\.secrets") as caught:
+        EnvironmentConfig(secret_env_vars=secret, secrets=secret)
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(EnvironmentConfig(secrets=secret))
 
 
 def test_values_can_be_changed_by_replace_and_pickled() -> None:
