@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fray_agents.claimer import PAID_PACE
 from fray_coordinator.store.metering import GCS, Usage
@@ -54,6 +54,6 @@ def spent(agents: Iterable[AgentRecord]) -> list[Line]:
     known = list(agents)
     total = Usage()
     for agent in known:
-        total += Usage(**agent.requests)
+        total += Usage(**{kind: agent.requests.get(kind, 0) for kind in asdict(total)})
     kept = f"these {len(known)} agents so far" if len(known) != 1 else "this agent so far"
     return [Line(kept, total.class_a, total.class_b)] if known else []

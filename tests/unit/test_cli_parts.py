@@ -176,3 +176,8 @@ def test_agents_counts_are_added_up() -> None:
     [line] = spent([agent(writes=1, lists=2, reads=3, deletes=4), agent(writes=10), agent()])
     assert (line.class_a, line.class_b) == (13, 3)
     assert spent([]) == []
+
+
+def test_requests_of_a_kind_that_this_version_does_not_know_are_left_out() -> None:
+    [line] = spent([AgentRecord(id="a", host="h", pool="p", requests={"writes": 3, "haunted": 5})])
+    assert (line.class_a, line.class_b) == (3, 0)
