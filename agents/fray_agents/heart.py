@@ -94,7 +94,11 @@ class Heart:
         """Create the agent's record; before that it may claim nothing. Raises StoreError: ask again."""
         sent = self.core.clock.boottime()
         record = replace(self.record, trouble=self.troubles.told())
-        written = await self.core.records.write(Agents.key(record.id), AgentRecord, record, None)
+        try:
+            written = await self.core.records.write(Agents.key(record.id), AgentRecord, record, None)
+        except BadRecord:  # somebody wrote over it before this agent knew that it was there
+            self.fenced.set()
+            return
         self._stored = written.stored
         if written.wrote:
             self._applied(sent, record.interval)

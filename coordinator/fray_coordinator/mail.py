@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from fray_coordinator.core import Core
-from fray_coordinator.errors import AgentNotFound
+from fray_coordinator.errors import AgentNotFound, BadRecord, StoreRefused
 from fray_coordinator.protocol.heartbeat import ask_to_drain, post
 from fray_layouts import names
 from fray_layouts.records import AgentRecord
 
 
 async def notify(core: Core, agent_id: str) -> None:
-    """Put mail into the agent's record, unless some lies there unread or nobody will read it."""
-    await core.records.update(names.Agents.key(agent_id), AgentRecord, lambda agent: post(agent) if agent else None)
+    """Put mail into the agent's record, unless some lies there unread, or nobody will read it, or it takes none."""
+    with suppress(BadRecord, StoreRefused):
+        await core.records.update(names.Agents.key(agent_id), AgentRecord, lambda agent: post(agent) if agent else None)
 
 
 async def drain(core: Core, agent_id: str) -> str:

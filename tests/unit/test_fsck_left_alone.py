@@ -332,7 +332,7 @@ def test_a_job_with_an_id_of_its_own_needs_another() -> None:
         await core.store.delete(entry_of(job).key())
         await rewrite(core, job, status="running")
         [trouble] = await fsck.check(core)
-        assert "`fray stop job-mine`, and submit it again under another id than 'mine'" in trouble.remedy
+        assert f"`fray stop {job.id}`, and submit it again under another id than 'mine'" in trouble.remedy
 
     on_memory(test)
 

@@ -13,10 +13,10 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.errors import JobNotFound, ParentNotRunning
 from fray_coordinator.protocol.claim import AVOID_SECONDS
 from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import Applied, Expectation, Unknown
+from fray_coordinator.store.api import ANY, Applied, Expectation, Unknown
 from fray_coordinator.submit import submit
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Child, JobId, Jobs, Pending, Pools
+from fray_layouts.names import Agents, Child, JobId, Jobs, Pending, Pools
 from fray_layouts.records import Holding, JobRecord, Result
 from fray_layouts.spec import parse_spec
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
@@ -288,6 +288,17 @@ def test_a_running_job_gets_the_flag_and_its_agent_mail() -> None:
         ended = await agent.end(held, "signalled", complete_before_stop=False)
         assert ended is not None
         assert (ended.status, ended.attempt) == ("stopped", 1)
+
+    run(main)
+
+
+def test_a_running_job_is_stopped_although_its_agents_record_is_none() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        await agent.claim()
+        await user.store.put(Agents.key("a"), b"garbage", ANY)
+        assert (await stopping.stop(user, job.id, "enough")).stop is not None
 
     run(main)
 

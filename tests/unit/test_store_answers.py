@@ -132,6 +132,15 @@ def test_what_is_no_object_is_not_taken_for_one(served: tuple[str, list[Answer]]
         asyncio.run(asked(root, VERBS["get"]))
 
 
+def test_a_redirect_that_leads_nowhere_is_followed_once(served: tuple[str, list[Answer]]) -> None:
+    """botocore asks the bucket for its region, and would ask again for the region of who answers to that."""
+    root, answers = served
+    answers[:] = [(307, DATE, "")] * 20
+    with pytest.raises(AttemptFailed):
+        asyncio.run(asked(root, VERBS["list"]))
+    assert len(answers) >= 18
+
+
 def test_names_beside_the_prefix_are_not_listed(served: tuple[str, list[Answer]]) -> None:
     root, answers = served
     names = ["other/a", "root/a", "root/prefix/a", "root/prefix/b", "rootprefix/c"]

@@ -199,7 +199,14 @@ async def _connect() -> Any:
             "read_timeout": NEVER,
         },
     )
-    return await file_system.set_session()
+    client = await file_system.set_session()
+    client.meta.events.register("before-call.s3.HeadBucket", _redirect_no_further)
+    return client
+
+
+def _redirect_no_further(params: dict[str, Any], **_: Any) -> None:
+    """botocore follows a redirect by asking the bucket for its region: an answer to that is not followed once more."""
+    params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 async def _disconnect(client: Any) -> None:
