@@ -7,7 +7,7 @@ held, and however long a repair takes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 from fray_coordinator.core import told
@@ -31,9 +31,9 @@ class Background:
         if name not in self._running:
             self._running[name] = asyncio.create_task(self._run(name, work))
 
-    def goes_on(self, name: str) -> bool:
-        """Whether a run of this name was begun and has not ended."""
-        return name in self._running and not self._running[name].done()
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget the problems of other work: it is done, or there is nothing left to do it on."""
+        self.problems = {name: problem for name, problem in self.problems.items() if name in names}
 
     async def wait(self, seconds: float | None) -> None:
         """Give all runs so much time to end; None: until they have."""

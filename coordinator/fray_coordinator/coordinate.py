@@ -213,7 +213,9 @@ class Pass:
 
     async def _serve(self, seconds: float | None = None) -> None:
         """Begin what else there is to do, or go on with it, but not for long."""
-        for dead in self.watch.unburied()[:BURIALS]:
+        unburied = self.watch.unburied()
+        self._beside.forget_all_but([Jobs.prefix, Agents.prefix, Inbox.prefix, *(dead.key for dead in unburied)])
+        for dead in unburied[:BURIALS]:
             self._beside.begin(dead.key, partial(burial.bury, self.core, dead))
         self._beside.begin(Agents.prefix, self.watch.forget_old)
         self._beside.begin(Inbox.prefix, self.admission.run)

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator import sweep
+from fray_coordinator import burial, sweep
 from fray_coordinator.admission import Admission
 from fray_coordinator.claims import NotClaimed, try_claim
 from fray_coordinator.coordinate import Pass
@@ -80,6 +80,25 @@ def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_else(s
             await coordinator.turn()
         assert len(cluster.keys("jobs/")) == 1
         assert any("a fault of ours" in problem for problem in (await pass_now(user)).problems.values())
+        await coordinator.turn()
+        assert (await pass_now(user)).problems == {}
+
+    run(main)
+
+
+def test_a_burial_that_failed_is_told_of_until_somebody_has_done_it() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        hand = await join(cluster, "a")
+        await launch(user)
+        await hand.claim()
+        await hand.beat()
+        with mock.patch.object(burial, "bury", side_effect=OSError("a broken disk")):
+            await passes(coordinator, 60.0)
+        assert "a broken disk" in (await pass_now(user)).problems[Agents.key("a")]
+        dead = await user.records.read(Agents.key("a"), AgentRecord)
+        assert dead is not None
+        await burial.bury(user, dead)
         await coordinator.turn()
         assert (await pass_now(user)).problems == {}
 
