@@ -18,6 +18,8 @@ from typing import Literal
 from fray.topology import tpu_family
 from fray_layouts.errors import InvalidInput
 
+__all__ = ["DEVICE_FLOPS", "FlopDtype", "device_flops", "device_flops_for_jax_device"]
+
 FlopDtype = Literal["bf16", "fp16", "fp32", "fp64", "tf32", "int8", "fp8"]
 
 _T = 1e12

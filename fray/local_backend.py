@@ -6,6 +6,7 @@ import threading
 from typing import Any
 from weakref import WeakValueDictionary
 
+from fray.client.jobs import JobHandle
 from fray.client.storage import StorageClient
 from fray.cluster.local import LocalCluster
 from fray.cluster.storage import StorageCluster
@@ -14,7 +15,9 @@ from fray_coordinator.core import Core
 from fray_coordinator.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
 
-__all__ = ["LocalClient"]
+__all__ = ["LocalClient", "LocalJobHandle"]
+
+LocalJobHandle = JobHandle
 
 MANY = 1000
 

@@ -16,7 +16,7 @@ from fray.lazily import exported
 
 if TYPE_CHECKING:
     from fray.actor.config import idempotent
-    from fray.actor.current import CurrentActor, current_actor
+    from fray.actor.current import ActorContext, CurrentActor, current_actor
     from fray.actor.group import ActorGroup
     from fray.actor.handle import ActorHandle, ActorMethod, method, typed
     from fray.actor.hosting import HostedActor
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorConfig",
+    "ActorContext",
     "ActorFuture",
     "ActorGroup",
     "ActorHandle",
@@ -45,7 +46,7 @@ __getattr__, __dir__ = exported(
     __name__,
     {
         "fray.actor.config": ["idempotent"],
-        "fray.actor.current": ["CurrentActor", "current_actor"],
+        "fray.actor.current": ["ActorContext", "CurrentActor", "current_actor"],
         "fray.actor.group": ["ActorGroup"],
         "fray.actor.handle": ["ActorHandle", "ActorMethod", "method", "typed"],
         "fray.actor.hosting": ["HostedActor"],

@@ -36,6 +36,9 @@ class CurrentActor:
         self.shutdown_event.set()
 
 
+ActorContext = CurrentActor
+
+
 def current_actor() -> CurrentActor:
     """The actor that this code runs in; from `__init__`, calls, and the threads of an actor with its own process.
 

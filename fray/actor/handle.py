@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from fray.actor.address import Address
 from fray.actor.line import Line, line_to
-from fray.cluster.current import current_cluster, open_cluster
+from fray.cluster.current import cluster_of_environment, open_cluster
 from fray.cluster.here import here
 
 if TYPE_CHECKING:
@@ -130,4 +130,4 @@ def _loaded(kind: type[ActorHandle[Any]], root: str, address: Address) -> ActorH
 
 def cluster_at(root: str) -> StorageCluster:
     """The cluster that a pickled handle belongs to: in a job the one that runs it, whatever the pickler called it."""
-    return current_cluster() if here() is not None else open_cluster(root)
+    return cluster_of_environment() if here() is not None else open_cluster(root)

@@ -9,5 +9,6 @@ from fray.client.api import Client
 from fray.client.jobs import JobHandle, wait_all
 from fray.client.storage import StorageClient
 from fray.errors import JobAlreadyExists, JobFailed
+from fray.types import JobStatus
 
-__all__ = ["Client", "JobAlreadyExists", "JobFailed", "JobHandle", "StorageClient", "wait_all"]
+__all__ = ["Client", "JobAlreadyExists", "JobFailed", "JobHandle", "JobStatus", "StorageClient", "wait_all"]

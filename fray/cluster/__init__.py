@@ -15,7 +15,7 @@ from fray.lazily import exported
 
 if TYPE_CHECKING:
     from fray.cluster.api import Cluster
-    from fray.cluster.current import current_cluster, open_cluster
+    from fray.cluster.current import create_cluster, current_cluster, open_cluster, set_current_cluster
     from fray.cluster.local import LocalCluster
     from fray.cluster.storage import StorageCluster
     from fray.errors import JobFailed, NoResult
@@ -76,17 +76,19 @@ __all__ = [
     "TpuConfig",
     "TpuTopologyInfo",
     "TpuType",
+    "create_cluster",
     "create_environment",
     "current_cluster",
     "get_tpu_topology",
     "open_cluster",
+    "set_current_cluster",
 ]
 
 __getattr__, __dir__ = exported(
     __name__,
     {
         "fray.cluster.api": ["Cluster"],
-        "fray.cluster.current": ["current_cluster", "open_cluster"],
+        "fray.cluster.current": ["create_cluster", "current_cluster", "open_cluster", "set_current_cluster"],
         "fray.cluster.local": ["LocalCluster"],
         "fray.cluster.storage": ["StorageCluster"],
         "fray.errors": ["JobFailed", "NoResult"],

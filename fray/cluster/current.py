@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from fray.cluster.storage import StorageCluster
 from fray_agents.threads import task_environ
+from fray_layouts.errors import InvalidInput
 
 _lock = threading.Lock()
 _open: dict[str, StorageCluster] = {}
@@ -16,7 +18,20 @@ private: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
 """By root, the open `LocalCluster`s that this process made: what runs in their threads launches there."""
 
 
+_chosen: ContextVar[StorageCluster | None] = ContextVar("fray_cluster", default=None)
+
+
+def set_current_cluster(cluster: StorageCluster | None) -> None:
+    """Make `cluster` the current one of this thread or coroutine from now on; None takes that back."""
+    _chosen.set(cluster)
+
+
 def current_cluster() -> StorageCluster:
+    """The cluster that `set_current_cluster` has chosen, else that of the environment."""
+    return _chosen.get() or cluster_of_environment()
+
+
+def cluster_of_environment() -> StorageCluster:
     """The cluster that FRAY_CLUSTER_SPEC names; always the same object for the same words.
 
     A root URL opens the cluster in that storage. "local", or nothing, is a `LocalCluster` for the whole process, which
@@ -26,13 +41,22 @@ def current_cluster() -> StorageCluster:
 
 
 def open_cluster(root: str) -> StorageCluster:
-    """The cluster under a root (`gs://`, `s3://`, `file://`, a path, `memory://`), or "local"."""
+    """The cluster under a root (`gs://`, `s3://`, `file://`, a path, `memory://`), or "local".
+
+    Raises:
+        InvalidInput: it is a cluster of Ray.
+    """
+    if root.partition("?")[0] == "ray":
+        raise InvalidInput("root", root, "Fray does not run on Ray yet; name a root in storage, or 'local'")
     if (made_here := private.get(root)) is not None:
         return made_here
     with _lock:
         if root not in _open:
             _open[root] = _local() if root == "local" else StorageCluster(root)
         return _open[root]
+
+
+create_cluster = open_cluster
 
 
 def _local() -> StorageCluster:

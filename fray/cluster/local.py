@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,13 @@ _PATIENCE = 10.0
 """Seconds for killed tasks to be gone and their ends to be written."""
 
 
+@dataclass(frozen=True)
+class LocalClusterConfig:
+    """A `LocalCluster` as older programs describe it. use_isolated_env: each job is a process, else a thread."""
+
+    use_isolated_env: bool = False
+
+
 class LocalCluster(StorageCluster):
     """A cluster that lives and dies with this process; see `Cluster` for the methods.
 
@@ -54,12 +61,16 @@ class LocalCluster(StorageCluster):
     thread, ends its jobs.
 
     Args:
-        max_workers: jobs that run at once, the others wait; one that asks for less than a core counts as that part.
+        max_workers: jobs that run at once, the others wait; one that asks for less than a core counts as that part. A
+            `LocalClusterConfig` says whether they are processes.
         use_processes: False runs callables in threads of this process; `LocalClient` tells what they can and cannot
             have of their own. Commands are processes all the same.
     """
 
-    def __init__(self, max_workers: int = 4, use_processes: bool = True) -> None:
+    def __init__(self, max_workers: int | LocalClusterConfig = 4, use_processes: bool = True) -> None:
+        if isinstance(max_workers, LocalClusterConfig):
+            use_processes = max_workers.use_isolated_env
+            max_workers = 4
         self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
         forgo_syncs(self._directory / "root")
         super().__init__(str(self._directory / "root"))

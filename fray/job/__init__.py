@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from fray.job.context import JobContext, fray_default_job_ctx, get_default_job_ctx
     from fray.job.create import RayContext, create_job_ctx
     from fray.job.here import SyncContext, ThreadContext
+    from fray.job.simple import SimpleActor
 
 __all__ = [
     "ClusterContext",
     "JobContext",
     "RayContext",
+    "SimpleActor",
     "SyncContext",
     "ThreadContext",
     "create_job_ctx",
@@ -33,5 +35,6 @@ __getattr__, __dir__ = exported(
         "fray.job.context": ["JobContext", "fray_default_job_ctx", "get_default_job_ctx"],
         "fray.job.create": ["RayContext", "create_job_ctx"],
         "fray.job.here": ["SyncContext", "ThreadContext"],
+        "fray.job.simple": ["SimpleActor"],
     },
 )

@@ -9,11 +9,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from fray.errors import InvalidInput
 from fray.futures import outcome, wait
+from fray.lazily import exported
 from fray_agents.threads import task_environ
+
+if TYPE_CHECKING:
+    from fray.job.create import create_job_ctx as create_job_ctx
+    from fray.job.here import SyncContext as SyncContext
+    from fray.job.here import ThreadContext as ThreadContext
 
 Lifetime = Literal["non_detached", "detached"]
 
@@ -98,7 +104,7 @@ def checked_workers(max_workers: int) -> int:
     return max_workers
 
 
-_chosen: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)
+_job_context: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)
 
 _lock = threading.Lock()
 _defaults: dict[tuple[str | None, ...], JobContext] = {}
@@ -107,16 +113,16 @@ _defaults: dict[tuple[str | None, ...], JobContext] = {}
 @contextmanager
 def fray_default_job_ctx(ctx: JobContext) -> Iterator[JobContext]:
     """Make `ctx` what `get_default_job_ctx` gives, inside the `with` block."""
-    token = _chosen.set(ctx)
+    token = _job_context.set(ctx)
     try:
         yield ctx
     finally:
-        _chosen.reset(token)
+        _job_context.reset(token)
 
 
 def get_default_job_ctx() -> JobContext:
     """The context of the enclosing `fray_default_job_ctx`; else the one, of kind "auto", that this process shares."""
-    return _chosen.get() or _shared()
+    return _job_context.get() or _shared()
 
 
 def _shared() -> JobContext:
@@ -139,3 +145,8 @@ def _forget() -> None:
 
 
 os.register_at_fork(after_in_child=_forget)
+
+# Programs import these from here; their modules are made with what is above.
+__getattr__, __dir__ = exported(
+    __name__, {"fray.job.create": ["create_job_ctx"], "fray.job.here": ["SyncContext", "ThreadContext"]}
+)

@@ -1,9 +1,39 @@
-"""`fray.client` and its neighbours under the name that programs of the second version import."""
+"""What `fray` offers, under a second name; made by `make aliases`."""
 
-from fray.actor import ActorConfig, ActorFuture, ActorGroup, ActorHandle, ActorMethod, current_actor
-from fray.client import Client, JobAlreadyExists, JobFailed, JobHandle, StorageClient, wait_all
-from fray.current_client import current_client, set_current_client
-from fray.local_backend import LocalClient
+from fray.actor import (
+    ActorConfig,
+    ActorContext,
+    ActorFuture,
+    ActorGroup,
+    ActorHandle,
+    ActorMethod,
+    ActorUnavailableError,
+    CallInterrupted,
+    CheckpointConfig,
+    CurrentActor,
+    HostedActor,
+    current_actor,
+    idempotent,
+    method,
+    typed,
+)
+from fray.client import (
+    Client,
+    JobAlreadyExists,
+    JobFailed,
+    JobHandle,
+    JobStatus,
+    StorageClient,
+    wait_all,
+)
+from fray.current_client import (
+    current_client,
+    set_current_client,
+)
+from fray.local_backend import (
+    LocalClient,
+    LocalJobHandle,
+)
 from fray.types import (
     ANY_REGION,
     BinaryEntrypoint,
@@ -15,39 +45,56 @@ from fray.types import (
     EnvironmentConfig,
     GpuConfig,
     GpuType,
+    HealthCheck,
+    JobGroupConfig,
+    JobId,
+    JobInfo,
     JobRequest,
-    JobStatus,
+    Namespace,
     ResourceConfig,
     TpuConfig,
     TpuTopologyInfo,
     TpuType,
     create_environment,
     get_tpu_topology,
+    tpu_family,
 )
 
 __all__ = [
     "ANY_REGION",
     "ActorConfig",
+    "ActorContext",
     "ActorFuture",
     "ActorGroup",
     "ActorHandle",
     "ActorMethod",
+    "ActorUnavailableError",
     "BinaryEntrypoint",
+    "CallInterrupted",
     "CallableEntrypoint",
+    "CheckpointConfig",
     "Client",
     "CpuConfig",
+    "CurrentActor",
     "DeviceConfig",
     "DeviceKind",
     "Entrypoint",
     "EnvironmentConfig",
     "GpuConfig",
     "GpuType",
+    "HealthCheck",
+    "HostedActor",
     "JobAlreadyExists",
     "JobFailed",
+    "JobGroupConfig",
     "JobHandle",
+    "JobId",
+    "JobInfo",
     "JobRequest",
     "JobStatus",
     "LocalClient",
+    "LocalJobHandle",
+    "Namespace",
     "ResourceConfig",
     "StorageClient",
     "TpuConfig",
@@ -57,6 +104,10 @@ __all__ = [
     "current_actor",
     "current_client",
     "get_tpu_topology",
+    "idempotent",
+    "method",
     "set_current_client",
+    "tpu_family",
+    "typed",
     "wait_all",
 ]

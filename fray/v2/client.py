@@ -1,13 +1,25 @@
-"""See `fray.client` and `fray.current_client`."""
+"""What `fray` offers, under a second name; made by `make aliases`."""
 
-from fray.client import Client, JobAlreadyExists, JobFailed, JobHandle, StorageClient, wait_all
-from fray.current_client import current_client, set_current_client
+from fray.client import (
+    Client,
+    JobAlreadyExists,
+    JobFailed,
+    JobHandle,
+    JobStatus,
+    StorageClient,
+    wait_all,
+)
+from fray.current_client import (
+    current_client,
+    set_current_client,
+)
 
 __all__ = [
     "Client",
     "JobAlreadyExists",
     "JobFailed",
     "JobHandle",
+    "JobStatus",
     "StorageClient",
     "current_client",
     "set_current_client",

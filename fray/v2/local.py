@@ -1,5 +1,11 @@
-"""See `fray.local_backend`."""
+"""See `fray.local_backend`; made by `make aliases`."""
 
-from fray.local_backend import LocalClient
+from fray.local_backend import (
+    LocalClient,
+    LocalJobHandle,
+)
 
-__all__ = ["LocalClient"]
+__all__ = [
+    "LocalClient",
+    "LocalJobHandle",
+]

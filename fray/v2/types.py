@@ -1,10 +1,11 @@
-"""See `fray.types`."""
+"""See `fray.types`; made by `make aliases`."""
 
 from fray.types import (
     ANY_REGION,
     ActorConfig,
     BinaryEntrypoint,
     CallableEntrypoint,
+    CheckpointConfig,
     CpuConfig,
     DeviceConfig,
     DeviceKind,
@@ -12,14 +13,20 @@ from fray.types import (
     EnvironmentConfig,
     GpuConfig,
     GpuType,
+    HealthCheck,
+    JobGroupConfig,
+    JobId,
+    JobInfo,
     JobRequest,
     JobStatus,
+    Namespace,
     ResourceConfig,
     TpuConfig,
     TpuTopologyInfo,
     TpuType,
     create_environment,
     get_tpu_topology,
+    tpu_family,
 )
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "ActorConfig",
     "BinaryEntrypoint",
     "CallableEntrypoint",
+    "CheckpointConfig",
     "CpuConfig",
     "DeviceConfig",
     "DeviceKind",
@@ -34,12 +42,18 @@ __all__ = [
     "EnvironmentConfig",
     "GpuConfig",
     "GpuType",
+    "HealthCheck",
+    "JobGroupConfig",
+    "JobId",
+    "JobInfo",
     "JobRequest",
     "JobStatus",
+    "Namespace",
     "ResourceConfig",
     "TpuConfig",
     "TpuTopologyInfo",
     "TpuType",
     "create_environment",
     "get_tpu_topology",
+    "tpu_family",
 ]

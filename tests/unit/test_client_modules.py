@@ -6,9 +6,11 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from fray import aliases
 from fray.errors import InvalidInput
 from fray.job import RayContext, create_job_ctx
 from fray.topology import TPU_TOPOLOGIES, tpu_family
@@ -28,12 +30,7 @@ IMPORTED = {
     "fray.local_backend": "LocalClient",
     "fray.types": f"{OF_JOBS} ActorConfig",
 }
-ALIASES = {
-    "fray.v2.client": "fray.client",
-    "fray.v2.actor": "fray.actor",
-    "fray.v2.types": "fray.types",
-    "fray.v2.local": "fray.local_backend",
-}
+TOP = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("module", IMPORTED)
@@ -42,14 +39,57 @@ def test_names_are_where_programs_import_them(module: str) -> None:
     assert [name for name in IMPORTED[module].split() if not hasattr(found, name)] == []
 
 
-@pytest.mark.parametrize("alias", ALIASES)
-def test_the_second_version_is_the_same_under_another_name(alias: str) -> None:
-    home = importlib.import_module(ALIASES[alias])
-    second = importlib.import_module(alias)
-    whole = importlib.import_module("fray.v2")
-    for name in IMPORTED[ALIASES[alias]].split():
-        assert getattr(second, name) is getattr(home, name)
-        assert name in ("HostedActor", "ActorUnavailableError") or getattr(whole, name) is getattr(home, name)
+@pytest.mark.parametrize("module", aliases.MODULES)
+def test_a_module_under_a_second_name_has_the_same_objects(module: str) -> None:
+    found = importlib.import_module(module)
+    for home, names in aliases.homes(module).items():
+        for name in names:
+            assert getattr(found, name) is getattr(importlib.import_module(home), name)
+    assert (TOP / aliases.path(module)).read_text() == aliases.source(module), "run `make aliases`"
+
+
+@pytest.mark.parametrize("second", aliases.NAMES)
+def test_a_second_name_is_the_same_object(second: str) -> None:
+    assert named(second) is named(aliases.NAMES[second])
+
+
+def named(dotted: str) -> object:
+    module, _, name = dotted.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_the_page_lists_all_second_names() -> None:
+    text = (TOP / "docs" / "client.md").read_text()
+    assert aliases.page(text) == text, "run `make aliases`"
+
+
+IMPORTS = """fray.client JobStatus
+fray.actor ActorContext
+fray.local_backend LocalJobHandle
+fray.job.context create_job_ctx
+fray.job.context _job_context
+fray.job SimpleActor
+fray.cluster create_cluster
+fray.cluster set_current_cluster
+fray.cluster.base TpuConfig
+fray.cluster.local_cluster LocalClusterConfig
+fray.queue.file FileQueue
+fray.v2.local_backend LocalClient
+fray.v2.client JobStatus
+fray.v1.cluster ResourceConfig
+fray.v1.job create_job_ctx
+fray.device_flops device_flops"""
+
+
+@pytest.mark.parametrize("line", IMPORTS.splitlines())
+def test_what_programs_import_is_there(line: str) -> None:
+    assert named(line.replace(" ", ".")) is not None
+
+
+@pytest.mark.parametrize("module", ["fray.job.context", "fray.v1.job.context"])
+def test_modules_that_need_each_other_can_be_imported_first(module: str) -> None:
+    code = f"from {module} import ThreadContext, create_job_ctx, _job_context"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("first", ["import fray.current_client", "from fray import current_client", "import fray.v2"])

@@ -1,0 +1,1 @@
+"""What `fray` offers, under a second name; made by `make aliases`."""
