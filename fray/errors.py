@@ -84,7 +84,10 @@ class JobAlreadyExists(Permanent, RuntimeError):
 
 
 class NoResult(Permanent):
-    """The job has no result: only a callable returns one, or a command that writes the file FRAY_RESULT names."""
+    """The job has no result, or none that can be read here.
+
+    Only a callable returns one, or a command that writes the file FRAY_RESULT names.
+    """
 
 
 class ActorUnavailableError(Permanent, RuntimeError):

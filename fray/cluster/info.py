@@ -10,7 +10,7 @@ import msgspec
 
 from fray.errors import NoResult
 from fray.types import JobId, JobInfo, JobStatus, Namespace
-from fray_coordinator.core import Core
+from fray_coordinator.core import Core, told
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.names import Work
 from fray_layouts.records import Exit, JobRecord, Result
@@ -67,18 +67,32 @@ async def fetch_result(core: Core, job: JobRecord) -> tuple[Result, bytes]:
         remedy = "only a callable returns one, or a command that writes the file FRAY_RESULT names"
         raise NoResult(f"job {job.id} has no result; {remedy}")
     if not found.key:
-        return found, base64.b64decode(found.data)
+        return found, _decoded(job.id, found.data)
     lies = await core.store.get(found.key)
     if lies is None:
         raise NoResult(f"the result of job {job.id} is gone: there is no object {found.key}")
     return found, lies.data
 
 
+def _decoded(job_id: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise NoResult(f"the result of job {job_id} is no base64: {error}") from None
+
+
 def decode_result(result: Result, data: bytes) -> Any:
-    """What was returned; unpickling runs the user's code, so call it in the user's thread."""
-    match result.encoding:
-        case "json":
-            return msgspec.json.decode(data) if result.key else result.value
-        case "pickle":
-            return pickle.loads(data)
+    """What was returned; unpickling runs the user's code, so call it in the user's thread.
+
+    Raises NoResult: the bytes are not what `encoding` says, or unpickling needs what is not here.
+    """
+    try:
+        match result.encoding:
+            case "json":
+                return msgspec.json.decode(data) if result.key else result.value
+            case "pickle":
+                return pickle.loads(data)
+    except Exception as error:
+        remedy = "read it where the modules are that it needs; if they are here, it is damaged"
+        raise NoResult(f"the result cannot be read as {result.encoding} ({told(error)}); {remedy}") from error
     return data
