@@ -24,7 +24,7 @@ from fray_layouts import codec
 from fray_layouts.bounds import LARGEST, LATEST
 from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Agents, Coordinator, Jobs, Pending, Shape
-from fray_layouts.records import AgentRecord, Resources, Settings
+from fray_layouts.records import AgentRecord, PassRecord, Resources, Settings
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
@@ -152,6 +152,17 @@ def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged() -> None:
         assert (await agent_now(user, "silent")).state == "dead"
 
     run(main, Settings(pass_interval=7.5))
+
+
+def test_however_far_a_stranger_says_that_the_pass_has_come_its_record_can_be_read() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        far = PassRecord(holder="", progress=LARGEST, op="far")
+        await user.store.put(Coordinator.lease, codec.encode(far), ANY, far.op)
+        await passes(Pass(await cluster.core(), "p"), 30.0)
+        assert (await pass_now(user)).holder == "p"
+
+    run(main)
 
 
 def test_a_lease_that_is_spoilt_under_its_holder_is_taken_anew() -> None:

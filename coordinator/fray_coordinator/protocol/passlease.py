@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
+from fray_layouts.bounds import LARGEST
 from fray_layouts.records import AgentRecord, PassRecord, PoolView, Settings, Suspect
 
 LEASE_INTERVALS = 3
@@ -65,7 +66,7 @@ def inherit(record: PassRecord, age: float, old_holder: AgentRecord | None) -> d
 
 def renewed(record: PassRecord, holder: str, holder_beat: int) -> PassRecord:
     """The record as its holder leaves it whenever it has come further."""
-    return replace(record, holder=holder, progress=record.progress + 1, holder_beat=holder_beat)
+    return replace(record, holder=holder, progress=(record.progress + 1) % LARGEST, holder_beat=holder_beat)
 
 
 def after_pass(
