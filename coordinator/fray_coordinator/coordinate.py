@@ -93,6 +93,10 @@ class Pass:
                 self.stop()
                 return False
             await self._run()
+            self.watch.confirm()
+        except StoreError:
+            self.watch.discount()
+            raise
         except BadRecord:  # of the lease: all else is noted where it is read
             self._begin_anew(await self._unreadable_lease())
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from fray_coordinator.core import Core
-from fray_coordinator.errors import AgentNotFound, BadRecord, StoreRefused
+from fray_coordinator.errors import AgentNotFound, BadRecord
 from fray_coordinator.protocol.heartbeat import ask_to_drain, post
 from fray_layouts import names
 from fray_layouts.records import AgentRecord
@@ -13,7 +13,7 @@ from fray_layouts.records import AgentRecord
 
 async def notify(core: Core, agent_id: str) -> None:
     """Put mail into the agent's record, unless some lies there unread, or nobody will read it, or it takes none."""
-    with suppress(BadRecord, StoreRefused):
+    with suppress(BadRecord):
         await core.records.update(names.Agents.key(agent_id), AgentRecord, lambda agent: post(agent) if agent else None)
 
 

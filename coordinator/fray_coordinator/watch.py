@@ -52,6 +52,7 @@ class Watch:
     _unreadable: Unreadable = field(default_factory=Unreadable)
     _lived: frozenset[str] = frozenset()
     _known: dict[str, Suspect] = field(default_factory=dict)
+    _confirmed: dict[str, Suspect] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
@@ -86,6 +87,14 @@ class Watch:
         live = self.live()
         self._known = {name: suspect for name, suspect in seen.items() if name in live}
         return self._known
+
+    def confirm(self) -> None:
+        """This observer could write after its last look, so agents could too: the silence that it saw is theirs."""
+        self._confirmed = self._known
+
+    def discount(self) -> None:
+        """This observer could not write: perhaps nobody could, and what it saw since it last could is no silence."""
+        self._known, self._read_at = self._confirmed, {}
 
     async def forget_old(self) -> None:
         """Remove records of agents that have ended, are buried, and are old or many."""

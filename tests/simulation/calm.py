@@ -102,6 +102,8 @@ def check(world: World) -> None:
 def check_mail(world: World) -> None:
     """A wish that a job end is heard, also one whose mail was lost in the storm."""
     for job in world.watching.jobs.values():
+        if job.id in world.strangers.harmed:
+            continue
         if job.status != Status.RUNNING or job.stop is None or job.lease is None or not world.works(job.lease.agent):
             continue
         asked = world.watching.stopped[job.id]

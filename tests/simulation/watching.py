@@ -122,7 +122,9 @@ class Watching:
             self.jobs[job] = record
             if change.before is None:
                 self._born(record)
-            if record.stop is not None and job not in self.stopped:
+            if record.stop is None:
+                self.stopped.pop(job, None)  # a stranger brought back a record from before the wish
+            elif job not in self.stopped:
                 self.stopped[job] = self.world.loop.now
                 self.world.stop_landed(sender)
         if job not in self.world.strangers.harmed:

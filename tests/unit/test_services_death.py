@@ -9,7 +9,7 @@ import pytest
 from fray_coordinator import burial
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
@@ -103,6 +103,28 @@ def test_an_outage_kills_nobody() -> None:
 
     settings = Settings(idle_beat_interval=5.0)
     run(main, settings)
+
+
+def test_who_cannot_write_takes_nobody_for_silent() -> None:
+    """Writes are refused to everybody, reads are answered: once they work again, agents have their time to beat."""
+
+    async def main(cluster: Cluster) -> None:
+        coordinator, agent = Pass(await cluster.core(), "p"), await join(cluster, "a")
+        for _ in range(3):
+            await agent.beat()
+            await passes(coordinator, 5.0, every=5.0)
+        cluster.ways[0].refused = [("put", "")]
+        for _ in range(10):
+            with pytest.raises(StoreRefused):
+                await coordinator.turn()
+            await cluster.clock.sleep(8.0)
+        cluster.ways[0].refused = []
+        await passes(coordinator, 10.0, every=5.0)
+        assert (await agent_now(agent.core, "a")).state == "live"
+        await passes(coordinator, 40.0)
+        assert (await agent_now(agent.core, "a")).state == "dead"
+
+    run(main)
 
 
 def test_a_frozen_observer_kills_nobody() -> None:
