@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fray.client.jobs import JobHandle
 from fray.client.storage import StorageClient
 from fray.cluster.local import LocalCluster
 from fray.cluster.storage import StorageCluster
-from fray.types import JobId
+from fray.errors import ActorUnavailableError
+from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_coordinator.core import Core
 from fray_coordinator.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
 
+if TYPE_CHECKING:
+    from fray.actor import ActorGroup, ActorHandle
+
 __all__ = ["LocalClient", "LocalJobHandle"]
+
+T = TypeVar("T")
 
 LocalJobHandle = JobHandle
 
@@ -25,7 +32,10 @@ MANY = 1000
 class LocalClient(StorageClient):
     """A private cluster of threads; see `Client` for the methods.
 
-    Arguments and results are pickled as everywhere; commands are processes. What other machines would have (devices,
+    A job's function and arguments, and those of an actor's class, are the caller's own objects, whether they can be
+    pickled or not; results, and what calls of actors take and return, are pickled as everywhere. `create_actor` and
+    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises. Commands are
+    processes. What other machines would have (devices,
     regions, replicas, extras, packages, images) is not looked at: what needs a TPU elsewhere is tried out here.
     Pickled, it is itself in the process that made it, and a `StorageClient` elsewhere. The threads of one process
     cannot be kept apart as processes are:
@@ -40,7 +50,7 @@ class LocalClient(StorageClient):
     - A thread cannot be killed: one that does not end when it is stopped goes on until it returns.
 
     Args:
-        max_threads: jobs and actors that run at once, the others wait.
+        max_threads: jobs that run at once, the others wait; actors are not counted.
         cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of its own.
     """
 
@@ -48,6 +58,56 @@ class LocalClient(StorageClient):
         super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
         with _lock:
             _clients.setdefault(self.cluster.root, self)
+
+    def create_actor(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle[T]:
+        group = self.create_actor_group(
+            actor_class,
+            *args,
+            name=name,
+            count=1,
+            resources=resources,
+            actor_config=actor_config,
+            environment=environment,
+            **kwargs,
+        )
+        return group.handles[0]
+
+    def create_actor_group(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        count: int,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> ActorGroup[T]:
+        group = super().create_actor_group(
+            actor_class,
+            *args,
+            name=name,
+            count=count,
+            resources=replace(resources or ResourceConfig(), cpu=0),
+            actor_config=actor_config,
+            environment=environment,
+            **kwargs,
+        )
+        try:
+            group._await_all()
+        except ActorUnavailableError as error:
+            group.shutdown()
+            raise (error.__cause__ or error) from ActorUnavailableError(str(error))
+        return group
 
     def shutdown(self, wait: bool = True) -> None:
         if wait:

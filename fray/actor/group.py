@@ -82,6 +82,10 @@ class ActorGroup(Generic[T]):
             raise InvalidInput("count", count, f"the group has {len(self._job_ids)} actors")
         return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
 
+    def _await_all(self) -> None:
+        """Wait until all serve calls, however long that takes. Raises ActorUnavailableError."""
+        self._cluster.run(lambda core: self._wait(core, len(self._job_ids), math.inf))
+
     def discover_new(self) -> list[ActorHandle[T]]:
         """The handles of those that serve calls now and were not returned before by this or `wait_ready`."""
         ready = self._cluster.run(self._ready)

@@ -46,7 +46,9 @@ class Client(Protocol):
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
     ) -> ActorHandle[T]:
-        """Create an actor; returns at once. The first call waits until it is up.
+        """Create an actor; returns at once, and the first call waits until it is up.
+
+        A `LocalClient` returns when it is up, and raises what its `__init__` raises.
 
         Args:
             actor_class: called with `args` and `kwargs` in a job of its own.
@@ -66,7 +68,7 @@ class Client(Protocol):
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
     ) -> ActorGroup[T]:
-        """Create `count` actors of a class, each a job of its own; returns at once."""
+        """Create `count` actors of a class, each a job of its own; returns as `create_actor` does."""
         ...
 
     def host_actor(

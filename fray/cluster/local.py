@@ -18,6 +18,7 @@ import msgspec
 
 from fray.actor.preload import MODULES
 from fray.cluster.current import private
+from fray.cluster.references import References
 from fray.cluster.storage import StorageCluster
 from fray.spec import local_spec
 from fray.types import JobId, JobRequest
@@ -30,6 +31,8 @@ from fray_agents.tasks import TaskSpec
 from fray_agents.threads import ThreadTask
 from fray_coordinator import sync
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
+from fray_coordinator.pools import read_jobs
+from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.files import forgo_syncs
 from fray_layouts.records import Resources
 from fray_layouts.spec import JobSpec
@@ -77,6 +80,7 @@ class LocalCluster(StorageCluster):
         self._owner = os.getpid()
         self.use_processes = use_processes
         self._spares = Spares(MODULES)
+        self._references = References(self._ended)
         self._options = AgentOptions(
             capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
             work_dir=self._directory / "work",
@@ -99,7 +103,10 @@ class LocalCluster(StorageCluster):
         return _opened, (plain,)
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        ids = super().launch_many(requests)
+        if self.here and not self.use_processes:
+            ids = self._references.launch(requests, super().launch_many)
+        else:
+            ids = super().launch_many(requests)
         sync.run(self._poke())
         return ids
 
@@ -124,6 +131,10 @@ class LocalCluster(StorageCluster):
             env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         return await self._spares.start(replace(spec, env=env), deadline, lock_fd)
 
+    def _ended(self, jobs: Sequence[JobId]) -> set[JobId]:
+        found = self.run(lambda core: read_jobs(core, jobs))
+        return {job for job, record in zip(jobs, found, strict=True) if record is None or is_terminal(record)}
+
     async def _poke(self) -> None:
         if self._agent is not None:
             self._agent.poke()
@@ -140,6 +151,7 @@ class LocalCluster(StorageCluster):
             await asyncio.wait([running], timeout=_PATIENCE)
             running.cancel()
             await asyncio.wait([running])
+        self._references.close()
         await self._spares.close()
         await super()._close()
         shutil.rmtree(self._directory, ignore_errors=True)

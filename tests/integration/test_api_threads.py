@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import pytest
 
 from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster
 from fray.cluster import current_cluster as current
-from fray.errors import InvalidInput, JobFailed
+from fray.errors import JobFailed
 from fray_agents.printed import Told
 from fray_agents.threads import on_stop, task_environ
+from tests.support.actors import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +40,54 @@ def test_jobs_run_in_threads_of_this_process(cluster: LocalCluster) -> None:
     assert thread.startswith("job-")
 
 
-def test_arguments_and_results_are_copies(cluster: LocalCluster) -> None:
-    given = [1]
+def test_functions_and_arguments_are_the_callers_own_and_results_are_copies(cluster: LocalCluster) -> None:
+    given, seen, lock = [1], [0], threading.Lock()
 
-    def extend(items: list[int]) -> list[int]:
-        items.append(2)
+    def extend(items: list[int], guard: threading.Lock) -> list[int]:
+        with guard:
+            items.append(2)
+            seen.append(3)
         return items
 
-    assert cluster.result(cluster.launch(call(extend, given))) == [1, 2]
-    assert given == [1]
-    with pytest.raises(InvalidInput, match="cannot be pickled"):
-        cluster.launch(call(print, threading.Lock()))
+    result = cluster.result(cluster.launch(call(extend, given, lock)))
+    assert result == given == [1, 2]
+    assert result is not given
+    assert seen == [0, 3]
+
+
+def test_a_call_that_is_made_again_is_the_same_call(cluster: LocalCluster) -> None:
+    times: list[int] = []
+
+    def third() -> None:
+        times.append(len(times))
+        assert len(times) == 3
+
+    cluster.wait(cluster.launch(call(third, max_retries_failure=2)), raise_on_failure=True)
+    assert times == [0, 1, 2]
+
+
+def test_calls_are_kept_until_their_jobs_have_ended() -> None:
+    go, alive = threading.Event(), weakref.WeakSet[Marker]()
+
+    def requests() -> Iterator[JobRequest]:
+        for _ in range(MANY_CALLS):
+            alive.add(marker := Marker())
+            yield call(id, marker)
+
+    with LocalCluster(use_processes=False) as cluster:
+        waits = cluster.launch(call(lambda: go.wait(60)))
+        cluster.wait(cluster.launch_many(list(requests())), raise_on_failure=True)
+        go.set()
+        cluster.wait([waits, cluster.launch(call(int))], raise_on_failure=True)
+        wait_until(lambda: not alive)
+
+
+class Marker:
+    """An argument whose life is watched."""
+
+
+MANY_CALLS = 99
+"""With those that are launched before and after, one more than is kept without asking."""
 
 
 def test_each_thread_knows_its_own_job(cluster: LocalCluster) -> None:

@@ -213,6 +213,31 @@ class Knowing:
         return current_client()
 
 
+class Collecting:
+    def __init__(self, into: list[int]) -> None:
+        self.into = into
+
+    def add(self, number: int) -> None:
+        self.into.append(number)
+
+
+class Refusing:
+    def __init__(self) -> None:
+        raise KeyError("mine")
+
+
+def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there() -> None:
+    local, seen = LocalClient(max_threads=1), [1]
+    local.create_actor(Collecting, seen, name="collecting").add(2)
+    assert seen == [1, 2]
+    group = local.create_actor_group(Collecting, seen, name="several", count=3)
+    assert group.ready_count == 3, "more than there are threads for jobs"
+    assert local.submit(call("beside", int)).wait(timeout=60) is JobStatus.SUCCEEDED
+    with pytest.raises(KeyError, match="mine"):
+        local.create_actor_group(Refusing, name="refusing", count=2)
+    local.shutdown(wait=False)
+
+
 def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
     local = LocalClient(max_threads=4)
     actor = local.create_actor(Knowing, name="knowing")

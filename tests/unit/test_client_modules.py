@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fray import aliases
+from fray.cluster import create_cluster
 from fray.errors import InvalidInput
 from fray.job import RayContext, create_job_ctx
 from fray.topology import TPU_TOPOLOGIES, tpu_family
@@ -142,6 +143,11 @@ def test_several_kinds_of_slices_must_be_alike() -> None:
 def test_resources_compare_by_value_and_can_be_keys() -> None:
     assert {ResourceConfig(cpu=2, ram="1g"): "same"}[ResourceConfig(cpu=2, ram="1g")] == "same"
     assert ResourceConfig(cpu=2) != ResourceConfig(cpu=2, image="other")
+
+
+def test_a_cluster_of_ray_is_no_folder_of_that_name() -> None:
+    with pytest.raises(InvalidInput, match="not run on Ray yet"):
+        create_cluster("ray?namespace=mine")
 
 
 @pytest.mark.parametrize("ask", [RayContext, lambda: create_job_ctx("ray")])

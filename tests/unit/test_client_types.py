@@ -14,6 +14,11 @@ from fray.local_backend import LocalClient
 from fray.types import ActorConfig, Entrypoint, JobRequest
 import fray
 import fray.v2
+from fray.actor import ActorContext
+from fray.cluster.local_cluster import LocalClusterConfig
+from fray.job.context import create_job_ctx
+from fray.local_backend import LocalJobHandle
+from fray.v1.cluster import ResourceConfig, set_current_cluster
 
 class Counter:
     def add(self, amount: int) -> int:
@@ -33,6 +38,8 @@ reveal_type(job.wait(timeout=1.0))
 reveal_type(wait_all([job]))
 reveal_type(fray.current_client())
 reveal_type(fray.v2.current_client())
+reveal_type(create_job_ctx("sync"))
+reveal_type(ResourceConfig.with_tpu("v5p-8").total_flops())
 clients: list[Client] = [LocalClient(), StorageClient("memory://x")]
 """
 
@@ -42,6 +49,7 @@ CLIENT = "fray.client.api.Client"
 REVEALED = [
     *(HANDLE, FUTURE, FUTURE, HANDLE, HANDLE),
     *("fray.client.jobs.JobHandle", "fray.types.JobStatus", "list[fray.types.JobStatus]", CLIENT, CLIENT),
+    *("fray.job.context.JobContext", "float"),
 ]
 
 
