@@ -272,8 +272,9 @@ def test_wrong_requests_are_refused_before_anything_is_created(cluster: StorageC
         create(cluster, actors.Counter, max_concurrency=0)
     with pytest.raises(InvalidInput, match="name"):
         create(cluster, actors.Counter, name="a/b")
-    with pytest.raises(ValueError, match="cannot be pickled"):
-        create(cluster, actors.Counter, os.scandir())
+    if not cluster_is_threads(cluster):
+        with pytest.raises(ValueError, match="cannot be pickled"):
+            create(cluster, actors.Counter, os.scandir())
     assert len(cluster.list_jobs()) == before
 
 
