@@ -99,3 +99,10 @@ def test_results_that_nobody_can_ask_for_by_key_are_not_kept() -> None:
     assert list(ledger.futures) == ["mine"]
     ledger.take([Outcome("0123", "item", 3), value("0123", 1)])  # it ran a second time
     assert (ledger.unfinished, list(ledger.futures)) == (0, ["mine"])
+
+
+def test_one_of_several_drivers_knows_only_its_own_tasks() -> None:
+    ledger = Ledger(own_only=True)
+    mine = ledger.enter("mine")
+    ledger.take([Outcome("theirs", "task"), value("theirs", 1), value("mine", 2)])
+    assert (mine.result(0), list(ledger.futures), ledger.unfinished) == (2, ["mine"], 0)
