@@ -96,11 +96,20 @@ class Records:
         """One conditional write of `wanted` on top of `current` (None: the name must be absent).
 
         `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
+
+        Raises:
+            BadRecord: nobody could read it, because what it goes on from was at the end of its bounds; nothing was
+                written. Or what is there instead is no record.
         """
         body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
         raw = current.raw if current else {}
         expect = current.version if current else ABSENT
-        outcome = await self._store.put(key, codec.encode(body, raw), expect, body.op)
+        data = codec.encode(body, raw)
+        try:
+            codec.decode(data, kind)
+        except Malformed as error:
+            raise BadRecord(f"{key} cannot be followed by another {kind.__name__}: {error}{LOOK_AT_IT}") from None
+        outcome = await self._store.put(key, data, expect, body.op)
         if isinstance(outcome, Applied):
             updated = self._store.now() if outcome.updated is None else outcome.updated
             return Update(Stored(key, body, raw, outcome.version, updated), True, 0)

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from fray_layouts import codec
+from fray_layouts.bounds import Count, Seconds, Time
 from fray_layouts.errors import Malformed
 from fray_layouts.records import Record
 
@@ -30,9 +31,9 @@ class QueueRecord(Record, kw_only=True):
     """
 
     layout: int = QUEUE_LAYOUT
-    quarantine: float = 60.0
-    max_deliveries: int = 5
-    created_at: float = 0.0
+    quarantine: Seconds = 60.0
+    max_deliveries: Count = 5
+    created_at: Time = 0.0
 
 
 class QueueLease(Record, kw_only=True):
@@ -52,12 +53,12 @@ class QueueLease(Record, kw_only=True):
 
     owner: str = ""
     holder: str = ""
-    timeout: float = 60.0
-    deliveries: int = 1
+    timeout: Seconds = 60.0
+    deliveries: Count = 1
     suspect: bool = False
     done: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")] = "0"
-    marks: dict[str, int] = msgspec.field(default_factory=dict)
-    buried: dict[str, float] = msgspec.field(default_factory=dict)
+    marks: dict[str, Count] = msgspec.field(default_factory=dict)
+    buried: dict[str, Time] = msgspec.field(default_factory=dict)
     problem: str = ""
 
 
@@ -91,8 +92,8 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     encoding: str
-    sizes: list[int]
-    large: list[int] = msgspec.field(default_factory=list)
+    sizes: list[Count]
+    large: list[Count] = msgspec.field(default_factory=list)
     letter: Letter | None = None
 
 
@@ -109,8 +110,8 @@ def unpack(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
     """
     line, _, rest = data.partition(b"\n")
     header = codec.decode(line, SegmentHeader).record
-    if any(size < 0 for size in header.sizes) or not all(0 <= item < len(header.sizes) for item in header.large):
-        raise Malformed("a segment whose header names sizes or items that cannot be")
+    if not all(item < len(header.sizes) for item in header.large):
+        raise Malformed("a segment whose header names items that cannot be")
     bodies, begin = [], 0
     for size in header.sizes:
         bodies.append(rest[begin : begin + size])

@@ -19,10 +19,10 @@ from fray_coordinator.core import Core
 from fray_coordinator.follow import wait_for
 from fray_coordinator.store.api import ANY, Object
 from fray_coordinator.store.memory import digest
-from fray_layouts.bounds import LATEST
+from fray_layouts.bounds import LARGEST, LATEST
 from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Agents, Child, Coordinator, Jobs
-from fray_layouts.records import JobRecord, PassRecord, Resources
+from fray_layouts.records import AgentRecord, JobRecord, PassRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch, pass_now
 from tests.support.virtual import Cluster, run
@@ -189,9 +189,12 @@ def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path
     with_an_agent(tmp_path, act)
 
 
+@pytest.mark.parametrize("beat", [None, LARGEST], ids=["garbage", "last beat"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(tmp_path: Path, busy: bool) -> None:
-    """Nobody knows its id any more: it could neither beat nor claim under it, for ever."""
+def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(
+    tmp_path: Path, busy: bool, beat: int | None
+) -> None:
+    """Nobody knows its id any more, or no other beat can follow: it could not claim under it, for ever."""
 
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
@@ -202,10 +205,15 @@ def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew
         await asyncio.sleep(10)
         job = await launch(user, name="slow") if busy else None
         await asyncio.sleep(10)
-        await user.store.put(Agents.key(agent.id), b"garbage", ANY)
+        lies = await user.records.read(Agents.key(agent.id), AgentRecord)
+        assert lies is not None
+        odd = b"garbage" if beat is None else msgspec.json.encode(msgspec.structs.replace(lies.record, beat=beat))
+        await user.store.put(lies.key, odd, ANY)
         assert await asyncio.wait_for(runs, 600) is Departure.FENCED
         if job is not None:
             assert (await job_now(user, job.id)).status == "succeeded"
+        if beat is not None:
+            assert await user.records.read(lies.key, AgentRecord) is not None, "it has not been made unreadable"
 
     run(main)
 
