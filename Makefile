@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test models histories chaos fuzz check aliases schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long models histories chaos fuzz check aliases schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -24,6 +24,14 @@ demo: $(VENV)/.demo
 # What CI runs: lint, types, layers, then every test that is not marked slow. Two workers: many tests wait.
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
+
+# What CI runs after that, some ten minutes: larger scopes of the models, and more of the fixed odd bytes and seeds.
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m slow tests/model
+	$(BIN)/python -m pytest -n 2 --timeout 900 --hypothesis-profile=long tests/fuzz
+	$(BIN)/python -m tests.simulation --first 1001 --seeds 60
+	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 20
+	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 100
 
 # Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
 histories: $(VENV)/.dev
