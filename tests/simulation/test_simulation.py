@@ -14,22 +14,22 @@ ROOT = Path(__file__).parents[2]
 JOBS, ACTORS, QUEUES = "tests.simulation", "tests.simulation.actors", "tests.simulation.queues"
 STRENGTH = "tests.simulation.strength"
 
-QUICK = {
-    "unconditional_claim": "unknown fields survive",
-    "entry_deleted_at_the_claim": "no job is ever unreachable",
-    "commit_before_outputs": "outputs come before the commit",
-    "budgets_swapped": "failure spends the failure budget",
-    "requeue_before_death": "one copy at a time",
-    "child_before_its_index_entry": "a child is indexed before it exists",
-    "unknown_fields_are_dropped": "unknown fields survive",
-    "polling_without_back_off": "an idle cluster asks for what is stated",
-    "fences_without_state": "an acknowledged call is never lost",
-    "replies_before_checkpoints": "an acknowledged call is never lost",
-    "takeover_without_waiting": "nobody takes what its holder trusts",
-    "nothing_is_collected": "what is finished is collected",
-    "an_empty_queue_is_listed": "an empty queue is polled by conditional reads",
+QUICK: dict[str, tuple[str, ...]] = {
+    "unconditional_claim": ("every body succeeds the one before", "unknown fields survive"),
+    "entry_deleted_at_the_claim": ("no job is ever unreachable",),
+    "commit_before_outputs": ("outputs come before the commit",),
+    "budgets_swapped": ("failure spends the failure budget", "preemption never spends the failure budget"),
+    "requeue_before_death": ("one copy at a time",),
+    "child_before_its_index_entry": ("a child is indexed before it exists",),
+    "unknown_fields_are_dropped": ("unknown fields survive",),
+    "polling_without_back_off": ("an idle cluster asks for what is stated",),
+    "fences_without_state": ("an acknowledged call is never lost",),
+    "replies_before_checkpoints": ("an acknowledged call is never lost",),
+    "takeover_without_waiting": ("nobody takes what its holder trusts",),
+    "nothing_is_collected": ("what is finished is collected",),
+    "an_empty_queue_is_listed": ("an empty queue is polled by conditional reads",),
 }
-"""Broken variants that the first seeds catch, and by what."""
+"""Broken variants that the first seeds catch, and by which invariant: the first one that a seed comes to."""
 
 
 def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ def test_broken_variants_of_the_code_are_caught() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     rows = (line.strip("| ").split(" | ") for line in run.stdout.splitlines() if line.count("|") == 4)
     caught = {row[0].replace(" ", "_"): row[1] for row in rows}
-    assert {name: caught.get(name) for name in QUICK} == QUICK
+    assert {name: caught.get(name) for name in QUICK if caught.get(name) not in QUICK[name]} == {}
 
 
 @pytest.mark.slow
