@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("fixed", derandomize=True, max_examples=60, deadline=None, database=None)
-settings.register_profile("long", derandomize=True, max_examples=1_000, deadline=None, database=None)
-settings.register_profile(
-    "fresh", max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
+
+settings.register_profile("fixed", USUAL, derandomize=True, max_examples=60, database=None)
+settings.register_profile("long", USUAL, derandomize=True, max_examples=1_000, database=None)
+settings.register_profile("fresh", USUAL, max_examples=5_000, print_blob=True)
 settings.load_profile("fixed")
