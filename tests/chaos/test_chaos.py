@@ -1,6 +1,6 @@
 """Havoc on clusters of real processes: every promise is kept. `make chaos` runs the long ones.
 
-Each run draws its seed and prints the command that runs it again; CHAOS_SEED in the environment sets the seed.
+Each long run draws its seed and prints the command that runs it again; CHAOS_SEED in the environment sets the seed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEED = int(os.environ.get("CHAOS_SEED") or secrets.randbits(32))
 
 
 def test_a_short_havoc_on_local_files(tmp_path: Path) -> None:
-    report = run(Options("local", seconds=8, jobs=32, agents=5, seed=SEED, beat=1.0, peace=100), tmp_path)
+    report = run(Options("local", seconds=8, jobs=32, agents=5, seed=7, beat=1.0, peace=100), tmp_path)
     print(report)
     assert not report.faults
 

@@ -331,6 +331,18 @@ def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:
     assert empty("fsck").stdout == "everything fits together\n"
 
 
+@pytest.mark.parametrize(
+    ("key", "means"),
+    [("cluster.json", "nobody can join or open this cluster"), ("secrets/rpc.json", "no actor can be called")],
+)
+def test_doctor_says_which_record_of_the_whole_cluster_cannot_be_read(empty: Shell, key: str, means: str) -> None:
+    empty("rotate")
+    (empty.root / key).write_text("garbage")
+    told = empty("doctor", code=1).stdout
+    assert means in told
+    assert f"{key} does not hold" in told
+
+
 def test_doctor_tells_what_the_last_pass_skipped(empty: Shell) -> None:
     (empty.root / "jobs").mkdir()
     (empty.root / "jobs" / "odd.json").write_text("garbage")

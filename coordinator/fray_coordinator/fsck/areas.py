@@ -36,6 +36,7 @@ from fray_layouts.records import (
     PassRecord,
     Record,
     RpcKeys,
+    Settings,
 )
 from fray_layouts.tasks import PoolRecord
 
@@ -132,6 +133,7 @@ MEANING: dict[Kind, tuple[str, str]] = {
     ),
     EndpointRecord: ("nobody is called there", "remove it and stop the actor's job, or start the actor again"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
+    Settings: ("nobody can join or open this cluster", "write back what it held, see the storage contract"),
     RpcKeys: ("no actor can be called", "remove it, a new one is made at once"),
     QueueRecord: ("nobody can open this queue", "write back what it held, see the storage contract"),
     QueueLease: (

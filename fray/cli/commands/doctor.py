@@ -29,11 +29,11 @@ def command(app: App, at: str | None) -> None:
 
 async def _look(root: str) -> list[Finding]:
     """At the storage, and if that is fit, at the cluster that may be there."""
-    from fray_coordinator.fsck.passlook import look_at_pass
+    from fray_coordinator.fsck.first_look import look_at_cluster
     from fray_coordinator.store.probe import probe
 
     findings = await probe(root)
-    return findings if _has_error(findings) else [*findings, *await look_at_pass(root)]
+    return findings if _has_error(findings) else [*findings, *await look_at_cluster(root)]
 
 
 def _has_error(findings: list[Finding]) -> bool:
