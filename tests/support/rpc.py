@@ -98,6 +98,7 @@ class Subject:
 
     def note_slowly(self, value: Any) -> Any:
         """Noted only once `open` was called."""
+        self.entered = True
         self.gate.wait(30)
         return self.note(value)
 
