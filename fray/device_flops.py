@@ -1,6 +1,6 @@
 """Peak arithmetic of accelerators: floating-point operations a second of one chip, without sparsity.
 
-Sources, read in November 2026:
+Sources; the pages for TPUs were read in November 2026, the datasheets for GPUs in what others wrote down of them:
 
 - TPUs, "peak compute per chip" of https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p and .../v6e.
 - A100: NVIDIA's datasheet "A100 Tensor Core GPU" (nvidia-a100-datasheet-us-nvidia-1758950-r4), with Tensor Cores.
