@@ -17,7 +17,7 @@ from fray_coordinator.errors import BadRecord, Superseded
 from fray_coordinator.protocol.naming import Seen, announced, may_replace, outlived_its_job
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
-from fray_coordinator.unreadable import Unreadable
+from fray_coordinator.unreadable_records import UnreadableRecords
 from fray_layouts.names import Endpoint, Jobs, Names
 from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 
@@ -108,7 +108,7 @@ class Outlived:
 
     core: Core
     _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
-    _unreadable: Unreadable = field(default_factory=Unreadable)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
 
     async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
         """List all endpoints and remove those whose job does not run at their attempt.

@@ -22,7 +22,7 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.protocol.unlisted import Sighting, is_dropped, is_overdue
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
-from fray_coordinator.unreadable import Unreadable
+from fray_coordinator.unreadable_records import UnreadableRecords
 from fray_layouts.names import Agents, Blobs, Child, Endpoint, Jobs, Pending
 from fray_layouts.queue_names import Tasks
 from fray_layouts.records import AgentRecord, JobRecord
@@ -42,7 +42,7 @@ class Repair:
     _endpoints: Outlived = field(init=False)
     _jobs: dict[str, Open] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
-    _unreadable: Unreadable = field(default_factory=Unreadable)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
     _unlisted: dict[str, Sighting] = field(default_factory=dict)
     _seen_unlisted: dict[str, Sighting] = field(default_factory=dict)
     _swept_until: str = ""

@@ -16,7 +16,7 @@ from fray_coordinator.protocol.retention import agents_due
 from fray_coordinator.protocol.schedule import slots
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed
-from fray_coordinator.unreadable import Unreadable
+from fray_coordinator.unreadable_records import UnreadableRecords
 from fray_layouts.bounds import LARGEST
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord, Ear, PoolView, Suspect
@@ -49,7 +49,7 @@ class Watch:
     problems: dict[str, str] = field(default_factory=dict)
     someone_died: bool = False
     _ended: dict[str, Listed] = field(default_factory=dict)
-    _unreadable: Unreadable = field(default_factory=Unreadable)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
     _lived: frozenset[str] = frozenset()
     _known: dict[str, Suspect] = field(default_factory=dict)
     _confirmed: dict[str, Suspect] = field(default_factory=dict)

@@ -189,7 +189,7 @@ def left_by(agent: str, work_dir: Path | None) -> Path:
     lock = hostlock.take(ROOT, agent)
     directory = lock.work_dir(work_dir)
     (directory / "job~1/work").mkdir(parents=True)
-    (directory / "job~1/work/data").write_bytes(b"x" * 1000)
+    (directory / "job~1" / "work" / "data").write_bytes(b"x" * 1000)
     (directory / "job~1/work").chmod(0o500)
     os.close(lock.fd)
     return directory
