@@ -69,7 +69,7 @@ def _sealer(body: bytes) -> Callable[[], object]:
 def _parser(body: bytes) -> Callable[[], object]:
     framing = Framing(requests=True, max_body=10_000)
     message = b"POST /calls HTTP/1.1\r\nhost: actor\r\ncontent-length: %d\r\nfray-seal: %b\r\n\r\n%b"
-    whole = message % (len(body), b"0" * 32, body)
+    whole = message % (len(body), b"0" * 64, body)
 
     def parse() -> None:
         framing.feed(whole)

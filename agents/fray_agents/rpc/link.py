@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import LARGE, RECEIVE, Framing, Message
 from fray_agents.rpc.memory import Buffer, pool
-from fray_agents.rpc.session import SEAL_BYTES, Seals, same
+from fray_agents.rpc.session import BODY_SEAL_BYTES, Seals, same
 from fray_agents.rpc.shared import AT_ONCE, WORTH_SHARING, Borrower, Lender, available
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Link:
             parts, sizes = self._share(self._lender, parts, sizes)
         prefix = struct.pack(f"<I{len(parts)}Q", len(parts), *sizes)
         length = len(prefix) + sum(map(len, parts))
-        if length > LARGE - SEAL_BYTES:
+        if length > LARGE - BODY_SEAL_BYTES:
             self._send_large(prefix, parts, length)
             return
         body = b"".join((prefix, *parts))
@@ -117,7 +117,7 @@ class Link:
         return b"%bcontent-length: %d\r\nfray-seal: %b\r\n\r\n" % (self._start, length, seal)
 
     def _send_large(self, prefix: bytes, parts: Sequence[Buffer], length: int) -> None:
-        head = self._head(length + SEAL_BYTES, b"")
+        head = self._head(length + BODY_SEAL_BYTES, b"")
         seal = self._outgoing.body()
         self._send_head(head + prefix)
         seal.update(prefix)
@@ -169,7 +169,7 @@ class Link:
 
     def _large(self, message: Message) -> list[Buffer]:
         self._check(message, message.length, b"")
-        return self._large_parts(_Incoming(self.sock, message.body), message.length - SEAL_BYTES)
+        return self._large_parts(_Incoming(self.sock, message.body), message.length - BODY_SEAL_BYTES)
 
     def _large_parts(self, incoming: _Incoming, length: int) -> list[Buffer]:
         seal = self._incoming.body()
@@ -185,7 +185,7 @@ class Link:
             view = memoryview(part)
             for at in range(0, len(view), PIECE):
                 seal.update(incoming.read(view[at : at + PIECE]))
-        if not same(bytes(incoming.read(bytearray(SEAL_BYTES))), seal.digest()):
+        if not same(bytes(incoming.read(bytearray(BODY_SEAL_BYTES))), seal.digest()):
             raise NotAuthentic("the seal of a body is wrong")
         return [self._own(part, size) if size & _SHARED else part for part, size in zip(parts, sizes, strict=True)]
 
