@@ -20,7 +20,7 @@ from fray_coordinator.protocol.retention import kept_for
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import ABSENT, Object
-from fray_coordinator.submit import enter_child, in_namespace, running_parent
+from fray_coordinator.submit import enter_child, running_parent
 from fray_layouts import names
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.inbox_names import Inbox
@@ -144,7 +144,7 @@ class Admission:
     async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
         parent = await running_parent(self.core, spec.parent) if spec.parent else None
         dropped_at = Inbox.time_taken(key) if self.core.store.renames else None
-        job = record_of_drop(key, drop.version, dropped_at or drop.updated, in_namespace(spec, parent))
+        job = record_of_drop(key, drop.version, dropped_at or drop.updated, spec, parent)
         if parent is not None:
             job.parent = Parent(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             await enter_child(self.core, job)

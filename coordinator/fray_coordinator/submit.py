@@ -17,6 +17,7 @@ from fray_coordinator import doorbell, index
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol import cascade
+from fray_coordinator.protocol.identity import identified
 from fray_coordinator.protocol.index import born_too_late
 from fray_coordinator.protocol.resubmission import check_same
 from fray_coordinator.protocol.transitions import Status
@@ -60,8 +61,8 @@ async def submit(
         number, spec = numbered
         parent = parents.get(spec.parent)
         attempt = parent.attempt if parent else attempt_of_parent if spec.parent else None
-        complete = await _without_bulk(core, in_namespace(spec, parent))
-        return await _submit_one(core, _record(core, complete, attempt, ids[number] if ids else ""))
+        complete = await _without_bulk(core, spec)
+        return await _submit_one(core, _record(core, complete, parent, attempt, ids[number] if ids else ""))
 
     done = await each(enumerate(specs), one, at_once=32)
     pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
@@ -76,11 +77,6 @@ async def running_parent(core: Core, parent: str) -> JobRecord:
         state = "unknown" if found is None else found.record.status
         raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
     return found.record
-
-
-def in_namespace(spec: JobSpec, parent: JobRecord | None) -> JobSpec:
-    """The spec with its own namespace, its parent's, or one named after the job."""
-    return replace(spec, namespace=spec.namespace or (parent.spec.namespace if parent else spec.name))
 
 
 async def put_blob(core: Core, data: bytes) -> str:
@@ -117,12 +113,11 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
     return Submitted(job, False)
 
 
-def _record(core: Core, spec: JobSpec, parent_attempt: int | None, job_id: str) -> JobRecord:
+def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str) -> JobRecord:
     now = core.now()
-    if spec.id:
-        job_id = names.JobId.given(spec.namespace, spec.name, spec.id)
+    job_id, spec = identified(spec, parent, fresh or names.JobId.fresh(spec.name, now, core.chance.token()))
     return JobRecord(
-        id=job_id or names.JobId.fresh(spec.name, now, core.chance.token()),
+        id=job_id,
         spec=spec,
         status=str(Status.PENDING),
         submitted_at=now,

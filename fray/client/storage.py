@@ -12,7 +12,7 @@ from fray.types import ActorConfig, EnvironmentConfig, JobId, JobRequest, Resour
 from fray_coordinator import naming
 from fray_coordinator.core import Core
 from fray_layouts import names
-from fray_layouts.spec import check_name
+from fray_layouts.spec import check_name, check_namespace
 
 if TYPE_CHECKING:
     from fray.actor import ActorGroup, ActorHandle, HostedActor
@@ -130,7 +130,7 @@ async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool
     The id is in the name's record before the job exists. Who finds one whose job is still on its way, or whose
     submitter died, submits under that very id: creating is create-only, so all end up with one job.
     """
-    check_name("namespace", namespace)
+    check_namespace(namespace)
     check_name("name", name)
     unique = names.JobId.fresh(name, core.now(), core.chance.token()).removeprefix(f"{name}-")
     fresh = names.JobId.given(namespace, name, unique)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from fray.cluster.here import Here, here
 from fray.types import JobGroupConfig, JobRequest
 from fray_agents.environment import CHILDREN_MARK
+from fray_agents.threads import task_environ
 from fray_coordinator.core import Core
 from fray_coordinator.submit import Submitted, submit
 from fray_layouts.errors import InvalidInput
@@ -21,6 +22,11 @@ def launcher(root: str) -> Here | None:
     """The job that this code runs in, if it runs on the cluster under `root`."""
     mine = here()
     return mine if mine is not None and mine.cluster == root else None
+
+
+def namespace_of(mine: Here | None) -> str:
+    """Where a command puts jobs: in its own job's namespace, else FRAY_NAMESPACE; "": each in one of its own."""
+    return mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
 
 
 def prepare(specs: Sequence[JobSpec], mine: Here | None, namespace: str) -> list[JobSpec]:

@@ -29,7 +29,7 @@ from fray_coordinator.lookup import all_jobs, read_job
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import Usage
 from fray_layouts.records import JobRecord, Result
-from fray_layouts.spec import JobSpec, check_name
+from fray_layouts.spec import JobSpec, check_namespace
 
 log = logging.getLogger("fray")
 
@@ -48,7 +48,7 @@ class StorageCluster:
         self.root = root if "://" in root else Path(os.path.abspath(os.path.expanduser(root))).as_uri()
         self._namespace = namespace
         self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_chance().token()}"
-        check_name("namespace", namespace or self._outside)
+        check_namespace(namespace or self._outside)
         self._core = sync.PerProcess(self._open)
         self._hints = Hints(self)
 

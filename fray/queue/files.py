@@ -25,7 +25,7 @@ from fray_coordinator.queue.push import Producer
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_names import Queues
 from fray_layouts.queues import QueueRecord
-from fray_layouts.spec import check_name
+from fray_layouts.spec import check_namespace
 
 T = TypeVar("T")
 AT_ONCE = 100
@@ -97,7 +97,7 @@ class Address:
         if name is None:
             return Address(root, "", "", max_deliveries)
         space = namespace or os.environ.get("FRAY_NAMESPACE") or "default"
-        check_name("namespace", space)
+        check_namespace(space)
         return Address(root, Queues.checked(name), space, max_deliveries, incarnation)
 
     async def open(self, create: bool = True) -> Home:

@@ -48,6 +48,8 @@ Seconds = Annotated[float, Meta(ge=0, le=LONGEST)]
 Interval = Annotated[float, Meta(gt=0, le=LONGEST)]
 Name = Annotated[str, Meta(pattern=NAME, max_length=MAX_NAME)]
 MaybeName = Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_NAME)]
+MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_JOB_ID)]
+"""Also of a namespace, which is a job's id if nobody named one."""
 Id = Annotated[str, Meta(pattern=ID, max_length=MAX_JOB_ID)]
 Base64 = Annotated[str, Meta(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 Key = Annotated[str, Meta(pattern=KEY, max_length=900)]

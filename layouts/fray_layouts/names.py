@@ -30,6 +30,7 @@ from fray_layouts.words import (
     file_name,
     is_id,
     is_name,
+    is_namespace,
 )
 
 CLUSTER = "cluster.json"
@@ -296,7 +297,7 @@ class Names:
     def parse(key: str) -> tuple[str, str, str] | None:
         """(namespace, kind, name) of a key under `names/`; None for anything else that lies there."""
         namespace, kind, name = [*(file_name(key, Names.prefix) or "").split("/"), "", ""][:3]
-        if kind not in Names.kinds or not is_name(namespace) or not is_name(name):
+        if kind not in Names.kinds or not is_namespace(namespace) or not is_name(name):
             return None
         return (namespace, kind, name) if Names.key(namespace, kind, name) == key else None
 
@@ -326,9 +327,12 @@ class Endpoint:
     def parse(key: str) -> Endpoint | None:
         """The endpoint a key names; None for anything else that lies under `actors/`."""
         parts = (file_name(key, Endpoint.prefix) or "").split("/")
-        if len(parts) != 3 or not is_name(parts[0]) or not is_name(parts[1]) or not is_id(parts[2], _LONGEST_ACTOR_ID):
+        if len(parts) != 3:
             return None
-        return Endpoint(*parts)
+        namespace, name, actor_id = parts
+        if not is_namespace(namespace) or not is_name(name) or not is_id(actor_id, _LONGEST_ACTOR_ID):
+            return None
+        return Endpoint(namespace, name, actor_id)
 
 
 class Coordinator:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fray_layouts.errors import InvalidInput
-from fray_layouts.words import ALPHABET, NUMBER, RANDOM_DIGITS, TIME_DIGITS, decode_time, encode_time, is_name
+from fray_layouts.words import ALPHABET, NUMBER, RANDOM_DIGITS, TIME_DIGITS, decode_time, encode_time, is_namespace
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SEGMENT = re.compile(rf"([{ALPHABET}]{{9}})([{ALPHABET}]{{3}})([{ALPHABET}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII)
@@ -26,7 +26,7 @@ def owner_of(key: str) -> tuple[str, str, int] | None:
 
 def _owned(key: str) -> re.Match[str] | None:
     found = _OWNER.match(key)
-    return found if found and is_name(found[2]) else None
+    return found if found and is_namespace(found[2]) else None
 
 
 @dataclass(frozen=True, slots=True)

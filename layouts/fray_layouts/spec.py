@@ -25,6 +25,7 @@ from fray_layouts.bounds import (
     Count,
     Interval,
     Key,
+    MaybeJobId,
     MaybeName,
     Name,
     Seconds,
@@ -125,7 +126,7 @@ class JobSpec(Spec, kw_only=True):
         pending_timeout: seconds the job may wait to be started before it is stopped.
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
         priority: from -500 to 499; higher goes first.
-        namespace: scope of actor names; a child inherits its parent's, a top-level job gets one from its name.
+        namespace: scope of the names of jobs, actors and queues; by default the parent's, else the job's own id.
         parent: id of the job that ends this one when it ends.
         detached: the job outlives its parent.
         pool: group of agents that may run it.
@@ -145,8 +146,8 @@ class JobSpec(Spec, kw_only=True):
     pending_timeout: Interval | None = None
     grace: Seconds = 10.0
     priority: Annotated[int, Meta(ge=-500, le=499)] = 0
-    namespace: MaybeName = ""
-    parent: Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_JOB_ID)] = ""
+    namespace: MaybeJobId = ""
+    parent: MaybeJobId = ""
     detached: bool = False
     pool: Name = "default"
     actor: bool = False
@@ -321,6 +322,11 @@ def _check_storable(field: str, value: object) -> None:
             _check_storable(field, part)
     elif isinstance(value, str) and _SURROGATE.search(value):
         raise InvalidInput(field, HIDDEN, "the text holds bytes that are not UTF-8")
+
+
+def check_namespace(value: object) -> None:
+    """Raise InvalidInput unless `value` can be a namespace."""
+    check_name("namespace", value, MAX_JOB_ID)
 
 
 def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:

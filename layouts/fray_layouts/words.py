@@ -24,9 +24,14 @@ def is_id(text: str, longest: int = MAX_JOB_ID) -> bool:
     return len(text) <= longest and _ID.match(text) is not None
 
 
-def is_name(text: str) -> bool:
-    """Whether it can be a name that a person gave: of a pool, a namespace, an actor."""
-    return len(text) <= MAX_NAME and _NAME.match(text) is not None
+def is_name(text: str, longest: int = MAX_NAME) -> bool:
+    """Whether it can be a name that a person gave: of a pool, an actor."""
+    return len(text) <= longest and _NAME.match(text) is not None
+
+
+def is_namespace(text: str) -> bool:
+    """Whether it can be a namespace: a name, or the id of a job that names none."""
+    return is_name(text, MAX_JOB_ID)
 
 
 def file_name(key: str, folder: str) -> str | None:

@@ -78,7 +78,7 @@ class Planned:
     @property
     def job_id(self) -> str:
         """Only of what is submitted: a drop gets an id when it is admitted."""
-        return JobId.given(self.kind.fields.get("namespace", self.name), self.name, "x")
+        return JobId.given(self.kind.fields.get("namespace", ""), self.name, "x")
 
     def _id(self) -> dict[str, str]:
         """With an id of its own a submission can be repeated."""

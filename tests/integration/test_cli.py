@@ -206,7 +206,7 @@ def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
         "name: from-yaml\nid: two\nentrypoint: {command: [echo, two]}\n"
     )
     first = shell.json("submit", str(file))
-    one, two = (JobId.given("from-yaml", "from-yaml", own) for own in ("one", "two"))
+    one, two = (JobId.given("", "from-yaml", own) for own in ("one", "two"))
     assert first == [{"job": one, "found": False}, {"job": two, "found": False}]
     assert shell.json("submit", str(file)) == [{**each, "found": True} for each in first]
     assert shell("logs", "-f", two).stdout == "two\n"
@@ -217,8 +217,17 @@ def test_jobs_are_submitted_from_files(shell: Shell, tmp_path: Path) -> None:
 def test_a_run_inside_a_job_is_its_child(shell: Shell) -> None:
     inner = f"{' '.join(FRAY)} run --name inner -- sh -c 'echo $FRAY_NAMESPACE'"
     done = shell("run", "--name", "outer", "--cpu", "1", "--", "sh", "-c", inner)
-    assert done.stdout == "outer\n"
-    assert shell.json("status", "inner")["parent"]["job"] == shell.json("status", "outer")["id"]
+    outer = shell.json("status", "outer")["id"]
+    assert done.stdout == f"{outer}\n"
+    assert shell.json("status", "inner")["parent"]["job"] == outer
+
+
+def test_the_environment_may_name_the_namespace(empty: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAY_NAMESPACE", "team")
+    job = empty.detached("--name", "one", "--", "true")
+    assert empty.json("status", job)["spec"]["namespace"] == "team"
+    job = empty.detached("--name", "two", "--namespace", "mine", "--", "true")
+    assert empty.json("status", job)["spec"]["namespace"] == "mine"
 
 
 def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:

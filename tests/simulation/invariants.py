@@ -195,7 +195,7 @@ def _stands_for(w: Watching, drop: Object) -> bool:
     except (ValueError, RecursionError):
         return False
     named = isinstance(spec, dict) and "id" in spec and "name" in spec
-    job = JobId.given(spec.get("namespace") or spec["name"], spec["name"], spec["id"]) if named else ""
+    job = JobId.given(spec.get("namespace") or "", spec["name"], spec["id"]) if named else ""
     return job in w.jobs or Jobs.key(job) in w.gone
 
 

@@ -46,7 +46,7 @@ def test_a_dropped_spec_becomes_a_job_and_leaves_the_inbox() -> None:
         await drop(user)
         await Pass(await cluster.core(), "p").turn()
         (job,) = await jobs(user)
-        assert (job.status, job.spec.name, job.spec.namespace) == ("pending", "job", "job")
+        assert (job.status, job.spec.name, job.spec.namespace) == ("pending", "job", job.id)
         assert cluster.keys("inbox/") == []
         assert (await (await join(cluster, "a")).claim()).record.id == job.id
 
@@ -319,7 +319,7 @@ def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected() -> N
 def test_odd_files_do_not_keep_others_from_their_admission() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        await user.store.put(Jobs.key(JobId.given("job", "job", "broken")), b"not a record", ANY)
+        await user.store.put(Jobs.key(JobId.given("", "job", "broken")), b"not a record", ANY)
         await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
         await drop(user, key="inbox/1.json")
         coordinator = Pass(user, "p")

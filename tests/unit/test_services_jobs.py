@@ -16,7 +16,7 @@ from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY, Applied, Expectation, Unknown
 from fray_coordinator.submit import submit
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Agents, Child, JobId, Jobs, Pending, Pools
+from fray_layouts.names import Agents, Child, JobId, Jobs, Names, Pending, Pools
 from fray_layouts.records import Holding, JobRecord, Result
 from fray_layouts.spec import parse_spec
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
@@ -96,11 +96,32 @@ def test_the_same_id_finds_the_first_job_however_often_and_at_once() -> None:
         cores = [await cluster.core() for _ in range(4)]
         spec = parse_spec({**SPEC, "id": "monday"})
         sent = await asyncio.gather(*(submit(core, [spec]) for core in cores))
-        assert {s[0].job.id for s in sent} == {JobId.given("job", "job", "monday")}
+        assert {s[0].job.id for s in sent} == {JobId.given("", "job", "monday")}
         assert sorted(s[0].found for s in sent) == [False, True, True, True]
-        assert cluster.keys("jobs/") == [Jobs.key(JobId.given("job", "job", "monday"))]
+        assert cluster.keys("jobs/") == [Jobs.key(JobId.given("", "job", "monday"))]
         again = await submit(cores[0], [spec])
         assert again[0].found
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["train", "n" * 128])
+@pytest.mark.parametrize("own", [{}, {"id": "1"}])
+def test_top_level_jobs_of_one_name_have_a_namespace_each_and_their_children_are_in_it(
+    name: str, own: dict[str, Any]
+) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        await launch(user, name=name, **own)
+        first = (await agent.claim()).record
+        second = await launch(user, name=name, **own and {"id": "2"})
+        child = await launch(user, name="child", parent=first.id, **own)
+        assert first.spec.namespace == child.spec.namespace == first.id
+        assert second.spec.namespace == second.id != first.id
+        if own:
+            assert (await launch(user, name=name, **own)).id == first.id
+        key = Names.key(first.id, "job", "child")
+        assert Names.parse(key) == (first.id, "job", "child")
 
     run(main)
 
@@ -110,7 +131,7 @@ def test_the_same_id_finds_the_first_job_however_often_and_at_once() -> None:
     [
         {"name": "job-2024", "id": "01"},
         {"namespace": "lab"},
-        {"name": "job", "id": "2024-01-" + JobId.given("job", "job", "2024-01").rpartition("-")[2]},
+        {"name": "job", "id": "2024-01-" + JobId.given("", "job", "2024-01").rpartition("-")[2]},
     ],
 )
 def test_other_words_are_another_job_even_if_they_read_the_same(other: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 
+from fray_coordinator.protocol.identity import identified
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
 from fray_layouts.inbox_names import Inbox
@@ -23,11 +24,10 @@ from fray_layouts.spec import JobSpec
 from fray_layouts.words import base32
 
 
-def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> JobRecord:
+def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent: JobRecord | None = None) -> JobRecord:
     """The unadmitted record of a dropped spec; the same for everybody who read that version.
 
     Args:
-        spec: with its namespace.
         updated: the storage's time of the drop, or when it was taken in: dropping the same bytes again later is a new
             job.
     """
@@ -35,9 +35,9 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec) -> Job
     if key != origin.key:
         origin.taken_in = key
     token = base32(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
-    own = JobId.given(spec.namespace, spec.name, spec.id) if spec.id else ""
+    job_id, spec = identified(spec, parent, JobId.fresh(spec.name, updated, token))
     return JobRecord(
-        id=own or JobId.fresh(spec.name, updated, token),
+        id=job_id,
         spec=spec,
         status=str(Status.UNADMITTED),
         submitted_at=updated,

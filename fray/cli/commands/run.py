@@ -33,7 +33,7 @@ _STOPPED = 130
 @click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="A variable; without a value, yours.")
 @click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="A variable whose value is never shown.")
 @click.option("--pool", help="Group of agents that may run it.")
-@click.option("--namespace", help="Scope of actor names.")
+@click.option("--namespace", help="Scope of names; by default FRAY_NAMESPACE, else one of the job's own.")
 @click.option("--priority", type=int, help="From -500 to 499; higher goes first.")
 @click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
 @click.option("--timeout", type=float, help="Seconds that an attempt may run.")
@@ -102,10 +102,10 @@ def _name_of(program: str) -> str:
 
 
 async def _submit(core: Core, spec: JobSpec) -> str:
-    from fray.cluster.launch import launch, launcher, prepare
+    from fray.cluster.launch import launch, launcher, namespace_of, prepare
 
     mine = launcher(core.root)
-    [submitted] = await launch(core, prepare([spec], mine, mine.namespace if mine else ""), mine)
+    [submitted] = await launch(core, prepare([spec], mine, namespace_of(mine)), mine)
     return submitted.job.id
 
 

@@ -70,7 +70,7 @@ def _yaml(text: str, not_json: Malformed) -> list[Any]:
 
 
 async def _submit(core: Core, specs: list[JobSpec]) -> list[Submitted]:
-    from fray.cluster.launch import launch, launcher, prepare
+    from fray.cluster.launch import launch, launcher, namespace_of, prepare
 
     mine = launcher(core.root)
-    return await launch(core, prepare(specs, mine, mine.namespace if mine else ""), mine)
+    return await launch(core, prepare(specs, mine, namespace_of(mine)), mine)
