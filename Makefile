@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long models histories chaos fuzz check aliases schemas clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long models histories chaos fuzz check aliases schemas vectors clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -145,6 +145,10 @@ aliases: $(VENV)/.dev
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas
+
+# What the code makes of fixed inputs, for the tests of clients in other languages.
+vectors: $(VENV)/.dev
+	$(BIN)/python -m tests.vectors layouts/vectors
 
 clean:
 	rm -rf $(VENV) .build

@@ -85,7 +85,7 @@ def tell(target: Target, keyring: Keyring, hint: str) -> None:
 
 
 def _seal(session: Session, body: bytes) -> bytes:
-    return session.to_server.next(len(body).to_bytes(8, "big") + body)
+    return session.to_server.next_json(_PATH, body)
 
 
 def read_hint(body: bytes) -> str:

@@ -1,0 +1,393 @@
+"""What is decided about jobs and agents: records in, records out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol import cascade, heartbeat
+from fray_coordinator.protocol.claim import Skip, claim
+from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
+from fray_coordinator.protocol.index import care_for
+from fray_coordinator.protocol.naming import announced, hold_of, taken
+from fray_coordinator.protocol.schedule import HostKind, entry_of, shortage
+from fray_coordinator.protocol.stop import request_stop
+from fray_layouts.names import Pending
+from fray_layouts.records import (
+    AgentRecord,
+    Attempt,
+    EndpointRecord,
+    Exit,
+    Holding,
+    JobRecord,
+    Lease,
+    NameRecord,
+    Parent,
+    Resources,
+    Result,
+    Settings,
+    Stop,
+)
+from fray_layouts.spec import parse_spec
+from tests.vectors.form import NOW, File, plain
+
+SETTINGS = Settings()
+LEASE = Lease(agent="h1-1", host="h1", since=NOW)
+
+
+def job(status: str = "pending", **fields: Any) -> JobRecord:
+    """A job of the name `a`; `spec` has more fields of its spec."""
+    spec = {"name": "a", "namespace": "a", "entrypoint": {"command": ["true"]}, **fields.pop("spec", {})}
+    return JobRecord(**{"id": "a-1", "spec": parse_spec(spec), "status": status, "submitted_at": NOW - 60, **fields})
+
+
+def running(**fields: Any) -> JobRecord:
+    """The same, running since ten seconds in the hands of h1-1."""
+    return job("running", **{"lease": replace(LEASE, since=NOW - 10), "started_at": NOW - 10, **fields})
+
+
+def _claims() -> File:
+    own = Parent(job="p-1", attempt=1)
+    parent = job("running", id="p-1", started_at=NOW - 30)
+    waiting = job(parent=own, spec={"id": "own"})
+    cases: dict[str, tuple[JobRecord, int, JobRecord | None]] = {
+        "it waits": (job(), 1, None),
+        "it runs": (running(), 1, None),
+        "at a later attempt": (job(attempt=2), 1, None),
+        "too early": (job(not_before=NOW + 4.5), 1, None),
+        "this host could not start it, 59 s ago": (job(avoid=["h2", "h1"], not_before=NOW - 59), 1, None),
+        "this host could not start it, 60 s ago": (job(avoid=["h1"], not_before=NOW - 60), 1, None),
+        "it has waited too long": (job(spec={"pending_timeout": 59}), 1, None),
+        "its wait began with the last attempt's end": (
+            job(
+                attempt=2,
+                spec={"pending_timeout": 59},
+                history=[_past(1, NOW - 50, NOW - 40)],
+            ),
+            2,
+            None,
+        ),
+        "its parent runs": (job(parent=own), 1, parent),
+        "its parent has ended": (job(parent=own), 1, replace(parent, status="succeeded")),
+        "its parent is gone": (job(parent=own), 1, None),
+        "its parent is put back": (job(parent=own), 1, replace(parent, status="pending", attempt=2)),
+        "the same, with an id of its own": (waiting, 1, replace(parent, status="pending", attempt=2)),
+        "its parent runs again, since 59 s": (waiting, 1, replace(parent, attempt=2, started_at=NOW - 59)),
+        "its parent runs again, since 60 s": (waiting, 1, replace(parent, attempt=2, started_at=NOW - 60)),
+        "detached": (job(parent=replace(own, detached=True)), 1, None),
+    }
+    return File(
+        "a job, the attempt that its entry names, its parent (read after it) and the claimer's lease (`since` is now):"
+        " what the claimer writes; or that it skips the entry until then (null: the entry is stale)",
+        {case: _claimed(*given) for case, given in cases.items()},
+    )
+
+
+def _past(attempt: int, begun: float, ended: float, kind: str = "preempted") -> Attempt:
+    return Attempt(attempt=attempt, agent="h1-0", host="h1", started_at=begun, ended_at=ended, exit=Exit(kind=kind))
+
+
+def _claimed(record: JobRecord, attempt: int, parent: JobRecord | None) -> tuple[Any, Any]:
+    family = cascade.verdict(record, parent, NOW, SETTINGS.repair_interval)
+    wanted = claim(record, attempt, LEASE, family)
+    given = {"job": plain(record), "attempt": attempt, "parent": plain(parent), "lease": plain(LEASE)}
+    return given, {"skip": wanted.until} if isinstance(wanted, Skip) else {"write": plain(wanted)}
+
+
+def _ends() -> File:
+    success = Ending(Exit(kind="success", code=0, log_chunks=1), Result(encoding="json", value=42, size=2))
+    late = _otherwise(success, before=False)
+    failure = Ending(Exit(kind="exited", code=1))
+    stop = Stop(at=NOW - 1, reason="no longer wanted")
+    cases: dict[str, tuple[int, JobRecord, Ending]] = {
+        "it succeeded": (1, running(), success),
+        "it succeeded before the stop's SIGTERM": (1, running(stop=stop), success),
+        "it succeeded after the stop's SIGTERM": (1, running(stop=stop), late),
+        "a stopped task that fails by itself is stopped": (1, running(stop=stop), failure),
+        "it failed, and has no retries": (1, running(), failure),
+        "it failed, and has one": (1, running(spec={"max_retries_failure": 1}), failure),
+        "preempted": (1, running(), Ending(Exit(kind="preempted"))),
+        "preempted once too often": (
+            1,
+            running(spec={"max_retries_preemption": 1}, preemptions=1),
+            Ending(Exit(kind="preempted")),
+        ),
+        "this host could not start it": (1, running(avoid=["h2"]), Ending(Exit(kind="start-failed"))),
+        "the host failed while it ran": (1, running(), Ending(Exit(kind="host-failed"))),
+        "a program that is not there": (1, running(), Ending(Exit(kind="exited", code=127))),
+        "an actor crashed, and its holder stays": (
+            1,
+            running(spec={"actor": True, "max_retries_failure": 3}),
+            _otherwise(failure, restart=True),
+        ),
+        "an actor crashed a second time within a minute": (
+            2,
+            running(
+                spec={"actor": True, "max_retries_failure": 3},
+                attempt=2,
+                failures=1,
+                history=[_past(1, NOW - 30, NOW - 11, "exited")],
+            ),
+            _otherwise(failure, restart=True),
+        ),
+        "an actor says that it failed": (
+            1,
+            running(spec={"actor": True, "max_retries_failure": 3}),
+            Ending(Exit(kind="exception", exception="ValueError")),
+        ),
+        "it is another's": (1, running(lease=Lease(agent="h2-1", host="h2", since=NOW)), success),
+        "it is at another attempt": (1, running(attempt=2), success),
+        "it has ended": (1, job("stopped"), success),
+    }
+    made = {}
+    for case, (attempt, record, ending) in cases.items():
+        wanted = finish(record, attempt, "h1-1", ending, NOW, SETTINGS)
+        given = {
+            "job": plain(record),
+            "agent": "h1-1",
+            "attempt": attempt,
+            "exit": plain(ending.exit),
+            "result": plain(ending.result),
+            "ended_before_sigterm": ending.complete_before_stop,
+            "restarts": ending.restart,
+            "now": NOW,
+        }
+        made[case] = given, {"discard": True} if isinstance(wanted, Settled) else {"write": plain(wanted)}
+    return File(
+        "how an attempt ended, as its holder saw it, with the settings' defaults: what it writes over the record that"
+        " lies there. `restarts`: the job is an actor's, and the holder trusts its leases and stays",
+        made,
+    )
+
+
+def _otherwise(ending: Ending, before: bool = True, restart: bool = False) -> Ending:
+    """The same end, seen otherwise."""
+    return Ending(ending.exit, ending.result, before, restart)
+
+
+def _budgets() -> File:
+    runs: dict[str, tuple[dict[str, Any], list[str]]] = {
+        "own failures": ({"max_retries_failure": 8}, ["exited"] * 9),
+        "failed starts never end it": ({}, ["start-failed"] * 8),
+        "a preemption keeps the failed starts": (
+            {"max_retries_failure": 1},
+            ["start-failed", "start-failed", "preempted", "start-failed", "exited", "start-failed"],
+        ),
+        "preemptions": ({"max_retries_preemption": 2}, ["preempted", "host-failed", "preempted"]),
+        "three agents in a row died": ({"max_retries_failure": 1}, ["lost"] * 6),
+        "not in a row": ({}, ["lost", "lost", "preempted", "lost", "lost", "start-failed", "lost"]),
+    }
+    made = {}
+    for case, (spec, kinds) in runs.items():
+        steps, now = [], NOW
+        record = job(spec=spec)
+        for number, kind in enumerate(kinds, 1):
+            now = max(now, record.not_before) + 100
+            host = f"h{number}"
+            record = replace(
+                record, status="running", lease=Lease(agent=f"{host}-1", host=host, since=now), started_at=now
+            )
+            ended = _ended(record, kind, host, now)
+            steps.append({"kind": kind, "host": host, "after": _counters(ended, now)})
+            record = ended
+        made[case] = (
+            {"spec": spec, "ends": [{"kind": s["kind"], "host": s["host"]} for s in steps]},
+            [s["after"] for s in steps],
+        )
+    return File(
+        "a job's budgets and how its attempts end, one after the other, each on a host of its own and 100 s after"
+        " the one before (`lost`: its agent died): fields of the record after each. `wait`: until not_before",
+        made,
+    )
+
+
+def _ended(record: JobRecord, kind: str, host: str, now: float) -> JobRecord:
+    if kind == "lost":
+        after = put_back(record, f"{host}-1", now, SETTINGS)
+        assert after is not None
+        return after
+    after_end = finish(record, record.attempt, f"{host}-1", Ending(Exit(kind=kind)), now, SETTINGS)
+    assert isinstance(after_end, JobRecord)
+    return after_end
+
+
+def _counters(record: JobRecord, now: float) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        name: getattr(record, name)
+        for name in ("status", "attempt", "failures", "preemptions", "agent_deaths", "start_failures", "avoid")
+    }
+    return told | ({"wait": record.not_before - now} if record.status == "pending" else {})
+
+
+def _stops() -> File:
+    cases = {
+        "it waits": job(),
+        "it was not admitted yet": job("unadmitted"),
+        "it runs": running(),
+        "it runs, and was asked before": running(stop=Stop(at=NOW - 5, reason="first")),
+        "it runs in nobody's hands": job("running"),
+        "it has ended": job("failed"),
+        "in a status that is not known": job("hovering"),
+    }
+    made = {}
+    for case, record in cases.items():
+        wanted = request_stop(record, NOW, "no longer wanted")
+        made[case] = {"job": plain(record), "now": NOW, "reason": "no longer wanted"}, plain(wanted)
+    return File("a job that is to be stopped by a user, and what is written (null: nothing)", made)
+
+
+def _entries() -> File:
+    holder = AgentRecord(id="h1-1", host="h1", pool="default", holdings={"a-1": Holding(attempt=1, phase="running")})
+    silent = replace(holder, holdings={})
+    entry = entry_of(job())
+    cases: dict[str, tuple[Pending, JobRecord | None, AgentRecord | None, float]] = {
+        "no record yet": (entry, None, None, NOW),
+        "no record for long": (entry, None, None, NOW + 541),
+        "it waits": (entry, job(), None, NOW),
+        "it waits at a later attempt": (entry, job(attempt=2), None, NOW),
+        "it was moved to another pool": (entry, job(spec={"pool": "big"}), None, NOW),
+        "it runs, and its holder lists it": (entry, running(), holder, NOW),
+        "it runs, and its holder does not list it yet": (entry, running(), silent, NOW),
+        "it runs, and its holder is dead": (entry, running(), replace(holder, state="dead"), NOW),
+        "it runs, and there is no such agent": (entry, running(), None, NOW),
+        "it has ended": (entry, job("failed"), None, NOW),
+        "in a status that is not known": (entry, job("hovering"), None, NOW),
+    }
+    made = {}
+    for case, (found, record, agent, now) in cases.items():
+        care = care_for(found, record, agent, now, SETTINGS)
+        made[case] = {"entry": found.key(), "job": plain(record), "agent": plain(agent), "now": now}, care.name.lower()
+    return File(
+        "an entry of the index, its job and the agent of the job's lease: what the pass does about it; renew: create"
+        " the entry that the record asks for, then delete this one; put_back: end the attempt as lost",
+        made,
+    )
+
+
+def _fits() -> File:
+    free = Resources(cpu=4000, memory=2**30, disk=0, device="gpu-h100", device_count=4)
+    shapes = ["c4000m1024d0", "c4001m0d0", "c0m1025d0", "c0m0d1", "c0m0d0g4gpu", "c0m0d0g5gpu-h100", "c0m0d0g1gpu-h1"]
+    cases: dict[str, Any] = {}
+    for shape, host in [
+        *((shape, HostKind()) for shape in shapes),
+        ("c0m0d0o", HostKind(preemptible=True)),
+        ("c0m0d0a", HostKind(inbound=False)),
+    ]:
+        entry = Pending.parse(f"pending/default/4991kdvdna00-a-1~1~{shape}")
+        assert entry is not None
+        told = {"preemptible": host.preemptible, "inbound": host.inbound}
+        cases[f"{shape} on {told}"] = (
+            {"shape": shape, "free": plain(free), **told},
+            not shortage(entry.shape, free, host),
+        )
+    return File(
+        "the shape of an entry, and an agent's `free`, `preemptible` and `inbound`: whether it may claim it", cases
+    )
+
+
+def _beats() -> File:
+    cases: dict[str, Any] = {}
+    for busy, live in ((True, 1), (True, 101), (True, 1001), (False, 1), (False, 1001)):
+        interval = heartbeat.interval_for(busy, live, SETTINGS.beat_interval, SETTINGS.idle_beat_interval)
+        cases[f"{'busy' if busy else 'idle'}, one of {live}"] = (
+            {"busy": busy, "live_agents": live},
+            {
+                "interval": interval,
+                "trusted_for": heartbeat.trusted_until(0.0, interval),
+                "declared_dead_after": heartbeat.DEATH_INTERVALS * interval,
+            },
+        )
+    return File(
+        "whether an agent holds anything, and how many agents live, with the settings' defaults: the interval that it"
+        " promises, and how long the agent (from the first send of the beat) and observers then wait",
+        cases,
+    )
+
+
+def _deadlines() -> File:
+    cases = {}
+    for now, is_actor in (
+        (0.0, False),
+        (9.9, False),
+        (10.0, False),
+        (100.0, False),
+        (914.0, False),
+        (1000.0, False),
+        (14.0, True),
+    ):
+        at = heartbeat.deadline(now, 15.0, SETTINGS, is_actor)
+        cases[f"{now:g} s, {'an actor' if is_actor else 'no actor'}"] = (
+            {"now": now, "trusted_until": 15.0, "actor": is_actor},
+            at,
+        )
+    return File(
+        "the agent's clock and the end of its trust: until when a task may run if the agent is heard of no more", cases
+    )
+
+
+def _names() -> File:
+    held = NameRecord(job="a-1", incarnation=3, attempt=2, since=NOW - 59)
+    cases: dict[str, tuple[NameRecord | None, JobRecord | None, float]] = {
+        "never taken": (None, None, NOW),
+        "given up": (replace(held, state="free"), None, NOW),
+        "its job runs": (held, running(), NOW),
+        "its job has ended": (held, job("failed"), NOW),
+        "its job is to be stopped": (held, running(stop=Stop(at=NOW)), NOW),
+        "its job is not there yet": (held, None, NOW),
+        "its job did not come": (held, None, NOW + 2),
+        "a queue's": (replace(held, job=""), None, NOW),
+    }
+    made = {}
+    for case, (found, holder, now) in cases.items():
+        hold = hold_of(found, holder, now)
+        write = plain(taken(found, "b-1", now)) if hold.name == "FREE" else None
+        made[case] = (
+            {"name": plain(found), "job": plain(holder), "for": "b-1", "now": now},
+            {
+                "hold": hold.name.lower(),
+                "write": write,
+            },
+        )
+    return File("a name's record and that of its job (read after it): who has it, and what takes it for b-1", made)
+
+
+def _announcements() -> File:
+    held = NameRecord(job="a-1", incarnation=3, attempt=2, since=NOW)
+    cases = {
+        "a later attempt": (held, 3),
+        "the same attempt": (held, 2),
+        "an earlier attempt": (held, 1),
+        "the next incarnation has begun": (replace(held, incarnation=4), 3),
+        "it was given up": (replace(held, state="free"), 3),
+    }
+    made = {}
+    for case, (found, attempt) in cases.items():
+        endpoint = EndpointRecord(
+            namespace="a",
+            name="store",
+            actor_id="a-1",
+            job="a-1",
+            attempt=attempt,
+            incarnation=3,
+            nonce="n",
+            address="h:1",
+        )
+        made[case] = {"name": plain(found), "endpoint": plain(endpoint)}, plain(announced(found, endpoint))
+    return File(
+        "a name's record and the endpoint to announce under it: what is written to the name first (null: end)", made
+    )
+
+
+FILES = {
+    "claims": _claims,
+    "ends": _ends,
+    "budgets": _budgets,
+    "stops": _stops,
+    "entries": _entries,
+    "fits": _fits,
+    "beats": _beats,
+    "deadlines": _deadlines,
+    "names": _names,
+    "announcements": _announcements,
+}

@@ -1,0 +1,86 @@
+"""What is decided about the segments of a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fray_coordinator.protocol import queue_lease, queue_segments
+from fray_layouts.queues import QueueLease
+from tests.vectors.form import NOW, File, plain
+
+HELD = QueueLease(owner="first", holder="h/1", timeout=10.0)
+
+
+def _leases() -> File:
+    marked = queue_lease.marked(HELD, 2, 4)
+    made: dict[str, tuple[dict[str, Any], QueueLease]] = {
+        "claimed": ({"do": "claim"}, queue_lease.claimed("second", "h/2", 10.0)),
+        "taken over": ({"do": "take"}, queue_lease.taken(HELD, "second", "h/2", 10.0)),
+        "taken after a release": (
+            {"do": "take", "lease": plain(queue_lease.released(HELD))},
+            queue_lease.taken(queue_lease.released(HELD), "second", "h/2", 10.0),
+        ),
+        "items 0 and 5 are done": ({"do": "complete", "items": [0, 5]}, queue_lease.completed(HELD, 0b100001)),
+        "item 4 is done too": (
+            {"do": "complete", "items": [4], "lease": plain(queue_lease.completed(HELD, 0b100001))},
+            queue_lease.completed(queue_lease.completed(HELD, 0b100001), 1 << 4),
+        ),
+        "a mark": ({"do": "mark", "item": 2}, queue_lease.marked(HELD, 2)),
+        "a fifth mark": ({"do": "mark", "item": 2, "lease": plain(marked)}, queue_lease.marked(marked, 2)),
+        "released": ({"do": "release"}, queue_lease.released(HELD)),
+        "to be buried": ({"do": "bury", "item": 2, "time": NOW}, queue_lease.burying(HELD, 2, NOW)),
+        "set aside": ({"do": "set aside", "problem": "no segment"}, queue_lease.set_aside(HELD, "no segment")),
+    }
+    return File(
+        "a segment's lease (by default owned by `first`), and what is done to it by the claim `second` of h/2 with a"
+        " time-out of 10 s, or by its owner: the new body without its ids",
+        {
+            case: ({"lease": None if given["do"] == "claim" else plain(HELD), **given}, plain(lease))
+            for case, (given, lease) in made.items()
+        },
+    )
+
+
+def _chances() -> File:
+    cases = {}
+    for seen, updated in ((9.9, 0.0), (10.0, 0.0), (0.0, 11.9), (0.0, 12.1)):
+        expired = queue_lease.has_expired(HELD, seen, NOW - updated, NOW)
+        cases[f"seen unchanged for {seen:g} s, written {updated:g} s ago"] = (
+            {"timeout": 10.0, "unchanged_for": seen, "updated": NOW - updated, "now": NOW},
+            expired,
+        )
+    return File("what an observer knows of a lease with an owner: whether it may be taken", cases)
+
+
+def _spent() -> File:
+    cases = {}
+    for marks, most in ((4, 5), (5, 5), (9, 0)):
+        lease = queue_lease.marked(HELD, 2, marks)
+        cases[f"{marks} of {most}"] = {"marks": marks, "max_deliveries": most}, queue_lease.is_spent(lease, 2, most)
+    return File("an item's marks and the queue's `max_deliveries`: whether it is buried instead of handed out", cases)
+
+
+def _times() -> File:
+    cases = {}
+    for age in (29.0, 31.0, 33.0, 61.0, 63.0, 3601.0):
+        now = NOW + age
+        cases[f"{age:g} s"] = (
+            {"named": NOW, "now": now, "quarantine": 60.0},
+            {
+                "landed_now_looks_late": queue_segments.looks_late(NOW, now, 60.0),
+                "whoever_finished_it_may_collect_its_lease": queue_segments.is_collectable(NOW, now, 60.0),
+                "anybody_may": queue_segments.is_overdue(NOW, now, 60.0),
+                "what_was_noted_then_may_go": queue_segments.is_outlived(NOW, now, 60.0),
+            },
+        )
+    return File(
+        "the time in a segment's name (or in that of an object under finished/), and what may be done now", cases
+    )
+
+
+FILES = {
+    "queue-leases": _leases,
+    "queue-expiry": _chances,
+    "queue-deliveries": _spent,
+    "queue-collecting": _times,
+}
