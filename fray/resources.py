@@ -83,7 +83,10 @@ class GpuConfig:
 
 @dataclass(frozen=True, init=False)
 class TpuConfig:
-    """A TPU slice. variant: "v5litepod-16" ..., `tpu_type` is the same thing; count: chips of one host."""
+    """A TPU slice. variant: "v5litepod-16" ..., `tpu_type` is the same thing.
+
+    count: of such slices, 1: a job has all chips that a slice has on one host.
+    """
 
     variant: TpuType
     topology: str | None
@@ -155,7 +158,7 @@ class ResourceConfig:
         replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same thing.
 
     Raises:
-        InvalidInput: both spellings of a field are given.
+        InvalidInput: both spellings of a field are given, or a device is given for `cpu`.
     """
 
     cpu: float
@@ -189,6 +192,8 @@ class ResourceConfig:
         memory: Size | None = None,
         count: int | None = None,
     ) -> None:
+        if isinstance(cpu, (CpuConfig, GpuConfig, TpuConfig)):
+            raise InvalidInput("resources.cpu", cpu, "cores come first; give device=, ram= and replicas= by name")
         size = _either("resources.ram", ram, "memory", memory)
         processes = _either("resources.replicas", replicas, "count", count)
         _fill(

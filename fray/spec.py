@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from fray.topology import TPU_TOPOLOGIES
 from fray.types import (
     ANY_REGION,
     BinaryEntrypoint,
@@ -52,10 +53,11 @@ def to_spec(request: JobRequest) -> JobSpec:
     for name, remedy in _ONE_TASK.items():
         if (value := getattr(request, name)) != getattr(JobRequest, name):
             raise InvalidInput(name, value, remedy)
+    resources, environment = _asked(request)
     fields: dict[str, Any] = {
         "entrypoint": _entrypoint(request.entrypoint),
-        "resources": _resources(request.resources),
-        "environment": _environment(request.environment or EnvironmentConfig()),
+        "resources": _resources(resources),
+        "environment": _environment(environment),
         "replicas": _replicas(request),
         **{name: getattr(request, name) for name in _SAME_NAME},
     }
@@ -69,12 +71,12 @@ def local_spec(request: JobRequest) -> JobSpec:
 
     Places, replicas, packages and images are left out, and see `fitted`.
     """
-    asked, environment = request.resources, request.environment or EnvironmentConfig()
+    asked, environment = _asked(request)
     spec = to_spec(
         replace(
             request,
             resources=ResourceConfig(cpu=asked.cpu, ram=asked.ram, disk=asked.disk),
-            environment=EnvironmentConfig(environment.env_vars, secret_env_vars=environment.secret_env_vars),
+            environment=EnvironmentConfig(env_vars=environment.env_vars, secret_env_vars=environment.secret_env_vars),
             replicas=1,
             max_task_failures=0,
             processes_per_task=1,
@@ -87,6 +89,17 @@ def fitted(spec: JobSpec) -> JobSpec:
     """The spec without a device, and for one core at most: so a job's children find room beside it."""
     resources = msgspec.structs.replace(spec.resources, cpu=min(spec.resources.cpu, 1), device=None)
     return msgspec.structs.replace(spec, resources=resources)
+
+
+def _asked(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
+    """What the request asks for, as what it should be."""
+    resources: object = request.resources
+    environment: object = request.environment or EnvironmentConfig()
+    if not isinstance(resources, ResourceConfig):
+        raise InvalidInput("resources", resources, "give a ResourceConfig")
+    if not isinstance(environment, EnvironmentConfig):
+        raise InvalidInput("environment", "...", "give an EnvironmentConfig")
+    return resources, environment
 
 
 def _entrypoint(entrypoint: object) -> dict[str, Any]:
@@ -149,9 +162,24 @@ def _resources(resources: ResourceConfig) -> dict[str, Any]:
 def _device(device: DeviceConfig) -> dict[str, Any] | None:
     if isinstance(device, CpuConfig):
         return None
-    if isinstance(device, TpuConfig) and device.topology is not None:
+    count = _chips(device) if isinstance(device, TpuConfig) else device.count
+    return {"kind": device.kind, "variant": "" if device.variant == "auto" else device.variant, "count": count}
+
+
+def _chips(device: TpuConfig) -> int:
+    """All chips that a slice has on its host; InvalidInput unless it is on one. Of unknown types the count is taken."""
+    if device.topology is not None:
         raise InvalidInput("resources.device.topology", device.topology, "the variant names it; leave it out")
-    return {"kind": device.kind, "variant": "" if device.variant == "auto" else device.variant, "count": device.count}
+    info = TPU_TOPOLOGIES.get(device.variant)
+    if info is None:
+        return device.count
+    if info.vm_count > 1:
+        remedy = f"a slice of it is {info.vm_count} hosts; until gangs come in a later release, take a type of one host"
+        raise InvalidInput("resources.device.variant", device.variant, remedy)
+    if device.count not in (1, info.chips_per_vm):
+        remedy = f"a job has all {info.chips_per_vm} chips of its host; leave it out"
+        raise InvalidInput("resources.device.count", device.count, remedy)
+    return info.chips_per_vm
 
 
 def _environment(environment: EnvironmentConfig) -> dict[str, Any]:

@@ -82,15 +82,18 @@ class EnvironmentConfig:
     """The environment of a job's processes.
 
     Attributes:
+        extras, pip_packages, workspace, docker_image: a later release.
         env_vars: variables; they win over the host's own.
         secret_env_vars: variables whose values no command ever shows.
         secrets: when it is made, the same as `secret_env_vars`.
-        extras, pip_packages, workspace, docker_image: a later release.
+
+    Raises:
+        InvalidInput: what should be a list of texts or a mapping is none, or `secrets` is given twice.
     """
 
-    env_vars: Mapping[str, str] = field(default_factory=dict)
     extras: Sequence[str] = ()
     pip_packages: Sequence[str] = ()
+    env_vars: Mapping[str, str] = field(default_factory=dict)
     workspace: str | None = None
     docker_image: str | None = None
     secret_env_vars: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -101,19 +104,25 @@ class EnvironmentConfig:
             raise InvalidInput("environment.secrets", "...", "it is the same as secret_env_vars; give one of them")
         if secrets:
             vars(self).update(secret_env_vars=secrets)
+        for name in ("extras", "pip_packages"):
+            if isinstance(getattr(self, name), (str, Mapping)):
+                raise InvalidInput(f"environment.{name}", "...", "give a list of texts; variables are env_vars=")
+        for name in ("env_vars", "secret_env_vars"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InvalidInput(f"environment.{name}", "...", "give a dict of variables and their values")
 
     @classmethod
     def create(
         cls,
-        env_vars: Mapping[str, str] | None = None,
         extras: Sequence[str] | None = None,
         pip_packages: Sequence[str] | None = None,
+        env_vars: Mapping[str, str] | None = None,
         workspace: str | None = None,
         docker_image: str | None = None,
         secret_env_vars: Mapping[str, str] | None = None,
     ) -> EnvironmentConfig:
         """The same with None for what is not wanted."""
-        return cls(env_vars or {}, extras or (), pip_packages or (), workspace, docker_image, secret_env_vars or {})
+        return cls(extras or (), pip_packages or (), env_vars or {}, workspace, docker_image, secret_env_vars or {})
 
 
 _EXPECTED = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -137,7 +146,7 @@ def create_environment(
     asked = EnvironmentConfig(secret_env_vars=secret_env_vars or {}, secrets=secrets).secret_env_vars
     shown = {**_EXPECTED, **(env_vars or {})}
     forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ and name not in shown}
-    return EnvironmentConfig.create(shown, extras, pip_packages, workspace, docker_image, {**forwarded, **asked})
+    return EnvironmentConfig.create(extras, pip_packages, shown, workspace, docker_image, {**forwarded, **asked})
 
 
 class Entrypoint:

@@ -92,7 +92,7 @@ def actor_request(
     return JobRequest(
         name=name,
         entrypoint=Entrypoint.from_callable(run, (cls, tuple(args), dict(kwargs or {}), name, config)),
-        resources=resources or ResourceConfig(),
+        resources=ResourceConfig(cpu=0) if resources is None else resources,
         environment=environment,
         max_retries_failure=restarts,
         max_retries_preemption=restarts,

@@ -53,6 +53,7 @@ class Client(Protocol):
         Args:
             actor_class: called with `args` and `kwargs` in a job of its own.
             name: by which others of the namespace find it.
+            resources: what it reserves; by default no core, because actors wait for calls most of the time.
             actor_config: concurrency and restarts.
         """
         ...

@@ -250,14 +250,17 @@ def test_variables_are_set_for_as_long_as_a_job_wants_them(
     monkeypatch.setenv("HAD", "before")
     monkeypatch.delenv("NEW", raising=False)
     _gates["looking"], _gates["enough"] = threading.Event(), threading.Event()
-    wanted = EnvironmentConfig({"HAD": "mine"}, secret_env_vars={"NEW": "secret"})
+    wanted = EnvironmentConfig(env_vars={"HAD": "mine"}, secret_env_vars={"NEW": "secret"})
     first = cluster.launch(call(look, "HAD", "enough", environment=wanted))
     _gates["looking"].wait(60)
     assert cluster.result(cluster.launch(call(look, "NEW", environment=wanted))) == "secret"
-    other = cluster.launch(call(look, "NEW", environment=EnvironmentConfig({"NEW": "other"})))
+    other = cluster.launch(call(look, "NEW", environment=EnvironmentConfig(env_vars={"NEW": "other"})))
     with pytest.raises(JobFailed, match=r"NEW has another value.*one after the other, or as processes"):
         cluster.result(other)
     _gates["enough"].set()
     assert cluster.result(first) == "mine"
     assert (os.environ["HAD"], os.environ.get("NEW")) == ("before", None)
-    assert cluster.result(cluster.launch(call(look, "NEW", environment=EnvironmentConfig({"NEW": "other"})))) == "other"
+    assert (
+        cluster.result(cluster.launch(call(look, "NEW", environment=EnvironmentConfig(env_vars={"NEW": "other"}))))
+        == "other"
+    )

@@ -112,7 +112,7 @@ def print_both() -> str:
     raise LookupError(os.environ["PLAIN"] + os.environ["SECRET"])
 
 
-ENVIRONMENT = EnvironmentConfig({"PLAIN": "a"}, secret_env_vars={"SECRET": "b"})
+ENVIRONMENT = EnvironmentConfig(env_vars={"PLAIN": "a"}, secret_env_vars={"SECRET": "b"})
 
 
 def test_variables_reach_callables_commands_and_actors(client: StorageClient) -> None:

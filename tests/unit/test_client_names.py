@@ -73,6 +73,16 @@ def test_an_id_of_the_users_own_is_the_users_own_matter(client: StorageClient) -
     assert client.submit(a_request(id="v1")) == client.submit(a_request(id="v1"), adopt_existing=False)
 
 
+@pytest.mark.parametrize(("asked", "cores"), [(None, 0), (ResourceConfig(cpu=2), 2), (ResourceConfig(), 1)])
+def test_an_actor_reserves_no_core_unless_it_asks_for_one(
+    client: StorageClient, asked: ResourceConfig | None, cores: int
+) -> None:
+    (job,) = client.create_actor_group(list, name="actor", count=1, resources=asked).jobs
+    record = record_of(client.cluster.run(lambda core: core.records.read(Jobs.key(job.job_id), JobRecord)))
+    assert record is not None
+    assert record.spec.resources.cpu == cores
+
+
 def test_a_thousand_jobs_are_watched_with_a_handful_of_requests_a_second(client: StorageClient) -> None:
     """With the settings of a bucket: where requests are free, looks are as frequent as they are quick."""
     client.cluster.run(as_in_a_bucket)

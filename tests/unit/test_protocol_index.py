@@ -162,6 +162,14 @@ def test_what_runs_is_taken_from_what_is_free() -> None:
     assert [slots(r) for r in (left, Resources(cpu=999), Resources(cpu=-5))] == [3, 0, 0]
 
 
+def test_the_chips_of_a_tpu_host_go_to_one_job() -> None:
+    host = replace(HOST, device="tpu-v5litepod-8", device_count=8)
+    small = Shape(0, 0, 0, "tpu-v5litepod-8", 1, on_demand=False)
+    assert shortage(small, host, HostKind()) == ""
+    assert "1 x tpu-v5litepod-8 wanted, 0 free" in shortage(small, take(host, small), HostKind())
+    assert shortage(dataclasses.replace(small, device="", device_count=0), take(host, small), HostKind()) == ""
+
+
 # --- the inbox ---------------------------------------------------------------------------------------------------
 
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})

@@ -13,6 +13,7 @@ from fray.errors import InvalidInput
 from fray.spec import to_spec
 from fray.types import (
     BinaryEntrypoint,
+    DeviceConfig,
     Entrypoint,
     EnvironmentConfig,
     GpuConfig,
@@ -36,7 +37,7 @@ def test_every_field_reaches_the_spec() -> None:
             name="train",
             entrypoint=Entrypoint.from_binary("python", ["train.py", "--fast"]),
             resources=ResourceConfig(cpu=2.5, ram="1GiB", disk="2g", device=GpuConfig("h100", 8), preemptible=False),
-            environment=EnvironmentConfig.create({"A": "1"}, secret_env_vars={"B": "2"}),
+            environment=EnvironmentConfig.create(env_vars={"A": "1"}, secret_env_vars={"B": "2"}),
             max_retries_failure=3,
             max_retries_preemption=4,
             timeout=5.0,
@@ -139,10 +140,15 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"processes_per_task": 2}, "processes_per_task: 2 "),
         ({"resources": ResourceConfig(device=TpuConfig("v4-8", topology="2x2x1"))}, "resources.device.topology"),
         ({"resources": ResourceConfig.with_tpu("v4-8", slice_count=2)}, "replicas: 2 "),
+        ({"resources": ResourceConfig.with_tpu("v5litepod-16")}, "resources.device.variant: .*4 hosts"),
+        ({"resources": ResourceConfig(device=TpuConfig("v5p-16"))}, "resources.device.variant: .*2 hosts"),
+        ({"resources": ResourceConfig(device=TpuConfig("v6e-8", count=2))}, "resources.device.count: 2 .*8 chips"),
+        ({"resources": {"cpu": 1}}, "resources: .*ResourceConfig"),
         ({"replicas": 3}, "replicas: 3 "),
         ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas says 2"),
         ({"environment": EnvironmentConfig(extras=["tpu"])}, "environment.extras: .*later release"),
         ({"environment": EnvironmentConfig(pip_packages=["x"])}, "environment.pip_packages: .*later release"),
+        ({"environment": {"env_vars": {"PASSWORD": "hunter2"}}}, "environment: '...' .*EnvironmentConfig"),
         ({"environment": EnvironmentConfig(workspace=".")}, "environment.workspace: .*later release"),
         ({"environment": EnvironmentConfig(docker_image="x")}, "environment.docker_image: .*later release"),
         ({"priority": 1000}, "priority: 1000 "),
@@ -152,3 +158,18 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
 def test_what_cannot_be_honoured_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         to_spec(a_request(**fields))
+
+
+@pytest.mark.parametrize(
+    ("device", "count"),
+    [
+        (TpuConfig("v5litepod-4"), 4),
+        (TpuConfig("v6e-8", count=1), 8),
+        (TpuConfig("v9-16"), 1),
+        (GpuConfig("h100", 2), 2),
+    ],
+)
+def test_a_job_has_the_chips_that_its_slice_has_on_its_host(device: DeviceConfig, count: int) -> None:
+    asked = to_spec(a_request(resources=ResourceConfig(device=device))).resources.device
+    assert asked is not None
+    assert (asked.variant, asked.count) == (device.variant, count)

@@ -63,8 +63,8 @@ def test_a_field_is_spelled_in_one_way_at_a_time(make: Callable[[], object], fie
 
 def test_entrypoint_and_resources_may_change_places() -> None:
     entrypoint, resources = Entrypoint.from_callable(len, ("a",)), ResourceConfig(cpu=2)
-    request = JobRequest("job", entrypoint, resources, EnvironmentConfig({"A": "1"}))
-    assert JobRequest("job", resources, entrypoint, EnvironmentConfig({"A": "1"})) == request  # type: ignore[arg-type]
+    request = JobRequest("job", entrypoint, resources, EnvironmentConfig(env_vars={"A": "1"}))
+    assert JobRequest("job", resources, entrypoint, EnvironmentConfig(env_vars={"A": "1"})) == request  # type: ignore[arg-type]
 
 
 def test_an_entrypoint_can_be_made_of_the_class_itself() -> None:
@@ -163,6 +163,28 @@ def test_values_can_be_changed_by_replace_and_pickled() -> None:
     changed = dataclasses.replace(config, ram="2g")
     assert (changed.ram, changed.cpu, changed.regions) == ("2g", 2, ["us"])
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_an_environment_has_the_order_that_programs_give_it_in() -> None:
+    named = EnvironmentConfig(extras=["tpu"], pip_packages=["numpy"], env_vars={"A": "1"})
+    assert EnvironmentConfig(["tpu"], ["numpy"], {"A": "1"}) == named
+    assert EnvironmentConfig.create(["tpu"], ["numpy"], {"A": "1"}) == named
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EnvironmentConfig({"A": "hunter2"}), "environment.extras: .*env_vars="),  # type: ignore[arg-type]
+        (lambda: EnvironmentConfig(pip_packages="numpy"), "environment.pip_packages: .*list"),
+        (lambda: EnvironmentConfig(env_vars=["A=hunter2"]), "environment.env_vars: .*dict"),  # type: ignore[arg-type]
+        (lambda: EnvironmentConfig(secrets=["A"]), "environment.secret_env_vars: .*dict"),  # type: ignore[arg-type]
+        (lambda: ResourceConfig(CpuConfig(), 2, "4GB"), "resources.cpu: .*device="),  # type: ignore[arg-type]
+    ],
+)
+def test_what_stands_in_another_place_than_it_should_is_named(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message) as caught:
+        make()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_secrets_do_not_show_in_a_repr() -> None:

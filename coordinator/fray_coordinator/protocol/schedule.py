@@ -70,13 +70,14 @@ def _device_matches(wanted: str, has: str) -> bool:
 
 
 def take(free: Resources, shape: Shape) -> Resources:
-    """What is left of `free` once `shape` runs there."""
+    """What is left of `free` once `shape` runs there: of a TPU's chips none, because each process sees all of them."""
+    is_tpu = shape.device.partition("-")[0] == "tpu"
     return Resources(
         cpu=free.cpu - shape.cpu,
         memory=free.memory - shape.memory,
         disk=free.disk - shape.disk,
         device=free.device,
-        device_count=free.device_count - shape.device_count,
+        device_count=0 if is_tpu else free.device_count - shape.device_count,
     )
 
 
