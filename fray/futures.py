@@ -35,7 +35,21 @@ class Awaited(ABC):
         """What it stands for; waits for it."""
 
 
-class Yielding(Future[list[T]], Awaited, Generic[T]):
+class TaskFuture(Future[T]):
+    """The outcome of a task: a future of the standard library, whose `exception` can be asked for at any time."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the task raised; None if it returned, or has not ended.
+
+        Args:
+            timeout: seconds to wait for the end; then the builtin TimeoutError. Without it nothing waits.
+        """
+        if timeout is None and not self.done():
+            return None
+        return super().exception(timeout)
+
+
+class Yielding(TaskFuture[list[T]], Awaited, Generic[T]):
     """The values of a generator that runs elsewhere.
 
     `next` waits for the next value and raises what the generator raised; `result` waits for the end and gives all

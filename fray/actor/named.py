@@ -75,8 +75,9 @@ def find_named_actor(cluster: StorageCluster, name: str) -> ActorHandle[Any] | N
 
 
 def delete_actor(handle: ActorHandle[Any]) -> None:
-    """Ask that the actor end; returns at once. Its name is free from now on."""
+    """Ask that the actor end; returns at once. Its name is free, and calls of this process fail from now on."""
     handle._cluster.terminate(JobId(handle._address.job))
+    handle._end("was deleted")
 
 
 def actor_status(handle: ActorHandle[Any]) -> JobStatus:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from fray.actor.handle import cluster_at
 from fray.cluster import StorageCluster, current_cluster
 from fray.errors import FrayError
-from fray.job.context import JobContext, Lifetime, checked_workers
+from fray.futures import outcome
+from fray.job.context import JobContext, Lifetime, checked_workers, each_of
 from fray.pool import ObjectRef, WorkerPool
 from fray.pool.objects import fetched
-from fray.types import ResourceConfig
+from fray.types import JobStatus, ResourceConfig
 from fray_coordinator import sync
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class ClusterContext(JobContext):
 
     def get(self, ref: Any) -> Any:
         """What a reference or a future stands for; see `JobContext.get`. Raises ObjectGone."""
-        return fetched(super().get(ref))
+        return each_of(ref, lambda one: fetched(outcome(one)))
 
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Push `fn(*args)` for the next free worker; see `JobContext.run`."""
@@ -98,6 +99,18 @@ class ClusterContext(JobContext):
             preemptible=preemptible,
             num_cpus=num_cpus,
         )
+
+    def delete_actor(self, actor: ActorHandle[Any]) -> None:
+        """Stop the actor's job; see `JobContext.delete_actor`."""
+        from fray.actor.named import delete_actor
+
+        delete_actor(actor)
+
+    def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
+        """That of the actor's job; see `JobContext.get_actor_status`."""
+        from fray.actor.named import actor_status
+
+        return actor_status(actor)
 
     def close(self) -> None:
         """End the workers, and remove what they and `put` have stored; see `JobContext.close`."""

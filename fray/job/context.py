@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fray.job.create import create_job_ctx as create_job_ctx
     from fray.job.here import SyncContext as SyncContext
     from fray.job.here import ThreadContext as ThreadContext
+    from fray.types import JobStatus
 
 Lifetime = Literal["non_detached", "detached"]
 
@@ -37,10 +38,13 @@ class JobContext(Protocol):
     def get(self, ref: Any) -> Any:
         """What a reference or a future, a task's or an actor's, stands for, waiting for it; any other value as it is.
 
+        Args:
+            ref: or a list: what comes back is a list of what each of its members stands for.
+
         Raises:
             Exception: what the task raised.
         """
-        return outcome(ref)
+        return each_of(ref, outcome)
 
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Start `fn(*args)`. Of a generator function the future also yields, by `next`, while the function runs.
@@ -83,6 +87,18 @@ class JobContext(Protocol):
         """
         ...
 
+    def delete_actor(self, actor: Any) -> None:
+        """Ask that an actor end; returns at once. Its name is free, and calls from now on raise ActorUnavailableError.
+
+        Args:
+            actor: the handle that `create_actor` gave.
+        """
+        ...
+
+    def get_actor_status(self, actor: Any) -> JobStatus:
+        """Where an actor is in its life: PENDING and RUNNING while it is to be called, then how it ended."""
+        ...
+
     def close(self) -> None:
         """Let go of threads, workers and stored objects; returns at once. Actors stay.
 
@@ -95,6 +111,11 @@ class JobContext(Protocol):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def each_of(ref: Any, value: Callable[[Any], Any]) -> Any:
+    """`value(ref)`; of a list, that of each member."""
+    return [value(each) for each in ref] if isinstance(ref, list) else value(ref)
 
 
 def checked_workers(max_workers: int) -> int:

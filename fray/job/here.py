@@ -10,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from fray import futures
-from fray.errors import InvalidInput
-from fray.futures import Yielding
+from fray.errors import ActorUnavailableError, InvalidInput
+from fray.futures import TaskFuture, Yielding
 from fray.job.context import JobContext, Lifetime, checked_workers
+from fray.types import JobStatus
 
 Run = Callable[[Callable[[], Any]], "Future[Any]"]
 
@@ -50,13 +51,30 @@ class _InProcess(JobContext):
                     self._actors[name] = known
             return known
 
+    def delete_actor(self, actor: ActorHandle) -> None:
+        """See `JobContext.delete_actor`; calls that were made before still run."""
+        with self._lock:
+            self._actors = {name: known for name, known in self._actors.items() if known is not actor}
+        actor._run = _deleted
+
+    def get_actor_status(self, actor: ActorHandle) -> JobStatus:
+        """See `JobContext.get_actor_status`: RUNNING, or STOPPED once it was deleted."""
+        return JobStatus.STOPPED if actor._run is _deleted else JobStatus.RUNNING
+
     def _one_at_a_time(self) -> Run:
         """What runs the calls of one actor, in the order they are made."""
         raise NotImplementedError
 
 
+def _deleted(call: Callable[[], Any]) -> Future[Any]:
+    """What runs the calls of an actor that was deleted."""
+    future = TaskFuture[Any]()
+    future.set_exception(ActorUnavailableError("the actor was deleted; create another one"))
+    return future
+
+
 def _future_of(fn: Callable[..., Any]) -> Future[Any]:
-    return Yielding() if inspect.isgeneratorfunction(fn) else Future()
+    return Yielding() if inspect.isgeneratorfunction(fn) else TaskFuture()
 
 
 class SyncContext(_InProcess):
@@ -110,7 +128,14 @@ class ThreadContext(_InProcess):
             made.shutdown(wait=False)
 
     def _one_at_a_time(self) -> Run:
-        return ThreadPoolExecutor(1, thread_name_prefix="fray-actor").submit
+        thread = ThreadPoolExecutor(1, thread_name_prefix="fray-actor")
+
+        def run(call: Callable[[], Any]) -> Future[Any]:
+            future = _future_of(call)
+            thread.submit(futures.call, call, (), future)
+            return future
+
+        return run
 
 
 class ActorHandle:
@@ -123,19 +148,19 @@ class ActorHandle:
     def __getattr__(self, method: str) -> ActorMethod:
         if method.startswith("__"):
             raise AttributeError(method)
-        return ActorMethod(getattr(self._instance, method), self._run)
+        return ActorMethod(self, getattr(self._instance, method))
 
 
 class ActorMethod:
     """One method of an actor of this process."""
 
-    def __init__(self, method: Callable[..., Any], run: Run) -> None:
+    def __init__(self, actor: ActorHandle, method: Callable[..., Any]) -> None:
+        self._actor = actor
         self._method = method
-        self._run = run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.remote(*args, **kwargs).result()
 
     def remote(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Start the call; `get` of the context gives what it returned."""
-        return self._run(functools.partial(self._method, *args, **kwargs))
+        return self._actor._run(functools.partial(self._method, *args, **kwargs))

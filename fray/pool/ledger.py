@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
-from fray.futures import Yielding
+from fray.futures import TaskFuture, Yielding
 from fray.pool.dispatch import PoolClosed, TaskKillsWorkers
 from fray_agents.rpc.serial import Packed, unpack_error
 from fray_layouts.tasks import Outcome
@@ -67,7 +67,7 @@ class Ledger:
                 raise PoolClosed(self._closed)
             known = self._futures.get(key)
             if known is None:
-                known = self._futures[key] = Yielding() if yields else Future()
+                known = self._futures[key] = Yielding() if yields else TaskFuture()
                 known.set_running_or_notify_cancel()
                 self._open.add(key)
                 if anonymous:

@@ -7,12 +7,12 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from fray.errors import InvalidInput
+from fray.futures import TaskFuture
 from fray_agents.rpc import Call
 from fray_agents.rpc.calls import Request, packed_call
 from fray_agents.rpc.serial import described_modules, pack
@@ -37,7 +37,7 @@ class Function:
     pickled: bytes = b""
 
 
-class TaskFuture(Future[Any]):
+class DirectFuture(TaskFuture[Any]):
     """A task's outcome. Who waits for it reads the worker's replies meanwhile: that spares waking another thread.
 
     Attributes:
@@ -51,8 +51,8 @@ class TaskFuture(Future[Any]):
         return super().result(self._read(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the function raised, None if it returned; raises the builtin TimeoutError."""
-        return super().exception(self._read(timeout))
+        """See `TaskFuture.exception`."""
+        return super().exception(None if timeout is None else self._read(timeout))
 
     def _read(self, timeout: float | None) -> float | None:
         """Read until the worker has answered; what is left of `timeout`."""
@@ -69,7 +69,7 @@ class Task:
 
     function: Function
     request: Request
-    future: TaskFuture = field(default_factory=TaskFuture)
+    future: DirectFuture = field(default_factory=DirectFuture)
     deaths: int = 0
 
 

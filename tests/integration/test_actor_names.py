@@ -50,9 +50,9 @@ def test_a_deleted_actors_name_is_free(cluster: StorageCluster) -> None:
     second = create(cluster, "two", 20, get_if_exists=True)
     assert second != first
     assert second.add() == 21
-    actors.wait_until(lambda: actor_status(first) is JobStatus.STOPPED)
-    with pytest.raises(ActorUnavailableError):
+    with pytest.raises(ActorUnavailableError, match="deleted"):
         first.add()
+    actors.wait_until(lambda: actor_status(first) is JobStatus.STOPPED)
     assert find_named_actor(cluster, "nobody") is None
 
 

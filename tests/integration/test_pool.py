@@ -21,7 +21,7 @@ from fray.cluster import StorageCluster
 from fray.job import ClusterContext
 from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool
 from fray.rpc import ActorEndpoint, ClusterResolver
-from fray.types import EnvironmentConfig, ResourceConfig
+from fray.types import EnvironmentConfig, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
@@ -79,6 +79,19 @@ def test_what_a_task_raises_keeps_its_type_and_its_traceback(pool: WorkerPool) -
     error = pool.submit(int, "seven").exception(30)
     assert isinstance(error, ValueError)
     assert isinstance(error.__cause__, RemoteTraceback)
+
+
+def test_a_task_that_runs_has_no_exception_yet(pool: WorkerPool, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def wait() -> None:
+        while not gate.exists():
+            time.sleep(0.01)
+
+    future = pool.submit(wait)
+    assert (future.exception(), future.done()) == (None, False)
+    gate.touch()
+    assert future.exception(30) is None
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit])
@@ -167,13 +180,16 @@ def test_the_context_on_a_cluster(cluster: StorageCluster) -> None:
         futures = [context.run(double, number) for number in range(5)]
         ready, pending = context.wait(futures, num_returns=2)
         assert (len(ready), len(pending)) == (2, 3)
-        assert [context.get(future) for future in futures] == [0, 2, 4, 6, 8]
+        assert context.get([*futures, kept]) == [0, 2, 4, 6, 8, list(range(1000))]
         actor = context.create_actor(actors.Counter, 3, name="counter")
         assert context.get(actor.add.remote(4)) == 7
         with pytest.raises(ValueError, match="counter"):
             context.create_actor(actors.Counter, name="counter")
         again = context.create_actor(actors.Counter, name="counter", get_if_exists=True)
         assert again.add(1) == 8
+        assert context.get_actor_status(actor) is JobStatus.RUNNING
+        context.delete_actor(actor)
+        actors.wait_until(lambda: context.get_actor_status(actor) is JobStatus.STOPPED)
 
 
 def test_actors_tasks_and_objects_on_a_cluster_can_be_waited_for_together(cluster: StorageCluster) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fray.errors import InvalidInput
+from fray.errors import ActorUnavailableError, InvalidInput
 from fray.job import (
     JobContext,
     SyncContext,
@@ -19,6 +19,7 @@ from fray.job import (
     fray_default_job_ctx,
     get_default_job_ctx,
 )
+from fray.types import JobStatus
 
 
 @pytest.fixture(params=["sync", "threadpool"])
@@ -43,6 +44,17 @@ def test_a_task_may_take_what_was_put(context: JobContext) -> None:
 
 def test_get_passes_plain_values_through(context: JobContext) -> None:
     assert context.get("plain") == "plain"
+
+
+def test_get_of_a_list_gives_what_its_members_stand_for(context: JobContext) -> None:
+    actor = context.create_actor(Counter)
+    several = [context.run(abs, -1), "plain", actor.add.remote(5), context.put([7])]
+    assert context.get(several) == [1, "plain", 5, [7]]
+
+
+def test_get_of_a_list_raises_what_one_of_its_members_raised(context: JobContext) -> None:
+    with pytest.raises(ValueError, match="seven"):
+        context.get([context.run(abs, -1), context.run(int, "seven")])
 
 
 def test_what_a_task_raises_is_raised_by_get(context: JobContext) -> None:
@@ -121,6 +133,17 @@ def test_a_generators_future_is_one_that_the_standard_library_can_wait_for(conte
     assert list(future) == [0, 1, 2]  # type: ignore[call-overload]
 
 
+def test_a_task_that_runs_has_no_exception_yet() -> None:
+    gate = threading.Event()
+    with ThreadContext(1) as context:
+        future = context.run(gate.wait)
+        assert (future.exception(), future.done()) == (None, False)
+        with pytest.raises(TimeoutError):
+            future.exception(timeout=0.01)
+        gate.set()
+        assert future.exception(timeout=30) is None
+
+
 def test_a_task_that_is_cancelled_in_time_does_not_run() -> None:
     gate, ran = threading.Event(), threading.Event()
     with ThreadContext(1) as context:
@@ -169,6 +192,20 @@ def test_an_actors_name_is_given_once(context: JobContext) -> None:
     assert context.get(again.add.remote()) == 2
     with pytest.raises(ValueError, match="curriculum"):
         context.create_actor(Counter, name="curriculum")
+
+
+def test_a_deleted_actor_answers_no_call_and_its_name_is_free(context: JobContext) -> None:
+    actor = context.create_actor(Counter, 10, name="weights")
+    add = actor.add
+    assert context.get_actor_status(actor) is JobStatus.RUNNING
+    context.delete_actor(actor)
+    assert context.get_actor_status(actor) is JobStatus.STOPPED
+    with pytest.raises(ActorUnavailableError, match="deleted"):
+        context.get(actor.add.remote())
+    with pytest.raises(ActorUnavailableError, match="deleted"):
+        add()
+    assert context.create_actor(Counter, 20, name="weights").add() == 21
+    context.delete_actor(actor)
 
 
 def test_an_actor_is_an_object_like_others(context: JobContext) -> None:

@@ -54,6 +54,12 @@ def test_an_error_that_cannot_be_read_here_is_its_own_tasks_error() -> None:
     assert future.exception(0) is not None
 
 
+@pytest.mark.parametrize("yields", [False, True])
+def test_what_is_not_done_has_no_exception_yet(yields: bool) -> None:
+    future = Ledger().enter("key", yields)
+    assert (future.exception(), future.done()) == (None, False)
+
+
 def test_a_generator_that_raised_before_it_was_known_is_one() -> None:
     ledger = Ledger()
     ledger.take([Outcome("key", "error", data=pack_error(ValueError("no")).data), Outcome("key", "task", 1)])
