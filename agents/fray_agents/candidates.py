@@ -48,16 +48,17 @@ class Lane:
 
 @dataclass(slots=True)
 class Candidates:
-    """Entries that were listed and not tried. `host`: as in `shortage`."""
+    """Entries that were listed and not tried, of those that fit `capacity` on such a host (as in `shortage`)."""
 
     host: HostKind
+    capacity: Resources
     _lanes: dict[str, Lane] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
     _early: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def untried(self) -> bool:
-        """Whether there are entries that have not been tried."""
+        """Whether there are entries that have not been tried; what can never run here is none."""
         return any(lane.keys for lane in self._lanes.values())
 
     def listed(self, keys: Sequence[str]) -> None:
@@ -68,11 +69,25 @@ class Candidates:
         self._lanes = {}
         self.listed_too(keys)
 
-    def listed_too(self, keys: Sequence[str]) -> None:
-        """These keys come behind the ones that were listed before."""
+    def listed_too(self, keys: Sequence[str], free: Resources | None = None) -> bool:
+        """These keys come behind the ones that were listed before; whether any of them can ever run here.
+
+        Args:
+            free: keep no more than fits this, for others of the other shapes, which come first, were passed.
+        """
+        fits = False
+        lanes: dict[str, Lane | None] = {}
         for key in keys:
-            if key not in self._not_before and (lane := self._lane(key)) is not None:
+            shape = Pending.shape_text(key)
+            if shape not in lanes and (entry := Pending.parse(key)) is not None:
+                fits_ever = not shortage(entry.shape, self.capacity, self.host)
+                fits |= fits_ever
+                kept = fits_ever if free is None else not shortage(entry.shape, free, self.host)
+                lanes[shape] = self._lanes.setdefault(shape, Lane(entry.shape, [])) if kept else None
+            lane = lanes.get(shape)
+            if lane is not None and key not in self._not_before:
                 lane.keys.append(key)
+        return fits
 
     def put_off(self, entry: Pending, until: float) -> None:
         """Do not try the entry before this storage time; `STALE`: not before everything is to be tried again."""
@@ -96,13 +111,18 @@ class Candidates:
             draw: a random number in [0, 1).
         """
         self._admit_due(now)
-        while lanes := [
-            lane for lane in self._lanes.values() if lane.keys and not shortage(lane.shape, free, self.host)
-        ]:
+        while lanes := self._fitting(free):
             first = min(lanes, key=lambda lane: lane.front)
             if (entry := Pending.parse(first.drawn(max(width, 1), draw))) is not None:
                 return entry
         return None
+
+    def fits(self, free: Resources) -> bool:
+        """Whether any entry fits `free`."""
+        return bool(self._fitting(free))
+
+    def _fitting(self, free: Resources) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.keys and not shortage(lane.shape, free, self.host)]
 
     def _lane(self, key: str) -> Lane | None:
         """Where entries go whose names end like this; None if it is no entry."""

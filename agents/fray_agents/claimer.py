@@ -1,7 +1,8 @@
 """Finding work: the doorbell, the pending index, and one claim at a time.
 
 The doorbell is read often and cheaply, but more rarely in large fleets, where someone always looks soon. The index is
-listed when the bell rang, when what was listed is used up and there is more, and on the repair interval.
+listed when the bell rang, when what was listed is used up and there is more, and on the repair interval. Behind what
+does not fit, each listing goes on where the last one came to.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from fray_agents.candidates import STALE, Candidates
 from fray_agents.ledger import Held, Ledger
 from fray_agents.troubles import Troubles
+from fray_agents.walk import Walk
 from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused
@@ -23,7 +25,10 @@ from fray_layouts.names import Pending, Pools
 
 LIST_LIMIT = 1000
 PAGES = 4
-"""So many listings in a row look for something that fits, behind much that does not."""
+"""So many pages are listed in a row to find something that fits, behind much that does not."""
+
+PAGES_A_SECOND = 200.0
+"""What a fleet lists at most without a bell where nothing fits any of its hosts, all agents together."""
 
 STALE_LIMIT = 12
 """So many stale entries in a row have cost as much as a listing, which shows what is left; so many again end a look."""
@@ -77,6 +82,7 @@ class Claimer:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _bell: Version | None = None
     _candidates: Candidates = field(init=False)
+    _walk: Walk = field(default_factory=Walk)
     _last: str | None = None
     _pages: int = 0
     _stale: int = 0
@@ -85,7 +91,7 @@ class Claimer:
     _quiet: float = 1.0
 
     def __post_init__(self) -> None:
-        self._candidates = Candidates(self.kind)
+        self._candidates = Candidates(self.kind, self.ledger.capacity)
 
     async def run(self) -> None:
         """Look for work for ever."""
@@ -124,12 +130,20 @@ class Claimer:
             await self._list()
         elif self.core.clock.boottime() < self._rests_until:
             return False
+        elif not self._candidates.untried:
+            self._pages = 0
         claimed = self._stale = 0
         while self.may_claim() and self._stale < 2 * STALE_LIMIT and (entry := await self._next()) is not None:
             claimed += await self._claim(entry)
         if self._stale >= STALE_LIMIT:
-            self._rests_until = self.core.clock.boottime() + paced(0.0, self._stale * self.fleet(), STALE_A_SECOND)
+            self._rest(self._stale, STALE_A_SECOND)
+        elif self._pages == PAGES and not self._candidates.untried:
+            self._rest(PAGES, PAGES_A_SECOND)
         return claimed > 0
+
+    def _rest(self, requests: int, a_second: float) -> None:
+        """Make no look without a bell until the whole fleet, each making so many, keeps to that rate."""
+        self._rests_until = self.core.clock.boottime() + paced(0.0, requests * self.fleet(), a_second)
 
     async def _bell_rang(self) -> bool:
         """Whether it rang, as far as can be told: who cannot read it lists on the repair interval all the same."""
@@ -142,19 +156,21 @@ class Claimer:
         return True
 
     def _repair_is_due(self) -> bool:
-        now = self.core.clock.boottime()
-        interval = paced(self.core.settings.repair_interval, self.fleet(), LISTS_A_SECOND)
-        return self._listed_at is None or now - self._listed_at >= interval
+        return self._listed_at is None or self.core.clock.boottime() - self._listed_at >= self._interval()
+
+    def _interval(self) -> float:
+        return paced(self.core.settings.repair_interval, self.fleet(), LISTS_A_SECOND)
 
     async def _list(self) -> None:
         """List the index from its head, or within the pool's slots from it."""
-        self._listed_at = self.core.clock.boottime()
+        self._listed_at, self._pages = self.core.clock.boottime(), 1
+        self._walk.begins_anew(self._listed_at, self._interval())
         keys = await self._page(None)
-        if self._last is not None:
+        if self._last is not None and not self._walk.behind(self.ledger.free()):
             begin = where_to_list(keys[0], keys[-1], len(keys), self.pool_slots(), self.core.chance.random())
-            keys = (await self._page(begin) if begin else []) or keys
+            if begin and (within := await self._page(begin)):
+                keys, self._last = within, ""  # where nothing of these fits, it looks from the head on
         self._candidates.listed(keys)
-        self._pages = 1
 
     async def _page(self, after: str | None) -> list[str]:
         """One listing; `_last` is where the next one goes on, None where there is no more."""
@@ -162,14 +178,25 @@ class Claimer:
         self._last = rows[-1].key if len(rows) == LIST_LIMIT else None
         return [row.key for row in rows]
 
+    async def _list_on(self, last: str) -> None:
+        """List one page more, behind `last` and what this agent has passed."""
+        free = self.ledger.free()
+        keys = await self._page(max(last, self._walk.behind(free)) or None)
+        fits_ever = self._candidates.listed_too(keys, free if self._walk.waits_for_room else None)
+        if keys and not self._candidates.fits(free):
+            self._walk.passed(keys[-1], len(keys), free, not fits_ever)
+
     async def _next(self) -> Pending | None:
         """The entry to try now, if any fits what is free."""
         if self._stale == STALE_LIMIT and self._candidates.untried:
             await self._list()
-        while (entry := self._fitting()) is None and self._last is not None and self._pages < PAGES:
+        while (entry := self._fitting()) is None and self._last is not None and self._may_list_on():
             self._pages += 1
-            self._candidates.listed_too(await self._page(self._last))
+            await self._list_on(self._last)
         return entry
+
+    def _may_list_on(self) -> bool:
+        return self._pages < PAGES and self.ledger.free().cpu > 0
 
     def _fitting(self) -> Pending | None:
         """A candidate that fits and is not in this agent's hands.

@@ -27,7 +27,7 @@ def entries(*priorities: int, shape: Shape = SMALL, begin: int = 0) -> list[str]
 
 
 def candidates(keys: list[str]) -> Candidates:
-    made = Candidates(HostKind())
+    made = Candidates(HostKind(), Resources(cpu=9000, memory=8 * GIB, disk=8 * GIB))
     made.listed(keys)
     return made
 

@@ -1,0 +1,218 @@
+"""What fits an agent is found behind any number of entries that do not, and what that asks of the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from fray_agents.claimer import LIST_LIMIT, PAGES, PAGES_A_SECOND, PAID_PACE, Claimer
+from fray_agents.ledger import Held, Ledger
+from fray_agents.troubles import Troubles
+from fray_agents.walk import PASSED_AN_INTERVAL
+from fray_coordinator import doorbell
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.schedule import HostKind
+from fray_coordinator.store.api import Object
+from fray_coordinator.submit import submit
+from fray_layouts.names import Pending, Shape
+from fray_layouts.records import Resources
+from fray_layouts.spec import parse_spec
+from tests.support.virtual import EPOCH, Cluster, run
+
+GIB = 2**30
+HOST = Resources(cpu=4000, memory=8 * GIB, disk=8 * GIB)
+GPU = Shape(1000, 0, 0, "gpu", 8, False)
+WIDE = Shape(4000, 0, 0, "", 0, False)
+LIST = ("list", Pending.prefix("default"))
+LONGEST_PAUSE = PAID_PACE[2] * 1.2
+"""Of an idle agent between two looks, with its jitter."""
+
+
+@dataclass
+class Searching:
+    """A claimer at work on a host with four cores; what it has claimed is held until it is let go."""
+
+    core: Core
+    asked: list[tuple[str, str]]
+    ledger: Ledger = field(default_factory=lambda: Ledger(HOST))
+    claimed: asyncio.Queue[Held] = field(default_factory=asyncio.Queue)
+
+    def lists(self) -> int:
+        return self.asked.count(LIST)
+
+    async def claims(self, job: str, within: float) -> Held:
+        held = await asyncio.wait_for(self.claimed.get(), within)
+        assert held.entry.job == job
+        return held
+
+
+@asynccontextmanager
+async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIterator[Searching]:
+    core = await cluster.core(local=False)
+    at_work = Searching(core, cluster.ways[-1].asked)
+    claimer = Claimer(
+        core,
+        at_work.ledger,
+        "agent",
+        "host",
+        "default",
+        HostKind(),
+        may_claim=lambda: True,
+        on_claimed=at_work.claimed.put,
+        pool_slots=lambda: slots,
+        fleet=lambda: fleet,
+        troubles=Troubles(core),
+    )
+    task = asyncio.create_task(claimer.run())
+    try:
+        yield at_work
+    finally:
+        task.cancel()
+
+
+def unfit(cluster: Cluster, count: int, shape: Shape = GPU, priority: int = 0) -> None:
+    """Entries from before the run began."""
+    for number in range(count):
+        entry = Pending("default", priority, EPOCH - 100.0 + number / 1000, f"unfit-{number}", 1, shape)
+        cluster.contents.set(entry.key(), Object(b"", "1", EPOCH))
+
+
+async def submitted(core: Core, **fields: object) -> str:
+    spec = parse_spec({"name": "job", "entrypoint": {"command": ["true"]}, **fields})
+    return (await submit(core, [spec]))[0].job.id
+
+
+def test_twelve_thousand_entries_that_can_never_run_here_cost_a_list_for_each_thousand() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 12_500)
+        wanted = await submitted(await cluster.core())
+        async with searching(cluster) as agent:
+            looks = -(-13 // PAGES)
+            await agent.claims(wanted, within=looks * LONGEST_PAUSE)
+            assert agent.lists() == 13
+
+    run(main)
+
+
+def test_what_comes_behind_them_later_costs_the_head_and_the_end() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 12_500)
+        client = await cluster.core()
+        async with searching(cluster) as agent:
+            await asyncio.sleep(30)
+            before = agent.lists()
+            assert before == 13, "it has been at the end, and rests"
+            wanted = await submitted(client)
+            await agent.claims(wanted, within=LONGEST_PAUSE)
+            assert agent.lists() - before == 2
+
+    run(main)
+
+
+def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may() -> None:
+    """A round of 13 pages lasts 7.25 repair intervals; else head and end are listed on each."""
+
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 12_500)
+        async with searching(cluster) as agent:
+            await asyncio.sleep(30)
+            before = agent.lists()
+            await asyncio.sleep(3600)
+            repairs = 3600 / agent.core.settings.repair_interval
+            rounds = repairs / (1 + 12_500 / PASSED_AN_INTERVAL)
+            assert agent.lists() - before <= 2 * repairs + (rounds + 1) * 11
+            assert agent.lists() - before < PAGES * repairs
+
+    run(main)
+
+
+def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 12_500)
+        wanted, fleet = await submitted(await cluster.core()), 10_000
+        async with searching(cluster, fleet=fleet) as agent:
+            begun = asyncio.get_running_loop().time()
+            await agent.claims(wanted, within=1800)
+            took = asyncio.get_running_loop().time() - begun
+            assert took >= 3 * PAGES * fleet / PAGES_A_SECOND
+            assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
+
+    run(main)
+
+
+def test_what_comes_to_lie_among_those_that_were_passed_is_met_in_the_next_round() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 5000, priority=1)
+        unfit(cluster, 5000)
+        client = await cluster.core()
+        async with searching(cluster) as agent:
+            await asyncio.sleep(30)
+            wanted = await submitted(client, priority=1)
+            interval = 1.2 * agent.core.settings.repair_interval
+            await agent.claims(wanted, within=interval * (2 + 10_000 / PASSED_AN_INTERVAL) + 4 * LONGEST_PAUSE)
+
+    run(main)
+
+
+def test_an_urgent_job_need_not_wait_for_the_walk() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 60_000)
+        client = await cluster.core()
+        async with searching(cluster) as agent:
+            await asyncio.sleep(10)
+            wanted = await submitted(client, priority=9)
+            await agent.claims(wanted, within=LONGEST_PAUSE)
+
+    run(main)
+
+
+def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first_once_it_is() -> None:
+    async def main(cluster: Cluster) -> None:
+        client = await cluster.core()
+        first = await submitted(client)
+        async with searching(cluster) as agent:
+            small = await agent.claims(first, within=LONGEST_PAUSE)
+            wide = await submitted(client, resources={"cpu": 4}, priority=1)
+            unfit(cluster, 12_500, shape=WIDE)
+            before, wanted = agent.lists(), await submitted(client)
+            repairs = 12_500 / LIST_LIMIT / (PAGES - 1)
+            behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
+            assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
+            for held in (small, behind):
+                agent.ledger.remove(held)
+            await agent.claims(wide, within=LONGEST_PAUSE)
+
+    run(main)
+
+
+def test_a_bell_that_never_rests_does_not_keep_the_walk_at_the_head() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 12_500)
+        client = await cluster.core()
+        wanted = await submitted(client)
+
+        async def ring() -> None:
+            while True:
+                await doorbell.ring(client, "default")
+                await asyncio.sleep(0.5)
+
+        ringing = asyncio.create_task(ring())
+        async with searching(cluster) as agent:
+            await agent.claims(wanted, within=4 * LONGEST_PAUSE)
+            assert agent.lists() == 4 + 12, "a head for each of four looks"
+        ringing.cancel()
+
+    run(main)
+
+
+def test_what_lies_before_the_place_that_was_drawn_is_met_too() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 5500)
+        wanted = await submitted(await cluster.core(), priority=1)
+        unfit(cluster, 5500, priority=2)
+        async with searching(cluster, slots=20_000) as agent:
+            await agent.claims(wanted, within=4 * LONGEST_PAUSE)
+
+    run(main)
