@@ -34,7 +34,8 @@ from fray_agents.rpc import Journal, Server
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator import endpoints, sync
 from fray_coordinator.core import Core, each
-from fray_coordinator.errors import StoreError
+from fray_coordinator.errors import BadRecord, StoreError
+from fray_coordinator.keys import rpc_keys
 from fray_coordinator.protocol.naming import KEPT_WITHOUT_JOB
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import Endpoint
@@ -244,7 +245,18 @@ class ActorServer:
 
 
 async def _publish(records: list[EndpointRecord], core: Core) -> None:
-    await each(records, lambda record: endpoints.publish(core, record, singleton=record.incarnation > 0))
+    async def announce() -> None:
+        await each(records, lambda record: endpoints.publish(core, record, singleton=record.incarnation > 0))
+
+    await asyncio.gather(announce(), _see_to_the_key(core))
+
+
+async def _see_to_the_key(core: Core) -> None:
+    """Make the key of calls if there is none: a caller in another language may not want to write."""
+    try:
+        await rpc_keys(core)
+    except (StoreError, BadRecord) as error:  # it may be mended before the first call
+        log.warning("nobody can be called: %s", error)
 
 
 async def _withdraw(records: list[EndpointRecord], patience: float, core: Core) -> None:

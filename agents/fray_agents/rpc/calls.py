@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fray_agents.rpc.serial import Packed, pack
+from fray_agents.rpc.serial import PICKLE, Coding, Packed, pack
 
 KEPT_BYTES = 64 * 2**20
 """Outcomes that a server keeps for clients that have not yet said that they have them."""
@@ -71,6 +71,7 @@ class Request(NamedTuple):
     packed: Packed
     have: int = 0  # of a stream: items that the caller has
     limit: int = 0  # of a stream: the item before which to wait; 0: no stream
+    coding: Coding = PICKLE
 
 
 def packed_call(

@@ -24,10 +24,9 @@ from fray_agents.rpc.calls import Kind, Record, Reply, Table
 from fray_agents.rpc.engine import Actor
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.framing import LARGE
-from fray_agents.rpc.link import Link
 from fray_agents.rpc.serial import Packed
 from fray_agents.rpc.session import RpcKey
-from fray_agents.rpc.table import Calls, read_calls, replies_parts
+from fray_agents.rpc.table import Calls
 
 MOMENT = 0.002
 """Seconds that a call may keep its connection's reading thread."""
@@ -45,6 +44,31 @@ class Serving(Protocol):
 
     def actor(self, actor_id: str) -> Actor | None:
         """The actor served by that id."""
+        ...
+
+
+class Wire(Protocol):
+    """Carries calls to a server and replies back, for one client."""
+
+    def receive(self) -> Calls | None:
+        """The calls of the next request; None when the client has closed.
+
+        Raises:
+            BadMessage, NotAuthentic: the connection must be closed.
+            OSError: it is broken.
+        """
+        ...
+
+    def send(self, client: str, replies: list[Reply]) -> None:
+        """Answer a request with these; never from two threads at once. Raises OSError: the connection is broken."""
+        ...
+
+    def close(self) -> None:
+        """Wake whoever waits in `receive` or `send`, and close."""
+        ...
+
+    def abandon(self) -> None:
+        """In the child of a fork: close the socket, which is the parent's."""
         ...
 
 
@@ -104,10 +128,10 @@ class Connection:
     """
 
     def __init__(
-        self, link: Link, key: RpcKey, serving: Serving, relief: Relief, ended: Callable[[Connection], None]
+        self, wire: Wire, key: RpcKey, serving: Serving, relief: Relief, ended: Callable[[Connection], None]
     ) -> None:
         self.key = key
-        self._link = link
+        self._wire = wire
         self._serving = serving
         self._relief = relief
         self._on_end = ended
@@ -140,11 +164,11 @@ class Connection:
 
     def close(self) -> None:
         """End it; replies that are ready are not sent."""
-        self._link.close()
+        self._wire.close()
 
     def abandon(self) -> None:
         """In the child of a fork: the connection is the parent's."""
-        self._link.sock.close()
+        self._wire.abandon()
 
     def reply(self, reply: Reply) -> None:
         """Send it with the next response, which may be at once."""
@@ -165,10 +189,10 @@ class Connection:
     def _read(self) -> None:
         try:
             while threading.current_thread() is self._reader:
-                parts = self._link.receive()
-                if parts is None:
+                calls = self._wire.receive()
+                if calls is None:
                     break
-                self._handle(read_calls(parts))
+                self._handle(calls)
             else:
                 return
         except (BadMessage, NotAuthentic) as error:
@@ -267,12 +291,12 @@ class Connection:
 
     def _send(self, batch: list[Reply]) -> None:
         try:
-            self._link.send(replies_parts(self._client, batch))
+            self._wire.send(self._client, batch)
         except OSError:
-            self._link.close()  # the reading thread sees it, and ends
+            self._wire.close()  # the reading thread sees it, and ends
         except Exception:
             _log.exception("a connection is closed: its replies could not be sent")
-            self._link.close()
+            self._wire.close()
         with self._state:
             self._sending = False
 
@@ -280,6 +304,6 @@ class Connection:
         with self._state:
             self.open = False
             self._state.notify_all()
-        self._link.close()
+        self._wire.close()
         self._serving.table.left(self._client)
         self._on_end(self)

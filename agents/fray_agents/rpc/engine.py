@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.calls import Journal, Kind, Record, Reply, Table
 from fray_agents.rpc.errors import RemoteError
-from fray_agents.rpc.serial import Packed, pack, pack_error, unpack
+from fray_agents.rpc.serial import Packed, pack
 from fray_agents.rpc.streams import ConsumerGone, OutStream
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Actor:
     def _fail(self, stranded: Sequence[Record]) -> None:
         for record in stranded:
             problem = RemoteError(f"no thread could be started for {record.request.method!r}; it did not run")
-            self._table.complete(record, Reply(record.request.id, Kind.ERROR, pack_error(problem)))
+            self._table.complete(record, Reply(record.request.id, Kind.ERROR, record.request.coding.error(problem)))
 
     def _work(self) -> None:
         ended = 0
@@ -172,10 +172,10 @@ class Actor:
             if self._journal is not None and (known := self._journal.known(request.id)) is not None:
                 self._table.complete(record, Reply(request.id, *pickle.loads(known)))
                 return True
-            args, kwargs = unpack(request.packed)
+            args, kwargs = request.coding.arguments(request.packed)
             value = self._methods(request.method)(*args, **kwargs)
         except BaseException as error:
-            self._complete(record, Kind.ERROR, _failure(error))
+            self._complete(record, Kind.ERROR, request.coding.error(_as_raised(error)))
             return True
         if type(value) is CoroutineType:
             self._loop().start(value, lambda *end: self._coroutine_ended(record, *end))
@@ -187,13 +187,14 @@ class Actor:
         if record.request.limit:
             self._drive(record, value)
             return
+        coding, method = record.request.coding, record.request.method
         try:
             if hasattr(value, "__next__") or hasattr(value, "__anext__"):
-                raise TypeError("it is a generator; call the method as a stream")
-            packed = pack(value).snapshot()
+                raise TypeError("it is a generator; call the method as a stream, or have it return a list")
+            packed = coding.value(value)
         except Exception as error:
-            problem = RemoteError(f"the result of {record.request.method!r} cannot be pickled: {error}")
-            self._complete(record, Kind.ERROR, pack_error(problem))
+            problem = RemoteError(f"the result of {method!r} cannot be {coding.verb}: {error}")
+            self._complete(record, Kind.ERROR, coding.error(problem))
             return
         self._complete(record, Kind.VALUE, packed)
 
@@ -220,7 +221,7 @@ class Actor:
         except ConsumerGone:
             pass
         except BaseException as error:
-            self._complete(record, Kind.ERROR, _failure(error))
+            self._complete(record, Kind.ERROR, request.coding.error(_as_raised(error)))
             return
         finally:
             close = getattr(items, "close", None)
@@ -230,7 +231,7 @@ class Actor:
 
     def _coroutine_ended(self, record: Record, value: Any, error: BaseException | None) -> None:
         if error is not None:
-            self._complete(record, Kind.ERROR, pack_error(error))
+            self._complete(record, Kind.ERROR, record.request.coding.error(error))
         elif record.request.limit:  # waits for its consumer, which the loop must not
             threading.Thread(target=self._drive_and_end, args=(record, value), name="fray-stream", daemon=True).start()
             return
@@ -246,9 +247,9 @@ class Actor:
         self._table.complete(record, Reply(record.request.id, Kind.NO_SUCH_ACTOR, Packed(b"")))
 
 
-def _failure(error: BaseException) -> Packed:
+def _as_raised(error: BaseException) -> BaseException:
     """As the method's caller should see it: without the frame of this module."""
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:
         error.__traceback__ = trace.tb_next
-    return pack_error(error)
+    return error

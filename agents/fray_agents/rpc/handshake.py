@@ -4,8 +4,8 @@
     POST /proof     fray-proof                 ->  200
 
 Each side's proof is a seal with the key of its direction, so the other knows that the RPC key is held before a call
-is sent, and before a thread is given to the connection. Neither request has a body. A hint is told by another second
-request, see `hints`.
+is sent, and before a thread is given to the connection. The client's proof also says how its calls will come: as tables
+(`table`), or as JSON (`json_link`). Neither request has a body. A hint is told by another second request, see `hints`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,19 @@ class Greeting:
         return response(200, identity=identity, nonce=own, proof=self.session.to_client.proof())
 
 
-def check_proof(session: Session, message: Message) -> None:
-    """Raises NotAuthentic unless the second request shows that the client holds the key."""
+def speaks_json(session: Session, message: Message) -> bool:
+    """Whether calls will come as JSON, or else as tables.
+
+    Raises:
+        NotAuthentic: the second request does not show that the client holds the key.
+    """
     proof = message.headers.get(b"fray-proof", b"")
-    if message.path != b"/proof" or not same(proof, session.to_server.proof()):
-        raise NotAuthentic("a wrong proof")
+    if message.path == b"/proof":
+        if same(proof, session.to_server.proof()):
+            return False
+        if same(proof, session.to_server.proof(b"json")):
+            return True
+    raise NotAuthentic("a wrong proof")
 
 
 class Conversation:

@@ -36,8 +36,49 @@ _COUNT = struct.Struct("<I")
 Space = TypeVar("Space", bytearray, memoryview)
 
 
-class Link:
-    """A socket after the handshake.
+class Messages:
+    """HTTP messages of a socket after the handshake; see `Framing`."""
+
+    def __init__(self, sock: socket.socket, requests: bool, max_body: int) -> None:
+        self.sock: Plain | TlsSocket = _ready(sock)
+        self._framing = Framing(requests, max_body)
+
+    def close(self) -> None:
+        """Wake whoever waits for the socket, and close."""
+        with contextlib.suppress(OSError):  # it was not connected any more
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+    def abandon(self) -> None:
+        """In the child of a fork: close the socket, with which the parent goes on."""
+        self.sock.close()
+
+    def readable(self, seconds: float) -> bool:
+        """Wait until a message, or part of one, is there; whether it is."""
+        return self._framing.waiting or self.sock.readable(seconds)
+
+    def _next(self) -> Message | None:
+        """The next message, of a large one the head; None when the other side has closed."""
+        while (message := self._framing.next()) is None:
+            if not (data := self._more()):
+                return None
+            self._framing.feed(data)
+        return message
+
+    def _more(self) -> bytes:
+        while True:
+            try:
+                return self._receive()
+            except BlockingIOError:  # nothing came for long
+                if self._framing.begun:
+                    raise BadMessage(f"a message stood still for {STALLED:.0f} s") from None
+
+    def _receive(self) -> bytes:
+        return self.sock.recv(RECEIVE)
+
+
+class Link(Messages):
+    """Sealed messages made of parts.
 
     Args:
         requests: whether requests come in (on the server), or responses.
@@ -45,11 +86,10 @@ class Link:
     """
 
     def __init__(self, sock: socket.socket, requests: bool, incoming: Seals, outgoing: Seals) -> None:
-        self.sock: Plain | TlsSocket = _ready(sock)
+        super().__init__(sock, requests, MAX_BODY)
         shares = self.sock.family == socket.AF_UNIX and available()
         self._lender = Lender() if shares else None
         self._borrower = Borrower() if shares else None
-        self._framing = Framing(requests, MAX_BODY)
         self._incoming = incoming
         self._outgoing = outgoing
         self._start = b"HTTP/1.1 200 OK\r\n" if requests else b"POST /calls HTTP/1.1\r\nhost: actor\r\n"
@@ -71,10 +111,6 @@ class Link:
         body = b"".join((prefix, *parts))
         self._send_head(self._head(length, body) + body)
 
-    def readable(self, seconds: float) -> bool:
-        """Wait until a message, or part of one, is there; whether it is."""
-        return self._framing.waiting or self.sock.readable(seconds)
-
     def receive(self) -> list[Buffer] | None:
         """The parts of the next message; None when the other side has closed.
 
@@ -82,17 +118,10 @@ class Link:
             BadMessage, NotAuthentic: the connection must be closed.
             OSError: it is broken.
         """
-        while (message := self._framing.next()) is None:
-            if not (data := self._more()):
-                return None
-            self._framing.feed(data)
+        message = self._next()
+        if message is None:
+            return None
         return self._large(message) if message.length > LARGE else self._small(message)
-
-    def close(self) -> None:
-        """Wake whoever waits in `send` or `receive`, and close."""
-        with contextlib.suppress(OSError):  # it was not connected any more
-            self.sock.shutdown(socket.SHUT_RDWR)
-        self.sock.close()
 
     def _share(self, lender: Lender, parts: Sequence[Buffer], sizes: list[int]) -> tuple[Sequence[Buffer], list[int]]:
         """Put large parts into shared memory; what is sent for them is marked in its size."""
@@ -129,19 +158,13 @@ class Link:
                 seal.update(piece)
         self.sock.sendall(seal.digest())
 
-    def _more(self) -> bytes:
-        while True:
-            try:
-                return self.sock.recv(RECEIVE) if self._borrower is None else self._receive_descriptors(self._borrower)
-            except BlockingIOError:  # nothing came for long
-                if self._framing.begun:
-                    raise BadMessage(f"a message stood still for {STALLED:.0f} s") from None
-
-    def _receive_descriptors(self, borrower: Borrower) -> bytes:
+    def _receive(self) -> bytes:
+        if self._borrower is None:
+            return super()._receive()
         assert isinstance(self.sock, Plain)
         data, descriptors, _, _ = socket.recv_fds(self.sock, RECEIVE, AT_ONCE, _CLOSE_ON_EXEC)
         if descriptors:
-            borrower.learn(descriptors)
+            self._borrower.learn(descriptors)
         return data
 
     def _small(self, message: Message) -> list[Buffer]:
@@ -169,9 +192,9 @@ class Link:
 
     def _large(self, message: Message) -> list[Buffer]:
         self._check(message, message.length, b"")
-        return self._large_parts(_Incoming(self.sock, message.body), message.length - BODY_SEAL_BYTES)
+        return self._large_parts(Incoming(self.sock, message.body), message.length - BODY_SEAL_BYTES)
 
-    def _large_parts(self, incoming: _Incoming, length: int) -> list[Buffer]:
+    def _large_parts(self, incoming: Incoming, length: int) -> list[Buffer]:
         seal = self._incoming.body()
         count = incoming.read(bytearray(_COUNT.size))
         table_size = _COUNT.unpack(count)[0] * 8
@@ -206,7 +229,7 @@ class Link:
             raise NotAuthentic("the seal of a message is wrong")
 
 
-class _Incoming:
+class Incoming:
     """A large body: what the parser had of it, then the socket."""
 
     def __init__(self, sock: Plain | TlsSocket, had: bytes) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pickle
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.memory import Buffer, pool
@@ -73,10 +73,46 @@ def unpack(packed: Packed) -> Any:
     return pickle.loads(packed.data, buffers=packed.buffers)
 
 
+class Coding(Protocol):
+    """How the values of one call travel."""
+
+    verb: str
+    """What is done to a value, as a participle."""
+
+    def arguments(self, packed: Packed) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Positional and keyword arguments of the call."""
+        ...
+
+    def value(self, value: object) -> Packed:
+        """A result, independent of memory that may change. Raises any Exception: it cannot travel so."""
+        ...
+
+    def error(self, error: BaseException) -> Packed:
+        """What was raised instead."""
+        ...
+
+
+class _Pickle:
+    verb = "pickled"
+
+    def arguments(self, packed: Packed) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        args, kwargs = unpack(packed)
+        return args, kwargs
+
+    def value(self, value: object) -> Packed:
+        return pack(value).snapshot()
+
+    def error(self, error: BaseException) -> Packed:
+        return pack_error(error)
+
+
+PICKLE: Coding = _Pickle()
+"""Between Python programs. JSON, for all others, is in `json_values`."""
+
+
 def pack_error(error: BaseException, foreign: bool = True) -> Packed:
     """An exception with its traceback as text; one that cannot be pickled as its text alone."""
-    trace = getattr(error, "__traceback__", None)
-    text = "".join(traceback.format_exception(type(error), error, trace))
+    text = traceback_of(error)
     try:
         inner = pack(error, foreign)
         blob: bytes | None = inner.data if not inner.buffers else pickle.dumps(error, 5)
@@ -84,7 +120,7 @@ def pack_error(error: BaseException, foreign: bool = True) -> Packed:
         blob = None
     if not isinstance(error, Exception):  # a SystemExit of the method must not end its caller
         blob = None
-    return Packed(pickle.dumps((blob, f"{type(error).__qualname__}: {_describe(error)}", text), 5))
+    return Packed(pickle.dumps((blob, f"{type(error).__qualname__}: {describe(error)}", text), 5))
 
 
 def unpack_error(packed: Packed) -> BaseException:
@@ -101,7 +137,13 @@ def unpack_error(packed: Packed) -> BaseException:
     return error
 
 
-def _describe(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
+    """The traceback as text."""
+    return "".join(traceback.format_exception(type(error), error, getattr(error, "__traceback__", None)))
+
+
+def describe(error: BaseException) -> str:
+    """What the exception says, whatever its class does when it is asked."""
     try:
         return str(error)
     except Exception as problem:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc import local
 from fray_agents.rpc.calls import Journal, Table
-from fray_agents.rpc.connection import Connection, Relief
+from fray_agents.rpc.connection import Connection, Relief, Wire
 from fray_agents.rpc.door import Door
 from fray_agents.rpc.engine import Actor, Methods
 from fray_agents.rpc.framing import Message
-from fray_agents.rpc.handshake import check_proof, response
+from fray_agents.rpc.handshake import response, speaks_json
+from fray_agents.rpc.json_link import JsonLink
 from fray_agents.rpc.link import Link
 from fray_agents.rpc.listening import address_of, certificate_if, listen_tcp, listen_unix
 from fray_agents.rpc.session import Keyring, RpcKey, Session
+from fray_agents.rpc.table import TableLink
 
 if TYPE_CHECKING:
     from fray_agents.rpc.loop import Loop
@@ -121,10 +123,9 @@ class Server:
             connection.abandon()
 
     def _receive(self, sock: socket.socket, session: Session, message: Message) -> None:
-        check_proof(session, message)
+        in_json = speaks_json(session, message)
         sock.sendall(response(200))
-        link = Link(sock, requests=True, incoming=session.to_server, outgoing=session.to_client)
-        connection = Connection(link, session.key, self, self._relief, self._forget)
+        connection = Connection(_wire(sock, session, in_json), session.key, self, self._relief, self._forget)
         with self._lock:
             self._connections.add(connection)
         try:
@@ -153,6 +154,12 @@ class Server:
 
                 self._loop = Loop()
             return self._loop
+
+
+def _wire(sock: socket.socket, session: Session, in_json: bool) -> Wire:
+    if in_json:
+        return JsonLink(sock, session.to_server, session.to_client)
+    return TableLink(Link(sock, requests=True, incoming=session.to_server, outgoing=session.to_client))
 
 
 def public_methods(target: object) -> Callable[[str], Callable[..., Any]]:

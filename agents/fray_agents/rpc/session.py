@@ -71,9 +71,13 @@ class Seals:
         self._mac = hmac.new(key, digestmod="sha256")
         self._position = 0
 
-    def proof(self) -> bytes:
-        """Shows that the key is known; position 0, so it is no message's."""
-        return self._seal(b"proof")
+    def proof(self, of: bytes = b"proof") -> bytes:
+        """Shows that the key is known; position 0, so it is no message's.
+
+        Args:
+            of: what the client will speak: "proof" for tables of calls, "json" for calls in JSON.
+        """
+        return self._seal(of)
 
     def next(self, head: bytes) -> bytes:
         """The seal of the next message.

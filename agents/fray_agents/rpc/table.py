@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fray_agents.rpc.calls import CallId, Reply, Request
 from fray_agents.rpc.errors import BadMessage
+from fray_agents.rpc.link import Link
 from fray_agents.rpc.memory import Buffer
 from fray_agents.rpc.serial import Packed
 
@@ -41,7 +42,7 @@ def calls_parts(calls: Calls) -> Parts:
             have,
             limit,
         )
-        for (client, sequence), actor_id, method, packed, have, limit in calls.requests
+        for (client, sequence), actor_id, method, packed, have, limit, _ in calls.requests
     ]
     head = (calls.client, calls.lowest, calls.alone, entries, [(*call, limit) for call, limit in calls.grants])
     return [pickle.dumps(head, 5), *_buffers(request.packed for request in calls.requests)]
@@ -74,6 +75,26 @@ def read_replies(client: str, parts: Sequence[Buffer]) -> list[Reply]:
         Reply(CallId(owner or client, sequence), kind, take(data, count))
         for sequence, owner, kind, data, count in pickle.loads(parts[0])
     ]
+
+
+class TableLink:
+    """A server's end of a link that carries tables; see `connection.Wire`."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def receive(self) -> Calls | None:
+        parts = self._link.receive()
+        return None if parts is None else read_calls(parts)
+
+    def send(self, client: str, replies: list[Reply]) -> None:
+        self._link.send(replies_parts(client, replies))
+
+    def close(self) -> None:
+        self._link.close()
+
+    def abandon(self) -> None:
+        self._link.abandon()
 
 
 class _Taker:
