@@ -34,7 +34,7 @@ def _proofs() -> File:
                 "key_to_client": session.to_client._key.hex(),
                 "proof_of_server": session.to_client.proof().decode(),
                 "proof_of_client": session.to_server.proof().decode(),
-            "proof_of_client_for_json": session.to_server.proof(b"json").decode(),
+                "proof_of_client_for_json": session.to_server.proof(b"json").decode(),
             },
         )
     return File(
