@@ -1,14 +1,18 @@
 """What an actor's methods are told about where they run, and which methods want to be told.
 
-A method asks for an `ActorContext` by its first parameter (after `self`): it is annotated `ActorContext`, or has no
-annotation and is named `ctx`. All others get the caller's arguments alone.
+A method asks for an `ActorContext` by its first parameter (after `self`): it is annotated `ActorContext`, alone or in
+a union such as `ActorContext | None`, or has no annotation and is named `ctx`. All others get the caller's arguments
+alone.
 """
 
 from __future__ import annotations
 
+import ast
 import contextvars
 import functools
 import inspect
+import types
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,11 +76,33 @@ def _asks(method: Callable[..., Any]) -> bool:
         first = next(iter(inspect.signature(method).parameters.values()), None)
     except (TypeError, ValueError):  # no callable, or a builtin without a signature
         return False
-    if first is None:
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         return False
-    annotation = first.annotation
-    if annotation is inspect.Parameter.empty:
-        return first.name == "ctx"
+    return first.name == "ctx" if first.annotation is first.empty else _is_context(first.annotation)
+
+
+def _is_context(annotation: object) -> bool:
+    """Whether an annotation is `ActorContext` or a union with it; in text the name alone decides, whatever it means."""
+    if isinstance(annotation, typing.ForwardRef):
+        annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        return annotation.strip("'\"").rpartition(".")[2] == "ActorContext"
+        try:
+            return _names_context(ast.parse(annotation, mode="eval").body)
+        except SyntaxError:
+            return False
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(map(_is_context, typing.get_args(annotation)))
     return annotation is ActorContext
+
+
+def _names_context(annotation: ast.expr) -> bool:
+    match annotation:
+        case ast.Constant(str(text)):
+            return _is_context(text)
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name == "ActorContext"
+        case ast.BinOp(left, ast.BitOr(), right):
+            return _names_context(left) or _names_context(right)
+        case ast.Subscript(ast.Name("Optional" | "Union") | ast.Attribute(_, "Optional" | "Union"), inner):
+            return any(map(_names_context, inner.elts if isinstance(inner, ast.Tuple) else [inner]))
+    return False

@@ -117,24 +117,26 @@ class ActorServer:
         Args:
             actor: any object; its methods whose names do not begin with an underscore can be called.
             metadata: JSON values that callers find in `ActorEndpoint.metadata`.
-            max_concurrency: calls that run at the same time, in threads; `async def` methods on a loop.
+            max_concurrency: calls that run at the same time, in threads; `async def` methods on a loop. An object
+                that has several names here has one limit for all of them.
             actor_id: the actor's identity, the same after a restart; made up by default.
             incarnation: of the name, which was taken for this job alone; 0 for what shares its name.
             journal: makes the actor durable.
 
         Raises:
-            InvalidInput: the name cannot be one, this server has an actor of that name, or the metadata is no JSON.
+            InvalidInput: the name cannot be one, this server has an actor of that name, the metadata is no JSON, or
+                the object has another name here and another `max_concurrency`.
         """
         check_name("name", name)
         _check_metadata(metadata)
         record = self._record(name, actor_id, dict(metadata or {}), incarnation)
+        methods = bound(actor, self._context)
         with self._lock:
             if name in self._records:
                 raise InvalidInput("name", name, "this server has an actor of that name; unregister it first")
+            self._server.add(name, actor, max_concurrency=max_concurrency, methods=methods, journal=journal)
             self._records[name] = record
             serving = self._serving
-        methods = bound(actor, self._context)
-        self._server.add(name, actor, max_concurrency=max_concurrency, methods=methods, journal=journal)
         if serving:
             self._publish([record])
         return ActorId(record.actor_id)

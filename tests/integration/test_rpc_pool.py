@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import threading
+import typing
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,9 @@ class Nosy:
 
     def named(self, ctx, number):  # type: ignore[no-untyped-def]
         return ctx.namespace, number
+
+    def all_of(self, *ctx: int) -> tuple[int, ...]:
+        return ctx
 
     def plain(self, number: int) -> int:
         return number
@@ -138,8 +142,42 @@ def test_a_method_gets_a_context_if_it_asks_for_one(cluster: StorageCluster, ser
     assert nosy.annotated(1) == (cluster.namespace, "", 1)
     assert nosy.by_text(2) == nosy.named(2) == (cluster.namespace, 2)
     assert nosy.plain(3) == 3
+    assert nosy.all_of(1, 2) == (1, 2)
     assert nosy.its_own("text") == "text"
     assert nosy.ask("counter", 5) == 5
+
+
+def annotated(annotation: object) -> object:
+    """An object whose method's first parameter has that annotation."""
+
+    def method(self: object, first: object, *more: int) -> tuple[str, tuple[int, ...]]:
+        return type(first).__name__, more
+
+    method.__annotations__["first"] = annotation
+    return type("Annotated", (), {"method": method})()
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        ActorContext,
+        ActorContext | None,
+        typing.Optional["ActorContext"],
+        "ActorContext",
+        "None | rpc.ActorContext",
+        "Optional['ActorContext']",
+        "typing.Union[ActorContext, None]",
+    ],
+)
+def test_a_context_is_asked_for_alone_or_in_a_union(serve: Serve, annotation: object) -> None:
+    serve(asks=annotated(annotation))
+    assert LocalResolver().lookup("asks").method(5) == ("ActorContext", (5,))
+
+
+@pytest.mark.parametrize("annotation", [int, int | None, "dict[str, ActorContext | None]", "no ( annotation"])
+def test_what_only_mentions_a_context_asks_for_none(serve: Serve, annotation: object) -> None:
+    serve(asks=annotated(annotation))
+    assert LocalResolver().lookup("asks").method(5) == ("int", ())
 
 
 def test_arguments_and_results_are_copies_even_in_one_process(cluster: StorageCluster, serve: Serve) -> None:
@@ -167,6 +205,52 @@ def test_calls_of_one_caller_run_in_the_order_they_were_made(cluster: StorageClu
     for future in futures:
         future.result()
     assert pool.noted() == list(range(2000))
+
+
+class Narrow:
+    """Tells how many calls were inside at once; a call waits for another one to come in, as long as it has patience."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+        self.entered = threading.Condition()
+
+    def enter(self, patience: float) -> int:
+        with self.entered:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.entered.notify_all()
+            self.entered.wait_for(lambda: self.most > 1, patience)
+            self.inside -= 1
+            return self.most
+
+
+@pytest.mark.parametrize(("limit", "inside"), [(1, 1), (2, 2)])
+def test_an_object_with_two_names_has_one_limit(cluster: StorageCluster, limit: int, inside: int) -> None:
+    server, narrow = ActorServer(cluster), Narrow()
+    for name in ("one", "other"):
+        server.register(name, narrow, max_concurrency=limit)
+    server.serve_background()
+    resolver = ClusterResolver(cluster)
+    calls = [resolver.lookup(name).enter.remote(0.2 if limit == 1 else 30) for name in ("one", "other")]
+    assert max(call.result(30) for call in calls) == inside
+    server.shutdown()
+
+
+def test_a_second_name_of_an_object_has_the_limit_of_the_first(cluster: StorageCluster) -> None:
+    server, counter = ActorServer(cluster), Counter()
+    server.register("one", counter)
+    with pytest.raises(InvalidInput, match=r"max_concurrency.*8.*served under another name with 1"):
+        server.register("other", counter, max_concurrency=8)
+    assert list(server.records) == ["one"]
+    server.shutdown()
+
+
+def test_an_object_is_served_until_its_last_name_is_gone(cluster: StorageCluster, serve: Serve) -> None:
+    counter = Counter()
+    server = serve(one=counter, other=counter)
+    server.unregister("one")
+    assert ClusterResolver(cluster).lookup("other").add(1) == 1
+    assert ClusterResolver(cluster).lookup("one").size == 0
 
 
 def test_a_pool_shares_calls_out_and_broadcasts(cluster: StorageCluster, serve: Serve) -> None:

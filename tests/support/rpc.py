@@ -290,10 +290,11 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
 
 
 def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> Server:
-    """A server with one Subject under "subject" (one call at a time) and "wide" (a hundred)."""
+    """A server with two Subjects of one gate: "subject" takes one call at a time, "wide" a hundred."""
     server = Server(keys or Keys(encrypted=tls), unix_dir=unix_dir, tls=tls)
-    subject = Subject()
+    subject, wide = Subject(), Subject()
+    subject.gate = wide.gate
     server.add("subject", subject)
-    server.add("wide", subject, max_concurrency=100)
+    server.add("wide", wide, max_concurrency=100)
     server.start()
     return server

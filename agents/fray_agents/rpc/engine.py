@@ -32,9 +32,10 @@ _log = logging.getLogger(__name__)
 
 
 class Actor:
-    """One served object.
+    """One served object, under whatever names.
 
     Args:
+        target: the object.
         methods: finds what is called.
         limit: how many calls may run at once.
         table: told of each call's end.
@@ -43,11 +44,17 @@ class Actor:
     """
 
     def __init__(
-        self, methods: Methods, limit: int, table: Table, journal: Journal | None, loop: Callable[[], Loop]
+        self,
+        target: object,
+        methods: Methods,
+        limit: int,
+        table: Table,
+        journal: Journal | None,
+        loop: Callable[[], Loop],
     ) -> None:
-        self.one_at_a_time = limit == 1
+        self.target = target
+        self.limit = limit
         self._methods = methods
-        self._limit = limit
         self._table = table
         self._journal = journal
         self._loop = loop
@@ -59,6 +66,11 @@ class Actor:
         self._idle = 0
         self._threads = 0
         self._closed = False
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether each call ends before the next begins."""
+        return self.limit == 1
 
     def submit(self, records: Sequence[Record]) -> None:
         """Run these when their turn comes."""
@@ -73,7 +85,7 @@ class Actor:
     def reserve(self, count: int) -> bool:
         """Whether so many calls may run in one thread, from now on; if so, `run_reserved` must follow."""
         with self._state:
-            if self._closed or self._queue or self._running >= self._limit or (count > 1 and self._limit > 1):
+            if self._closed or self._queue or self._running >= self.limit or (count > 1 and self.limit > 1):
                 return False
             self._running += 1
             return True
@@ -115,9 +127,9 @@ class Actor:
 
     def _wake(self) -> list[Record]:
         """Have threads run what waits; the calls that no thread will ever run, because none can be started."""
-        wanted = min(len(self._queue), self._limit - self._running)
+        wanted = min(len(self._queue), self.limit - self._running)
         self._state.notify(min(wanted, self._idle))
-        for _ in range(min(wanted - self._idle, self._limit - self._threads)):
+        for _ in range(min(wanted - self._idle, self.limit - self._threads)):
             try:
                 threading.Thread(target=self._work, name="fray-actor", daemon=True).start()
             except RuntimeError as error:
@@ -143,7 +155,7 @@ class Actor:
         """The next call for this thread, which has ended so many; None: no more are needed."""
         with self._state:
             self._running -= ended
-            while not self._queue or self._running >= self._limit:
+            while not self._queue or self._running >= self.limit:
                 if not self._running and not self._queue:
                     self._at_rest.notify_all()
                 self._idle += 1

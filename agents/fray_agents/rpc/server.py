@@ -22,6 +22,7 @@ from fray_agents.rpc.link import Link
 from fray_agents.rpc.listening import address_of, certificate_if, listen_tcp, listen_unix
 from fray_agents.rpc.session import Keyring, RpcKey, Session
 from fray_agents.rpc.table import TableLink
+from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fray_agents.rpc.loop import Loop
@@ -72,20 +73,29 @@ class Server:
         methods: Methods | None = None,
         journal: Journal | None = None,
     ) -> None:
-        """Serve `target` under `actor_id`.
+        """Serve `target` under `actor_id`, one more if it is served already: all of them share its calls' turns.
 
         Args:
-            max_concurrency: how many calls of it may run at once; with 1 they run in order.
+            max_concurrency: how many calls of it may run at once, under all its names; with 1 they run in order.
             methods: gives what to call for a method's name; by default the target's public attributes.
             journal: makes its calls outlive this server.
+
+        Raises:
+            InvalidInput: `target` is served already, with another `max_concurrency`.
         """
-        finder = methods or public_methods(target)
-        self._actors[actor_id] = Actor(finder, max_concurrency, self.table, journal, self._event_loop)
+        actor = next((known for known in self._actors.values() if known.target is target), None)
+        if actor is None:
+            finder = methods or public_methods(target)
+            actor = Actor(target, finder, max_concurrency, self.table, journal, self._event_loop)
+        elif actor.limit != max_concurrency:
+            remedy = f"the object is served under another name with {actor.limit}, and its calls share their turns"
+            raise InvalidInput("max_concurrency", max_concurrency, remedy)
+        self._actors[actor_id] = actor
 
     def remove(self, actor_id: str) -> None:
-        """Serve it no more; calls that run go on, those that wait are refused."""
+        """Serve it no more under that id; if it has no other, calls that run go on, and those that wait are refused."""
         actor = self._actors.pop(actor_id, None)
-        if actor is not None:
+        if actor is not None and actor not in self._actors.values():
             actor.close()
 
     def actor(self, actor_id: str) -> Actor | None:
