@@ -24,7 +24,7 @@ from fray_agents.tasks import MARGIN, Task
 from fray_agents.troubles import Troubles
 from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
-from fray_coordinator.core import Core
+from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.claim import holds
@@ -334,21 +334,23 @@ class Agent:
 
     async def _look_at_jobs(self) -> None:
         """Read the records of what is held: some are to be stopped, some are no longer ours."""
-        for held in list(self._ledger.held.values()):
-            attempt = held.attempt
-            if held.job is None or held.phase != "running":
-                continue
-            try:
-                job = record_of(await self._core.records.reread(held.job))
-            except (StoreError, BadRecord) as error:  # its task goes on; what it is to do is not known
-                self._troubles.warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
-                continue
-            if held.phase != "running" or held.attempt != attempt:  # it ended meanwhile
-                continue
-            if not holds(job, attempt, self.id):
-                held.ask_to_stop(0.0, "lost")
-            elif job is not None and job.stop is not None:
-                held.ask_to_stop(job.spec.grace, "stopped")
+        await each(self._ledger.held.values(), self._look_at_job)
+
+    async def _look_at_job(self, held: Held) -> None:
+        attempt = held.attempt
+        if held.job is None or held.phase != "running":
+            return
+        try:
+            job = record_of(await self._core.records.reread(held.job))
+        except (StoreError, BadRecord) as error:  # its task goes on; what it is to do is not known
+            self._troubles.warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
+            return
+        if held.phase != "running" or held.attempt != attempt:  # it ended meanwhile
+            return
+        if not holds(job, attempt, self.id):
+            held.ask_to_stop(0.0, "lost")
+        elif job is not None and job.stop is not None:
+            held.ask_to_stop(job.spec.grace, "stopped")
 
     async def _coordinate(self) -> None:
         """Take part in the coordinator's pass."""

@@ -37,6 +37,10 @@ STALE_A_SECOND = 1000.0
 """What a fleet tries at most after looks that met little but stale entries, all agents together: the queue runs dry
 then, and what was claimed stays listed until its holder's next beat. A bell is answered all the same."""
 
+CLAIM_PATIENCE = 10.0
+DOUBTS = 8
+"""After so many seconds a claim that is not resolved, one of so many at most, keeps the search waiting no longer."""
+
 BELLS_A_SECOND = 500.0
 LISTS_A_SECOND = 50.0
 """What a fleet that finds no work asks of the store at most, all agents together."""
@@ -89,17 +93,22 @@ class Claimer:
     _listed_at: float | None = None
     _rests_until: float = 0.0
     _quiet: float = 1.0
+    _resolving: set[asyncio.Task[bool]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._candidates = Candidates(self.kind, self.ledger.capacity)
 
     async def run(self) -> None:
         """Look for work for ever."""
-        while True:
-            worked = False
-            with self.troubles.survived("look for work"):
-                worked = self.may_claim() and await self._look()
-            await self._pause(worked)
+        try:
+            while True:
+                worked = False
+                with self.troubles.survived("look for work"):
+                    worked = self.may_claim() and await self._look()
+                await self._pause(worked)
+        finally:
+            for claim in self._resolving:
+                claim.cancel()
 
     async def _pause(self, worked: bool) -> None:
         """Wait for the next look: longer the longer nothing happened."""
@@ -213,8 +222,22 @@ class Claimer:
                 self._candidates.put_off(entry, now + self.core.settings.poll_interval)
 
     async def _claim(self, entry: Pending) -> bool:
-        """Try one entry. A claim whose outcome is not known is asked for again until it is: it stays listed."""
+        """Try one entry; whether it was claimed, as far as is known soon.
+
+        A claim whose outcome is not known is asked for again until it is: it stays listed, but takes no room, and the
+        search goes on.
+        """
         held = self.ledger.add(entry)
+        claim = asyncio.create_task(self._resolve(held, entry))
+        self._resolving.add(claim)
+        claim.add_done_callback(self._resolving.discard)
+        await asyncio.wait([claim], timeout=CLAIM_PATIENCE if len(self._resolving) <= DOUBTS else None)
+        if claim.done():
+            return claim.result()
+        held.idle = True
+        return False
+
+    async def _resolve(self, held: Held, entry: Pending) -> bool:
         try:
             answer = await self._outcome(entry)
         except BaseException:
@@ -224,7 +247,7 @@ class Claimer:
         if isinstance(answer, Claimed):
             self.tally.won += 1
             self._stale = 0
-            held.job, held.phase = answer.job, "running"
+            held.job, held.phase, held.idle = answer.job, "running", False
             await self.on_claimed(held)
             return True
         self.ledger.remove(held)

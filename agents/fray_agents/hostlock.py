@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fray_agents.hostdirs import NotOurs, private_dir, remove, user_dir
 from fray_coordinator import burial
-from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreRefused
+from fray_coordinator.core import Core, is_outage
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord
 
@@ -90,7 +90,9 @@ async def bury_predecessors(core: Core, own: HostLock) -> list[str]:
             try:
                 if await _bury(core, path.stem):
                     buried.append(path.stem)
-            except (BadRecord, StoreRefused) as error:
+            except (BadRecord, StoreRefused, StoreUnavailable) as error:
+                if is_outage(error):
+                    raise
                 log.warning("%s is not buried yet; the coordinator's pass goes on: %s", path.stem, error)
             if (left := _work_of(path.stem, fd)) is not None:
                 await remove(left)

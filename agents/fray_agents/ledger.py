@@ -26,7 +26,7 @@ class Held:
         stop: (grace in seconds, why) of a stop asked for before the task was started.
         entry_deleted: the index entry was removed since a beat listed this attempt.
         unhealthy: what the health check saw, once it has failed.
-        idle: its task has ended and its end cannot be written, so that it uses nothing of the host.
+        idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
     """
 
     entry: Pending

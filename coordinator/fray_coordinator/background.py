@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from fray_coordinator.core import told
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.core import is_outage, told
 
 
 @dataclass(slots=True)
@@ -49,9 +48,8 @@ class Background:
     async def _run(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
-        except StoreUnavailable:
-            return
         except Exception as error:
-            self.problems[name] = told(error)
+            if not is_outage(error):
+                self.problems[name] = told(error)
         else:
             self.problems.pop(name, None)

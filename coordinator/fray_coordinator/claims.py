@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fray_coordinator import index
-from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreRefused
+from fray_coordinator.core import READ_PATIENCE, Core, is_outage
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.families import family_verdict
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import Skip, claim, holds
@@ -45,11 +45,12 @@ async def try_claim(core: Core, entry: Pending, agent: str, host: str, in_doubt:
         in_doubt: an earlier call for this entry ended in `StoreUnavailable`, so its write may still land.
 
     Raises:
+        BadRecord: the job's record or its parent's cannot be read, or is not answered for while others are.
         StoreUnavailable: unresolved: the claim may have been applied, or may yet be. The agent must keep listing it
             and call this again, in doubt, until it answers.
     """
     rejections, fenced = 0, not in_doubt
-    current = await core.records.read(names.Jobs.key(entry.job), JobRecord)
+    current = await _read(core, entry.job, in_doubt)
     if not in_doubt and current is not None and holds(current.record, entry.attempt, agent):
         # It dropped the job. Others may have seen that, and take it for free already.
         return NotClaimed(core.now() + core.settings.repair_interval, rejections)
@@ -77,7 +78,19 @@ async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> Verd
     """Whether the job may run. A parent that cannot be read keeps nobody from resolving a doubt: the job waits."""
     try:
         return await family_verdict(core, child)
-    except (BadRecord, StoreRefused):
-        if not in_doubt:
+    except (BadRecord, StoreRefused, StoreUnavailable) as error:
+        if is_outage(error):
             raise
-        return Verdict.WAIT
+        if in_doubt:
+            return Verdict.WAIT
+        raise BadRecord(str(error)) from error
+
+
+async def _read(core: Core, job: str, in_doubt: bool) -> Stored[JobRecord] | None:
+    """The job's record. Nothing was written yet, unless `in_doubt`, so one that is not answered for can be left."""
+    try:
+        return await core.records.read(names.Jobs.key(job), JobRecord, None if in_doubt else READ_PATIENCE)
+    except StoreUnavailable as error:
+        if in_doubt or is_outage(error):
+            raise
+        raise BadRecord(str(error)) from error

@@ -21,6 +21,9 @@ from fray_layouts.records import LAYOUT_VERSION, Settings
 T = TypeVar("T")
 V = TypeVar("V")
 
+READ_PATIENCE = 3.0
+"""Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
+
 LONGEST_PROBLEM = 500
 """Characters of an error that are kept."""
 
@@ -126,7 +129,7 @@ async def each_sound(
     name: Callable[[T], str] = str,
     at_once: int = 16,
 ) -> list[V]:
-    """`act` on every item; one that raises is noted in `problems` and skipped, unless the store does not answer.
+    """`act` on every item; one that raises is noted in `problems` and skipped, unless the store answers nobody.
 
     One odd object must not keep the pass from all the others, whatever error it leads to: also one that nobody
     thought of.
@@ -135,13 +138,18 @@ async def each_sound(
     async def guarded(item: T) -> list[V]:
         try:
             return [await act(item)]
-        except StoreUnavailable:
-            raise
         except Exception as error:
+            if is_outage(error):
+                raise
             problems[name(item)] = told(error)
             return []
 
     return [result for results in await each(items, guarded, at_once) for result in results]
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether the error is that the store answers nobody, and not the trouble of one object."""
+    return isinstance(error, StoreUnavailable) and not error.others_answered
 
 
 def told(error: Exception) -> str:

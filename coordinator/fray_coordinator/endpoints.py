@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import Core, each, each_sound
-from fray_coordinator.errors import BadRecord, Superseded
+from fray_coordinator.core import READ_PATIENCE, Core, each, each_sound, is_outage
+from fray_coordinator.errors import BadRecord, StoreUnavailable, Superseded
 from fray_coordinator.protocol.naming import Seen, announced, may_replace, outlived_its_job
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
@@ -90,9 +90,9 @@ class Lookup:
         if before is not None and before.version == row.version:
             return before
         try:
-            return await self.core.records.read(row.key, EndpointRecord)
-        except BadRecord:  # nobody is served there; the pass tells of it
-            return None
+            return await self.core.records.read(row.key, EndpointRecord, READ_PATIENCE)
+        except (BadRecord, StoreUnavailable) as error:  # nobody is served there; the pass tells of it
+            return await self.core.records.read(row.key, EndpointRecord) if is_outage(error) else None
 
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:

@@ -16,7 +16,13 @@ class StoreUnavailable(StoreError, Temporary, RuntimeError):
     """The object store did not answer within the retry time; try again when it is back.
 
     A write that ends this way is unresolved: it was applied, or not, or will be applied later.
+
+    Attributes:
+        others_answered: the store answered other requests of the kind meanwhile, so that this is no outage: the trouble
+            is this object's own.
     """
+
+    others_answered = False
 
 
 class StoreRefused(StoreError, Permanent):

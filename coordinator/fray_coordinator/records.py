@@ -57,9 +57,13 @@ class Records:
         self._clock = clock
         self._chance = chance
 
-    async def read(self, key: str, kind: type[R]) -> Stored[R] | None:
-        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key."""
-        return self._decoded(key, kind, await self._store.get(key))
+    async def read(self, key: str, kind: type[R], patience: float | None = None) -> Stored[R] | None:
+        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key.
+
+        Args:
+            patience: as in `Store.get`.
+        """
+        return self._decoded(key, kind, await self._store.get(key, patience))
 
     async def reread(self, known: Stored[R]) -> Stored[R] | None:
         """The record as it is now: `known` itself if it did not change (a cheap request), None if absent."""

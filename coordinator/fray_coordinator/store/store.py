@@ -10,6 +10,7 @@ lands late then changes nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from fray_coordinator.clock import Chance, Clock
@@ -52,6 +53,9 @@ REFUSED_PATIENCE = 5.0
 CLOCK_KEY = "doctor/clock"
 """An object that is never there: asking for it tells the storage's time and that the root may be read."""
 
+READS = frozenset({"get", "list"})
+"""The verbs that change nothing. Where they are answered, writes need not be: a disk may be full."""
+
 
 class Store:
     """One root, opened.
@@ -78,6 +82,7 @@ class Store:
         self._backend = Metered(backend, self.usage)
         self._clock = clock
         self._chance = chance
+        self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, last was
 
     @property
     def root(self) -> str:
@@ -93,14 +98,18 @@ class Store:
         """Whether `withdraw` gives an object another name instead of deleting it."""
         return self._backend.scheme == "file"
 
-    async def get(self, key: str) -> Object | None:
-        """The object as it is now; None when the name is absent."""
+    async def get(self, key: str, patience: float | None = None) -> Object | None:
+        """The object as it is now; None when the name is absent.
+
+        Args:
+            patience: seconds to go on trying, instead of the store's; 0: one attempt.
+        """
         check_key(key)
 
         async def read() -> Object | None:
             return await self._backend.get(key)
 
-        return await self._persist("get", key, read)
+        return await self._persist("get", key, read, patience)
 
     async def get_if_changed(
         self, key: str, version: Version | None, patience: float | None = None
@@ -246,6 +255,7 @@ class Store:
             try:
                 answer = await attempt()
                 self.failing.worked(verb, key)
+                self._answered[verb in READS] = self._clock.boottime()
                 return answer
             except BadObject as error:
                 raise BadRecord(f"{error}{LOOK_AT_IT}") from error
@@ -255,19 +265,29 @@ class Store:
                 if isinstance(error, Refused):
                     limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
                 if self._clock.boottime() + wait > begun + limit:
-                    raise self._given_up(verb, key, error, patience) from error
+                    raise await self._given_up(verb, key, error, patience, begun) from error
             failures += 1
             await self._clock.sleep(wait)
 
-    def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float) -> StoreError:
+    async def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float, begun: float) -> StoreError:
         what = f"{verb} {self.root}/{key}"
         if isinstance(error, Refused):
             failed: StoreError = StoreRefused(f"{what}: {error}")
         else:
             failed = StoreUnavailable(f"{what}: no success within {patience:g} s, the last answer was: {error}")
+            failed.others_answered = patience > 0 and await self._answers_others(verb, begun)
         if patience or not isinstance(error, NotApplied):  # who has no patience expects to be put off now and then
             self.failing.failed(verb, key, str(failed))
         return failed
+
+    async def _answers_others(self, verb: str, begun: float) -> bool:
+        """Whether the storage has answered another such request since then, or, a read, answers one now."""
+        reads = verb in READS
+        if self._answered[reads] <= begun and reads:
+            with suppress(AttemptFailed):
+                await self._backend.get(CLOCK_KEY)
+                self._answered[reads] = self._clock.boottime()
+        return self._answered[reads] > begun
 
     def _wait(self, failures_before: int, error: AttemptFailed) -> float:
         longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0**failures_before)

@@ -1,0 +1,186 @@
+"""One object that the store never answers for harms itself only: no pass, no search and no look stops at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from fray_agents import hostlock
+from fray_agents.agent import Agent, AgentOptions
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.endpoints import lookup, publish
+from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.stopping import stop
+from fray_coordinator.store.api import ANY
+from fray_layouts.inbox_names import Inbox
+from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_layouts.records import EndpointRecord, Resources
+from tests.support.faketask import fake
+from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.virtual import Cluster, Way, run
+
+HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
+SPEC = json.dumps({"name": "job", "entrypoint": {"command": ["true"]}}).encode()
+READS, WRITES = ("get", "get_if_changed"), ("put", "delete")
+EITHER = pytest.mark.parametrize("verbs", [READS, WRITES], ids=["reads", "writes"])
+
+
+def silence(way: Way, key: str, verbs: tuple[str, ...] = READS) -> None:
+    way.unanswered += [(verb, key) for verb in verbs]
+
+
+def test_an_agents_record_that_is_not_answered_keeps_no_death_from_being_seen() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        odd, _silent = await join(cluster, "odd"), await join(cluster, "silent")
+        silence(cluster.ways[1], Agents.key(odd.id))
+        beating = asyncio.create_task(odd.beat_for_ever())
+        await passes(Pass(core, "p"), 50.0, every=4.0)
+        assert (await agent_now(user, "silent")).state == "dead"
+        assert "HTTP 500" in (await pass_now(user)).problems[Agents.key("odd")]
+        assert (await agent_now(user, "odd")).state == "live"
+        beating.cancel()
+
+    run(main)
+
+
+def test_a_jobs_record_that_is_not_answered_keeps_no_other_from_being_repaired() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        odd, sound = await launch(user), await launch(user)
+        await user.store.delete(entry_of(sound).key())
+        silence(cluster.ways[1], Jobs.key(odd.id))
+        await passes(Pass(core, "p"), 30.0)
+        assert entry_of(sound).key() in cluster.keys("pending/")
+        assert "HTTP 500" in (await pass_now(user)).problems[Jobs.key(odd.id)]
+
+    run(main)
+
+
+@EITHER
+def test_a_file_that_is_not_answered_keeps_no_other_from_becoming_a_job(verbs: tuple[str, ...]) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        silence(cluster.ways[1], Inbox.key("a"), (*verbs, "withdraw"))
+        coordinator = Pass(core, "p")
+        await user.store.put(Inbox.key("a"), SPEC, ANY)
+        for number in range(4):
+            await user.store.put(Inbox.key(f"b{number}"), SPEC, ANY)
+            await passes(coordinator, 24.0 if verbs is READS else 80.0)  # its round ends when what it has begun does
+            assert not cluster.keys("inbox/b")
+        await passes(coordinator, 90.0)
+        assert "HTTP 500" in (await pass_now(user)).problems[Inbox.key("a")]
+
+    run(main)
+
+
+def test_an_endpoint_that_is_not_answered_hides_no_other_of_its_name() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        for member in ("a", "b"):
+            record = EndpointRecord(namespace="ns", name="n", actor_id=member, nonce=member, address="h:1")
+            await publish(user, record, singleton=False)
+        silence(cluster.ways[1], Endpoint("ns", "n", "a").key())
+        assert [found.actor_id for found in await lookup(core, "ns", "n")] == ["b"]
+
+    run(main)
+
+
+def test_an_outage_is_not_told_as_the_trouble_of_the_objects_that_it_meets() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        for name in ("a", "b"):
+            await join(cluster, name)
+        await launch(core)
+        coordinator = Pass(core, "p")
+        await coordinator.turn()
+        cluster.ways[0].unanswered = [(verb, "") for verb in (*READS, *WRITES)]
+        with pytest.raises(StoreUnavailable):
+            await passes(coordinator, 60.0)
+        assert coordinator.problems == {}
+
+    run(main)
+
+
+def test_a_full_disk_is_an_outage_though_everything_can_be_read() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        jobs = [await launch(user) for _ in range(3)]
+        for job in jobs:
+            await user.store.delete(entry_of(job).key())
+        cluster.ways[1].read_only = True
+        coordinator = Pass(core, "p")
+        reading = asyncio.create_task(passes(coordinator, 300.0))
+        with pytest.raises(StoreUnavailable):
+            await reading
+        assert coordinator.problems == {}
+
+    run(main)
+
+
+@EITHER
+def test_a_jobs_record_that_is_not_answered_keeps_no_agent_from_claiming_others(
+    verbs: tuple[str, ...], tmp_path: Path
+) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        odd = await launch(user, priority=1, resources={"cpu": 4})
+        silence(cluster.ways[1], Jobs.key(odd.id), verbs)
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 5.0}))
+        agent = Agent(core, options)
+        running = asyncio.create_task(agent.run())
+        for _ in range(2):
+            job = await launch(user, resources={"cpu": 4})
+            await asyncio.sleep(120)
+            assert (await job_now(user, job.id)).status == "succeeded"
+        cluster.ways[1].unanswered = []
+        await asyncio.sleep(180)
+        assert (await job_now(user, odd.id)).status == "succeeded"
+        agent.terminate()
+        await running
+
+    run(main)
+
+
+def test_a_job_that_is_not_answered_for_keeps_no_other_of_its_agent_from_being_stopped(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 1000.0}))
+        agent = Agent(core, options)
+        running = asyncio.create_task(agent.run())
+        odd = await launch(user)
+        await asyncio.sleep(20)
+        wanted = await launch(user)
+        await asyncio.sleep(20)
+        silence(cluster.ways[1], Jobs.key(odd.id))
+        await stop(user, wanted.id, "not wanted")
+        await asyncio.sleep(20)
+        assert (await job_now(user, wanted.id)).status == "stopped"
+        agent.terminate()
+        await asyncio.sleep(10)
+        cluster.ways[1].unanswered = []
+        await running
+
+    run(main)
+
+
+def test_a_predecessor_whose_record_is_not_answered_keeps_no_agent_from_its_work(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 5.0}))
+        os.close(hostlock.take(core.root, "killed").fd)
+        silence(cluster.ways[1], Agents.key("killed"))
+        agent = Agent(core, options)
+        running = asyncio.create_task(agent.run())
+        job = await launch(user)
+        await asyncio.sleep(120)
+        assert (await job_now(user, job.id)).status == "succeeded"
+        agent.terminate()
+        await running
+
+    run(main)
