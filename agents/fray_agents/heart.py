@@ -171,7 +171,7 @@ class Heart:
         try:
             written = await self.core.records.write(self._stored.key, AgentRecord, wanted, self._stored)
         except BadRecord:  # somebody wrote over it: nobody knows this id any more
-            if not (self.trusts() or self.ledger.held):
+            if not (self.trusts() or self.ledger.at_work()):
                 self.fenced.set()
             raise
         if heartbeat.is_fenced(record_of(written.stored)) and not written.wrote:

@@ -20,6 +20,7 @@ from fray_agents.hostdirs import NotOurs, private_dir, remove, user_dir
 from fray_coordinator import burial
 from fray_coordinator.core import Core, is_outage
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.unreadable_holders import write_off
 from fray_layouts.names import Agents
 from fray_layouts.records import AgentRecord
 
@@ -103,10 +104,16 @@ async def bury_predecessors(core: Core, own: HostLock) -> list[str]:
 
 
 async def _bury(core: Core, agent_id: str) -> bool:
-    found = await core.records.read(Agents.key(agent_id), AgentRecord)
+    key = Agents.key(agent_id)
+    try:
+        found = await core.records.read(key, AgentRecord)
+    except BadRecord:
+        if (lies := await core.store.get(key)) is not None:
+            await write_off(core, agent_id, lies)
+        return lies is not None
     while found is not None and found.record.state == "live":
         killed = await burial.kill(core, found)
-        found = killed or await core.records.read(found.key, AgentRecord)
+        found = killed or await core.records.read(key, AgentRecord)
     if found is None:
         return False
     await burial.bury(core, found)

@@ -91,6 +91,10 @@ class Ledger:
             left = left if held.idle else take(left, held.entry.shape)
         return left
 
+    def at_work(self) -> bool:
+        """Whether anything held may still use the host."""
+        return any(not held.idle for held in self.held.values())
+
     def holdings(self) -> dict[str, Holding]:
         """What the heartbeat lists."""
         return {

@@ -14,6 +14,7 @@ from fray_coordinator import doorbell, families, index, pools, stopping, sweep
 from fray_coordinator.admission import Admission
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.endpoints import Outlived
+from fray_coordinator.errors import BadRecord
 from fray_coordinator.known import Ended, Open, known_of
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
@@ -22,6 +23,7 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.protocol.unlisted import Sighting, is_dropped, is_overdue
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.store.api import Listed
+from fray_coordinator.unreadable_holders import UnreadableHolders
 from fray_coordinator.unreadable_records import UnreadableRecords
 from fray_layouts.names import Agents, Blobs, Child, Endpoint, Jobs, Pending
 from fray_layouts.queue_names import Tasks
@@ -43,6 +45,7 @@ class Repair:
     _jobs: dict[str, Open] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
     _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _holders: UnreadableHolders = field(init=False)
     _unlisted: dict[str, Sighting] = field(default_factory=dict)
     _seen_unlisted: dict[str, Sighting] = field(default_factory=dict)
     _swept_until: str = ""
@@ -50,6 +53,7 @@ class Repair:
 
     def __post_init__(self) -> None:
         self._endpoints = Outlived(self.core)
+        self._holders = UnreadableHolders(self.core)
         self._pools_due = self.core.clock.boottime() + POOLS_EVERY
 
     @property
@@ -73,6 +77,7 @@ class Repair:
     async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list("pending/")}
         self._seen_unlisted, self._unlisted = self._unlisted, {}
+        self._holders.begin()
         await self._each(self._jobs, lambda key: self._mend_job(key, live, entries))
         await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
 
@@ -126,9 +131,17 @@ class Repair:
 
     async def _look_at_holder(self, key: str, known: Open, holder: Stored[AgentRecord] | None) -> None:
         if holder is None:
-            await self._with(key, lambda job: index.put_back_if_orphaned(self.core, job))
+            await self._with(key, self._put_back_if_orphaned)
         elif is_overdue(Jobs.parse(key) or "", known.held_since, holder.record, self.core.now()):
             await self._look_at_unlisted(key, known)
+
+    async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
+        try:
+            await index.put_back_if_orphaned(self.core, job)
+        except BadRecord:
+            if job.record.lease is not None:
+                await self._holders.look(job.record.lease.agent)
+            raise
 
     async def _look_at_unlisted(self, key: str, known: Open) -> None:
         """Put the job back once its holder, read after the job, has not listed it for long enough."""

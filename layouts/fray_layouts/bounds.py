@@ -25,14 +25,18 @@ MAX_VARIANT = 32
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME = rf"^(?!.*(\.\.|\n)){_NAME}$"
 MAYBE_NAME = rf"^(?!.*(\.\.|\n))({_NAME})?$"
-ID = r"^(?!.*(\.\.|\n))[A-Za-z0-9][A-Za-z0-9._-]*$"
+_ID = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+ID = rf"^(?!.*(\.\.|\n)){_ID}$"
+MAYBE_ID = rf"^(?!.*(\.\.|\n))({_ID})?$"
 KEY = r"^(?!.*(\n|//))(?!(.*/)?\.\.?(/|$))([^/\0\r]([^\0\r]*[^/\0\r])?)?$"
 
 _WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
+_ID_WORDS = "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'"
 REMEDIES = {
     NAME: _WORDS,
     MAYBE_NAME: _WORDS,
-    ID: "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'",
+    ID: _ID_WORDS,
+    MAYBE_ID: _ID_WORDS,
     KEY: "give the key of an object, without empty segments, '.', '..' and control characters",
     "^/": "it begins with '/'",
 }
@@ -51,5 +55,6 @@ MaybeName = Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_NAME)]
 MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_JOB_ID)]
 """Also of a namespace, which is a job's id if nobody named one."""
 Id = Annotated[str, Meta(pattern=ID, max_length=MAX_JOB_ID)]
+MaybeId = Annotated[str, Meta(pattern=MAYBE_ID, max_length=MAX_JOB_ID)]
 Base64 = Annotated[str, Meta(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
 Key = Annotated[str, Meta(pattern=KEY, max_length=900)]

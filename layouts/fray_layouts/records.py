@@ -20,6 +20,7 @@ from fray_layouts.bounds import (
     Id,
     Interval,
     Key,
+    MaybeId,
     Name,
     Number,
     Seconds,
@@ -349,7 +350,7 @@ class PassRecord(Record, kw_only=True):
         repaired_at: when the last full repair (indexes, children, retention) that has ended was begun.
     """
 
-    holder: str = ""
+    holder: MaybeId = ""
     progress: Count = 0
     holder_beat: Count = 0
     suspects: dict[str, Suspect] = {}

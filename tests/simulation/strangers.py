@@ -165,9 +165,14 @@ class Strangers:
         return key in self.odd
 
     def excuses(self, job: JobRecord) -> bool:
-        """Whether nobody can end the job while odd objects lie where they do."""
-        if job.lease is not None and job.status == "running" and Agents.key(job.lease.agent) in self.odd:
+        """Whether nobody can end the job while odd objects lie where they do.
+
+        What reads as its agent's record is believed, whatever it says; what does not is soon nobody's record.
+        """
+        if Jobs.key(job.id) in self.odd:
             return True
+        if job.status == "running" and job.lease is not None and Agents.key(job.lease.agent) in self.odd:
+            return job.lease.agent in self.world.watching.agents
         if job.parent is None:
             return False
         above = self.world.watching.jobs.get(job.parent.job)

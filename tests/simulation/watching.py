@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.api import Object
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
 from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Agents, Coordinator, Jobs, Pending
-from fray_layouts.records import AgentRecord, JobRecord, PassRecord
+from fray_layouts.records import AgentRecord, JobRecord, PassRecord, Record
 from tests.simulation import agent_invariants, invariants, job_invariants
 from tests.simulation.loop import Participant
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+R = TypeVar("R", bound=Record)
 
 CLOCKS_DIFFER = 2.0
 """Seconds by which a participant's idea of the storage's time may be wrong."""
@@ -102,10 +106,20 @@ class Watching:
         self._raw.pop(key, None)
         if key.startswith(Jobs.prefix):
             self.jobs.pop(Jobs.parse(key) or "", None)
-        elif key.startswith(Agents.prefix):
-            self.agents.pop(Agents.parse(key) or "", None)
+        elif (agent := Agents.parse(key)) and agent in self.world.agents:
+            self._odd_agent(agent, after, sender)
         elif before is not None and Inbox.is_drop(key):
             self._drop_left(key, before, after, sender)
+
+    def _odd_agent(self, agent: str, after: Object | None, sender: Participant) -> None:
+        """What was written over an agent's record counts as far as it can be read: the agent may go on from it."""
+        record = sound(AgentRecord, after)
+        if record is None or record.id != agent:
+            self.agents.pop(agent, None)
+            return
+        self.agents[agent] = record
+        if self.world.is_process_of(sender, agent):
+            self.landed[agent] = (self.world.loop.now, record.interval)
 
     def _drop_left(self, key: str, before: Object, after: Object | None, sender: Participant) -> None:
         self.drop_left[key, before.version] = self.world.loop.now
@@ -204,3 +218,11 @@ class Watching:
         if after:
             self._raw[key] = raw_after
         return Change(name, before, record, raw_before, raw_after, sender)
+
+
+def sound(kind: type[R], lies: Object | None) -> R | None:
+    """The record that lies there, None if there is none."""
+    try:
+        return codec.decode(lies.data, kind).record if lies is not None else None
+    except Malformed:
+        return None

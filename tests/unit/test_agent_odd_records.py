@@ -218,6 +218,26 @@ def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew
     run(main)
 
 
+def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_joins_anew(tmp_path: Path) -> None:
+    """What it holds has ended, and it waits to write so; under this id it could not work meanwhile."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        agent = Agent(
+            await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, SECONDS))
+        )
+        runs = asyncio.create_task(agent.run())
+        await asyncio.sleep(10)
+        job = await launch(user, name="slow")
+        await asyncio.sleep(10)
+        await spoil(user, job.id)
+        await user.store.put(Agents.key(agent.id), b"garbage", ANY)
+        assert await asyncio.wait_for(runs, 600) is Departure.FENCED
+        assert cluster.clock.boottime() > SECONDS["slow"], "the task was not ended before its time"
+
+    run(main)
+
+
 def test_what_stays_wrong_is_said_once_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
         with mock.patch.object(Pass, "turn", side_effect=RecursionError("a fault of ours")):

@@ -18,7 +18,9 @@ from fray_agents.hostdirs import NotOurs, private_dir, user_dir
 from fray_agents.hostlock import HostLock, bury_predecessors
 from fray_agents.rpc.server import Server
 from fray_coordinator.core import Core, open_core
-from fray_layouts.records import Resources
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Agents
+from fray_layouts.records import AgentRecord, Resources
 from tests.support.rpc import Keys
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
 
@@ -218,6 +220,21 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
     assert sorted(path.stem for path in new.path.parent.iterdir()) == ["alive-1", "new-1"]
     for lock in (alive, new):
         lock.release()
+
+
+def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overwritten() -> None:
+    """Its free lock tells that nothing of it is left."""
+    left_by("dead-1", None)
+
+    async def main() -> str:
+        user = await open_core(ROOT)
+        await user.store.put(Agents.key("dead-1"), b"garbage", ANY)
+        (await starts("new-1")).release()
+        found = await user.records.read(Agents.key("dead-1"), AgentRecord)
+        assert found is not None
+        return found.record.state
+
+    assert asyncio.run(main()) == "dead"
 
 
 def test_folders_without_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

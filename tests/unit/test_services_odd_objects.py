@@ -154,6 +154,17 @@ def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged() -> None:
     run(main, Settings(pass_interval=7.5))
 
 
+@pytest.mark.parametrize("holder", ["\0", "a/b", "x" * 300])
+def test_a_lease_whose_holder_has_no_id_of_an_agent_is_replaced_once_it_has_aged(holder: str) -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        await user.store.put(Coordinator.lease, codec.encode(PassRecord(op="x", created_op="x", holder=holder)), ANY)
+        await passes(Pass(user, "p"), 2 * LEASE_INTERVALS * user.settings.pass_interval)
+        assert (await pass_now(user)).holder == "p"
+
+    run(main)
+
+
 def test_however_far_a_stranger_says_that_the_pass_has_come_its_record_can_be_read() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()

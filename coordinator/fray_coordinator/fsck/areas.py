@@ -124,8 +124,8 @@ MEANING: dict[Kind, tuple[str, str]] = {
     ),
     JobRecord: ("nobody can run, end or remove this job", "mend it, or remove it if nobody needs the job"),
     AgentRecord: (
-        "if this agent is gone, the jobs that it held are not put back",
-        "remove it once that agent has ended",
+        "this agent cannot work; if it is gone, the jobs that it held are put back only after 20 idle intervals",
+        "remove it once that agent has ended, and they are put back within minutes",
     ),
     NameRecord: (
         "nobody can take this name or find who has it",

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
-from fray_layouts.records import AgentRecord, Suspect
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, LONGEST_STRETCH, is_fenced
+from fray_layouts.records import AgentRecord, Settings, Suspect
 
 MAX_GAP_INTERVALS = 2
 MASS_DEATH_SHARE = 3
@@ -79,6 +79,20 @@ def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
     if agent.state != "live" or agent.beat != beat:
         return None
     return replace(agent, state="dead")
+
+
+def is_silent_for_good(unchanged: float, settings: Settings) -> bool:
+    """Whether the agent has ended whose record cannot be read and has not changed for so many seconds.
+
+    No beat can follow what its agent cannot read. So, unlike the age of a beat, this may be counted through outages.
+    What the agent had promised before is not known: it is given the longest interval of all.
+    """
+    return unchanged >= DEATH_INTERVALS * LONGEST_STRETCH * settings.idle_beat_interval
+
+
+def written_off(agent: str) -> AgentRecord:
+    """The record of a dead agent of which no more is known: the repair finds what it held by its jobs' records."""
+    return AgentRecord(id=agent, host="unknown", pool="unknown", state="dead")
 
 
 def needs_burial(agent: AgentRecord) -> bool:

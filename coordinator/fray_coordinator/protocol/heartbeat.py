@@ -26,6 +26,9 @@ DEATH_INTERVALS = 5
 OVER = frozenset({"dead", "left"})
 """The states in which an agent has ended for good. One that this version does not know may be a state of life."""
 
+LONGEST_STRETCH = 4
+"""How much longer the intervals are in the largest fleets."""
+
 BEATS_A_SECOND = 250.0
 """What all agents together write at most: a quarter of what a bucket takes at first."""
 
@@ -79,7 +82,7 @@ def interval_for(holds_leases: bool, live_agents: int, busy: float, idle: float)
 
     The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates.
     """
-    stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else 4
+    stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else LONGEST_STRETCH
     return paced((busy if holds_leases else idle) * stretch, live_agents, BEATS_A_SECOND)
 
 
