@@ -113,6 +113,8 @@ class Pass:
         suspects = await self._look(suspects)
         await self._serve()
         if suspects or self.admission.waiting:
+            self.watch.discount()  # perhaps this waited long, and in vain, until it could write
+            suspects = await self._look(suspects)
             wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)

@@ -185,7 +185,10 @@ class Repair:
         if not known.parent or known.stops or self._attempt_running(known.parent) == known.parent_attempt:
             return False
         child = await self.core.records.read(key, JobRecord)
-        return child is not None and await families.family_verdict(self.core, child) is Verdict.STOP
+        try:
+            return child is not None and await families.family_verdict(self.core, child) is Verdict.STOP
+        except BadRecord:  # the parent's, which is told of where it lies; for the child there may be more to do
+            return False
 
     def _may_need_cascade(self, child: Child) -> bool:
         return self._attempt_running(child.parent) != child.attempt or Jobs.key(child.child) not in self._jobs

@@ -12,7 +12,7 @@ from fray_coordinator.repair import POOLS_EVERY
 from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Child, Jobs
 from fray_layouts.records import JobRecord, Settings
-from tests.simulation.invariants import Broken, told
+from tests.simulation.invariants import Broken, job_named_by, told
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -227,5 +227,6 @@ def _drops(world: World) -> list[str]:
 
 
 def _is_job_odd(world: World, drop: str) -> bool:
-    made = world.watching.made_of.get((drop, world.storage.contents.objects[drop].version), ())
-    return any(world.strangers.is_stranger(Jobs.key(job)) for job in made)
+    lies = world.storage.contents.objects[drop]
+    made = world.watching.made_of.get((drop, lies.version), ())
+    return any(world.strangers.is_stranger(Jobs.key(job)) for job in (*made, job_named_by(lies)))

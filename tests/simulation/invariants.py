@@ -190,13 +190,18 @@ def an_attempt_runs_once(run: Run) -> None:
 
 def _stands_for(w: Watching, drop: Object) -> bool:
     """Whether a job exists that was submitted before under the id that the drop names."""
+    job = job_named_by(drop)
+    return job in w.jobs or Jobs.key(job) in w.gone
+
+
+def job_named_by(drop: Object) -> str:
+    """The id of the job that the drop names by an id of the submitter's own; "" if it names none."""
     try:
         spec = msgspec.json.decode(drop.data)
     except (ValueError, RecursionError):
-        return False
+        return ""
     named = isinstance(spec, dict) and "id" in spec and "name" in spec
-    job = JobId.given(spec.get("namespace") or "", spec["name"], spec["id"]) if named else ""
-    return job in w.jobs or Jobs.key(job) in w.gone
+    return JobId.given(spec.get("namespace") or "", spec["name"], spec["id"]) if named else ""
 
 
 def _is_findable(w: Watching, job: JobRecord) -> bool:
@@ -213,7 +218,9 @@ def _has_hands_on(w: Watching, agent: str, job: JobRecord, attempts: tuple[int, 
     if w.world.holds_in_memory(agent, job.id, attempts):
         return True
     record = w.agents.get(agent)
-    if record is None or record.buried:
+    if record is None:  # the repair comes upon a job whose holder has no record, or none that can be read
+        return Agents.key(agent) in w.world.strangers.overwritten
+    if record.buried:
         return False
     holding = record.holdings.get(job.id)
     return holding is not None and (record.state != "live" or not w.world.is_up(agent))

@@ -169,10 +169,9 @@ class Strangers:
 
         What reads as its agent's record is believed, whatever it says; what does not is soon nobody's record.
         """
-        if Jobs.key(job.id) in self.odd:
+        holder = job.lease.agent if job.lease is not None and job.status == "running" else ""
+        if Jobs.key(job.id) in self.odd or (Agents.key(holder) in self.odd and holder in self.world.watching.agents):
             return True
-        if job.status == "running" and job.lease is not None and Agents.key(job.lease.agent) in self.odd:
-            return job.lease.agent in self.world.watching.agents
         if job.parent is None:
             return False
         above = self.world.watching.jobs.get(job.parent.job)

@@ -13,6 +13,7 @@ from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY
 from fray_coordinator.watch import Watch
+from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Agents, Jobs
 from fray_layouts.records import AgentRecord, Holding, Settings, Suspect
 from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
@@ -123,6 +124,23 @@ def test_who_cannot_write_takes_nobody_for_silent() -> None:
         assert (await agent_now(agent.core, "a")).state == "live"
         await passes(coordinator, 40.0)
         assert (await agent_now(agent.core, "a")).state == "dead"
+
+    run(main)
+
+
+def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobodys_silence() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a", interval=60.0)
+        await passes(Pass(user, "p"), 280.0)
+        visitor = Pass(await cluster.core(), "once")
+        await user.store.put(Inbox.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        cluster.ways[-1].read_only = True
+        visit = asyncio.create_task(visitor.once())
+        await cluster.clock.sleep(50.0)
+        cluster.ways[-1].read_only = False
+        await visit
+        assert (await agent_now(user, agent.id)).state == "live"
+        assert not cluster.keys(Inbox.prefix)
 
     run(main)
 

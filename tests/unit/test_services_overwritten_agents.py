@@ -9,7 +9,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY
-from fray_layouts.names import Agents
+from fray_layouts.names import Agents, Jobs
 from fray_layouts.records import AgentRecord, JobRecord
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -68,6 +68,26 @@ def test_an_agent_whose_record_changes_lives_though_this_version_cannot_read_it(
         assert (await job_now(user, job.id)).attempt == 1
         with pytest.raises(BadRecord):
             await user.records.read(Agents.key("newer"), AgentRecord)
+
+    run(main)
+
+
+def test_a_dead_agents_job_is_put_back_though_its_parents_record_was_overwritten() -> None:
+    """It waits for its parent then, as all of that parent's children do."""
+
+    async def main(cluster: Cluster) -> None:
+        user, gone, other = await cluster.core(), await join(cluster, "gone"), await join(cluster, "other")
+        parent = await launch(user)
+        await other.claim()
+        await user.store.delete(entry_of(parent).key())
+        child = await launch(user, attempt_of_parent=1, parent=parent.id)
+        await gone.claim()
+        await user.store.delete(entry_of(child).key())
+        await user.store.put(Jobs.key(parent.id), b"garbage", ANY)
+        await user.store.delete(Agents.key("gone"))
+        await passes(Pass(user, "p"), 200.0)
+        back = await job_now(user, child.id)
+        assert (back.status, back.attempt) == ("pending", 2)
 
     run(main)
 
