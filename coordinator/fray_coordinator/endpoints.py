@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -62,6 +63,14 @@ async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
 async def lookup(core: Core, namespace: str, name: str) -> list[EndpointRecord]:
     """The endpoints of the name's latest incarnation, by actor id; who looks more than once keeps a `Lookup`."""
     return await Lookup(core, namespace, name).look()
+
+
+async def lookup_named(core: Core, namespace: str, prefix: str) -> list[EndpointRecord]:
+    """`lookup` of every name of the namespace that begins with `prefix`, by name: one listing, and one for each."""
+    rows = await core.store.list(Endpoint.namespace_folder(namespace))
+    keys = [key for row in rows if (key := Endpoint.parse(row.key)) is not None]
+    names = sorted({key.name for key in keys if key.name.startswith(prefix)})
+    return list(chain.from_iterable(await each(names, lambda name: lookup(core, namespace, name))))
 
 
 @dataclass(slots=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace
 from fray_coordinator.follow import LogLine
+
+if TYPE_CHECKING:
+    from fray.rpc.metadata import Metadata
 
 
 class Cluster(Protocol):
@@ -23,6 +26,11 @@ class Cluster(Protocol):
         What the cluster was opened with, else in one of its jobs that job's namespace, else FRAY_NAMESPACE, else one
         of this object's own: a driver, its jobs and its actors find one another, and two drivers do not collide.
         """
+        ...
+
+    @property
+    def metadata(self) -> Metadata:
+        """Which actors are announced in `namespace`, and where; resolvers call them."""
         ...
 
     def launch(self, request: JobRequest) -> JobId:
@@ -73,13 +81,32 @@ class Cluster(Protocol):
         *,
         fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
+    @overload
+    def wait(  # type: ignore[overload-overlap]
+        self,
+        *,
+        job_ids: JobId,
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        fail_on_error: bool = False,
+    ) -> JobInfo: ...
+    @overload
     def wait(
         self,
-        job_id: JobId | Sequence[JobId],
+        *,
+        job_ids: Sequence[JobId],
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        fail_on_error: bool = False,
+    ) -> list[JobInfo]: ...
+    def wait(
+        self,
+        job_id: JobId | Sequence[JobId] | None = None,
         raise_on_failure: bool = False,
         timeout: float | None = None,
         *,
         fail_on_error: bool = False,
+        job_ids: JobId | Sequence[JobId] | None = None,
     ) -> JobInfo | list[JobInfo]:
         """Block until the job, or all of several, ended. Logs a warning if no live agent could ever start one.
 
@@ -87,11 +114,13 @@ class Cluster(Protocol):
             raise_on_failure: raise as soon as one has failed or was stopped.
             timeout: seconds.
             fail_on_error: the same as `raise_on_failure`.
+            job_ids: the same as `job_id`.
 
         Raises:
             JobFailed: see `raise_on_failure`; its cause is the job's own exception.
             TimeoutError: not all have ended in time. They go on.
             JobNotFound, JobGone: there is no such job, or no longer.
+            InvalidInput: no id is given.
         """
         ...
 

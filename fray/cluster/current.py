@@ -59,6 +59,17 @@ def open_cluster(root: str) -> StorageCluster:
 create_cluster = open_cluster
 
 
+def opened() -> list[StorageCluster]:
+    """The current cluster, and the others that `open_cluster` and `LocalCluster` have opened in this process.
+
+    A private one is not made for that: nobody could be found there.
+    """
+    is_private = _chosen.get() is None and (task_environ().get("FRAY_CLUSTER_SPEC") or "local") == "local"
+    with _lock:
+        known = [*_open.values(), *private.values()]
+    return list(dict.fromkeys(known if is_private else [current_cluster(), *known]))
+
+
 def _local() -> StorageCluster:
     from fray.cluster.local import LocalCluster  # an agent's code, which few processes need
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fray.cluster.here import Here
 from fray.cluster.hints import Hints
@@ -28,8 +28,12 @@ from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import all_jobs, read_job
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import Usage
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, Result
 from fray_layouts.spec import JobSpec, check_namespace
+
+if TYPE_CHECKING:
+    from fray.rpc.metadata import Metadata
 
 log = logging.getLogger("fray")
 
@@ -56,6 +60,12 @@ class StorageCluster:
     def namespace(self) -> Namespace:
         mine = launcher(self.root)
         return Namespace(self._namespace or (mine.namespace if mine else self._outside))
+
+    @property
+    def metadata(self) -> Metadata:
+        from fray.rpc.metadata import Metadata  # who calls no actors need not import what that needs
+
+        return Metadata(self)
 
     def launch(self, request: JobRequest) -> JobId:
         return self.launch_many([request])[0]
@@ -91,21 +101,43 @@ class StorageCluster:
         *,
         fail_on_error: bool = False,
     ) -> list[JobInfo]: ...
+    @overload
+    def wait(  # type: ignore[overload-overlap]
+        self,
+        *,
+        job_ids: JobId,
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        fail_on_error: bool = False,
+    ) -> JobInfo: ...
+    @overload
     def wait(
         self,
-        job_id: JobId | Sequence[JobId],
+        *,
+        job_ids: Sequence[JobId],
+        raise_on_failure: bool = False,
+        timeout: float | None = None,
+        fail_on_error: bool = False,
+    ) -> list[JobInfo]: ...
+    def wait(
+        self,
+        job_id: JobId | Sequence[JobId] | None = None,
         raise_on_failure: bool = False,
         timeout: float | None = None,
         *,
         fail_on_error: bool = False,
+        job_ids: JobId | Sequence[JobId] | None = None,
     ) -> JobInfo | list[JobInfo]:
         raise_on_failure = raise_on_failure or fail_on_error
-        ids = [job_id] if isinstance(job_id, str) else list(job_id)
+        wanted = job_ids if job_id is None else job_id
+        if wanted is None:
+            raise InvalidInput("job_id", None, "give the id of a job, or several")
+        ids = [wanted] if isinstance(wanted, str) else list(wanted)
         records = sync.run(self._wait(ids, raise_on_failure, timeout))
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
             _raise_first_failure(infos)
-        return infos[0] if isinstance(job_id, str) else infos
+        return infos[0] if isinstance(wanted, str) else infos
 
     def monitor(self, job_id: JobId) -> JobInfo:
         for line in self.logs(job_id, follow=True):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fray.rpc.context import ActorContext
     from fray.rpc.endpoint import ActorEndpoint, ActorId
     from fray.rpc.future import ActorFuture
+    from fray.rpc.metadata import Metadata
     from fray.rpc.pool import ActorPool, BroadcastHandle
     from fray.rpc.resolver import ClusterResolver, FixedResolver, LocalResolver, Resolver
     from fray.rpc.server import ActorServer
@@ -35,6 +36,7 @@ __all__ = [
     "ClusterResolver",
     "FixedResolver",
     "LocalResolver",
+    "Metadata",
     "Resolver",
 ]
 
@@ -44,6 +46,7 @@ __getattr__, __dir__ = exported(
         "fray.rpc.context": ["ActorContext"],
         "fray.rpc.endpoint": ["ActorEndpoint", "ActorId"],
         "fray.rpc.future": ["ActorFuture"],
+        "fray.rpc.metadata": ["Metadata"],
         "fray.rpc.pool": ["ActorPool", "BroadcastHandle"],
         "fray.rpc.resolver": ["ClusterResolver", "FixedResolver", "LocalResolver", "Resolver"],
         "fray.rpc.server": ["ActorServer"],

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from fray.errors import CallInterrupted
+from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.endpoint import ActorEndpoint, ActorId
 from fray.rpc.future import GONE, ActorFuture, Lane, NotSent, is_lost
 from fray.rpc.members import Members
@@ -48,6 +48,16 @@ class ActorPool(Generic[T]):
         """Where the actors are now; looks them up."""
         return list(self._members.look())
 
+    @property
+    def actor_id(self) -> ActorId:
+        """That of the actor, of several of the first one; looks it up. Raises ActorNotFoundError if there is none."""
+        return self._first().actor_id
+
+    @property
+    def address(self) -> str:
+        """ "host:port" of that actor; looks it up. Raises ActorNotFoundError if there is none."""
+        return self._first().address
+
     def wait_for_size(self, min_size: int, timeout: float = 60.0) -> None:
         """Block until there are at least so many actors.
 
@@ -77,6 +87,12 @@ class ActorPool(Generic[T]):
 
     def __repr__(self) -> str:
         return f"ActorPool({self._name!r})"
+
+    def _first(self) -> ActorEndpoint:
+        found = self._members.look()
+        if not found:
+            raise ActorNotFoundError(f"there is no actor {self._name} now; wait_for_size waits for one")
+        return found[0]
 
     def _find(self) -> list[ActorEndpoint]:
         found = self._resolver.find(self._name)

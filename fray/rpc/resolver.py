@@ -7,14 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fray.cluster import StorageCluster, current_cluster, open_cluster
+from fray.cluster import StorageCluster, open_cluster
+from fray.cluster.current import opened
 from fray.rpc.endpoint import ActorEndpoint, ActorId
 from fray.rpc.keyring import keyring_of
 from fray.rpc.pool import ActorPool
 from fray.rpc.server import ActorServer
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Channel, Keyring, Target, connect
-from fray_agents.rpc.errors import ConnectionLost
+from fray_agents.rpc.errors import ConnectionLost, NotAuthentic
 from fray_coordinator.core import Core
 from fray_coordinator.endpoints import Lookup
 from fray_layouts.errors import InvalidInput
@@ -87,10 +88,10 @@ class FixedResolver(Resolver):
     Args:
         addresses: for each name the "host:port" of a server or several; or one "host:port" for all names.
         cluster: whose key signs the calls; by default that of a server in this process which has the address, else
-            `current_cluster()`.
+            whichever of the clusters that this process has open the server belongs to.
 
     Raises:
-        InvalidInput: something is not a "host:port".
+        InvalidInput: something is not a "host:port"; or, by calls, the server at an address belongs to another cluster.
     """
 
     patience = 5.0
@@ -110,14 +111,21 @@ class FixedResolver(Resolver):
         return [_fixed(name, address) for address in _listed(known if isinstance(known, str) else known.get(name, ()))]
 
     def connect(self, endpoint: ActorEndpoint) -> Channel:
-        return connect(endpoint.target, self._keyring(endpoint.address))
+        refused: NotAuthentic | None = None
+        for keyring in self._keyrings(endpoint.address):
+            try:
+                return connect(endpoint.target, keyring)
+            except NotAuthentic as error:
+                refused = error
+        asked = self._cluster.root if self._cluster is not None else "any cluster that this process has open"
+        remedy = f"the server there is not of {asked}; say whose it is: FixedResolver(addresses, cluster=...)"
+        raise InvalidInput("addresses", endpoint.address, remedy) from refused
 
-    def _keyring(self, address: str) -> Keyring:
-        if self._cluster is None:
-            for server in ActorServer.running.copy():
-                if server.address == address:
-                    return server.keyring
-        return keyring_of(self._cluster or current_cluster())
+    def _keyrings(self, address: str) -> Sequence[Keyring]:
+        if self._cluster is not None:
+            return [keyring_of(self._cluster)]
+        here = [server.keyring for server in ActorServer.running.copy() if server.address == address]
+        return here or [keyring_of(cluster) for cluster in opened()]
 
 
 class LocalResolver(Resolver):

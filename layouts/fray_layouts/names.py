@@ -321,7 +321,12 @@ class Endpoint:
     @staticmethod
     def folder(namespace: str, name: str) -> str:
         """What the keys of all actors of this name begin with."""
-        return f"actors/{namespace}/{name}/"
+        return f"{Endpoint.namespace_folder(namespace)}{name}/"
+
+    @staticmethod
+    def namespace_folder(namespace: str) -> str:
+        """What the keys of all actors of this namespace begin with."""
+        return f"actors/{namespace}/"
 
     @staticmethod
     def parse(key: str) -> Endpoint | None:

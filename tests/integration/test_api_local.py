@@ -300,6 +300,14 @@ def test_what_is_wrong_anywhere_is_refused_here_too(cluster: LocalCluster, resou
         cluster.launch(call(print, resources=resources))
 
 
+def test_wait_has_a_second_name_for_what_it_waits_for(cluster: LocalCluster) -> None:
+    job = cluster.launch(command("true"))
+    assert cluster.wait(job_ids=job).status is JobStatus.SUCCEEDED
+    assert [info.job_id for info in cluster.wait(job_ids=[job, job])] == [job, job]
+    with pytest.raises(InvalidInput, match="job_id"):
+        cluster.wait()  # type: ignore[call-overload]
+
+
 def test_the_first_version_of_wait_calls_it_fail_on_error(cluster: LocalCluster) -> None:
     with pytest.raises(JobFailed):
         cluster.wait(cluster.launch(command("false")), fail_on_error=True)

@@ -20,6 +20,7 @@ from fray.cluster import (
     FixedResolver,
     LocalResolver,
     StorageCluster,
+    open_cluster,
 )
 from fray.errors import ActorNotFoundError
 from fray.rpc import ActorContext, ActorServer
@@ -429,6 +430,45 @@ def test_resolvers_that_ask_no_storage(cluster: StorageCluster, serve: Serve) ->
     here = LocalResolver().wait_for_actor("counter")
     assert sorted(here.add(0) for _ in range(2)) == [1, 2]
     assert LocalResolver(cluster).lookup("counter").size == 2
+
+
+def test_a_fixed_address_of_another_cluster_says_so_at_once(cluster: StorageCluster) -> None:
+    with StorageCluster(f"memory://{uuid.uuid4()}") as other:
+        server = ActorServer(other)
+        server.register("counter", Counter())
+        server.serve_background()
+        theirs = FixedResolver(server.address, cluster).lookup("counter")
+        for call in (theirs.add, theirs.add.remote(1).result, theirs.broadcast().add):
+            with pytest.raises(InvalidInput, match=rf"{server.address}.*not of {cluster.root}.*cluster="):
+                call(1)
+        server.shutdown()
+
+
+def test_a_fixed_address_is_looked_for_in_every_open_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = [open_cluster(f"memory://{uuid.uuid4()}") for _ in range(2)]
+    servers = [ActorServer(cluster) for cluster in clusters]
+    for number, server in enumerate(servers):
+        server.register("counter", Counter(number))
+        server.serve_background()
+    monkeypatch.setattr(ActorServer, "running", set())  # as from another process of the clusters' owner
+    assert [FixedResolver(server.address).lookup("counter").add(10) for server in servers] == [10, 11]
+    for server in servers:
+        server.shutdown()
+
+
+def test_what_is_announced_is_listed_by_name(cluster: StorageCluster, serve: Serve) -> None:
+    serve(inference_0=Counter(), inference_1=Counter(), other=Counter())
+    serve(inference_1=Counter())
+    assert [one.name for one in cluster.metadata.list_actors("inference_")] == ["inference_0", *["inference_1"] * 2]
+    assert len(cluster.metadata.list_actors()) == 4
+    assert [one.name for one in cluster.metadata.lookup_all("inference_1")] == ["inference_1"] * 2
+    found = cluster.metadata.lookup("other")
+    assert found is not None
+    handle = ClusterResolver(cluster).wait_for_actor("other")
+    assert (handle.actor_id, handle.address) == (found.actor_id, found.address)
+    assert cluster.metadata.lookup("nobody") is None
+    with pytest.raises(ActorNotFoundError, match="nobody"):
+        _ = ClusterResolver(cluster).lookup("nobody").address
 
 
 def test_a_fixed_address_where_nobody_serves(cluster: StorageCluster, serve: Serve) -> None:
