@@ -26,8 +26,6 @@ T = TypeVar("T")
 
 LocalJobHandle = JobHandle
 
-MANY = 1000
-
 
 class LocalClient(StorageClient):
     """A private cluster of threads; see `Client` for the methods.
@@ -50,11 +48,12 @@ class LocalClient(StorageClient):
     - A thread cannot be killed: one that does not end when it is stopped goes on until it returns.
 
     Args:
-        max_threads: jobs that run at once, the others wait; actors are not counted.
+        max_threads: jobs that run at once, the others wait, but for those that `LocalCluster` does not count; by
+            default any number.
         cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of its own.
     """
 
-    def __init__(self, max_threads: int = MANY, *, cluster: LocalCluster | None = None) -> None:
+    def __init__(self, max_threads: int | None = None, *, cluster: LocalCluster | None = None) -> None:
         super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
         with _lock:
             _clients.setdefault(self.cluster.root, self)

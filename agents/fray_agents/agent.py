@@ -17,6 +17,7 @@ from fray_agents.carrier import Carrier
 from fray_agents.claimer import Claimer, Tally
 from fray_agents.heart import Heart
 from fray_agents.ledger import Held, Ledger
+from fray_agents.lending import Lending
 from fray_agents.reach import Reach
 from fray_agents.shipping import persist
 from fray_agents.taskhandle import StartTask
@@ -67,6 +68,7 @@ class AgentOptions:
         cwd: where tasks start; None: a fresh directory each.
         reach: where servers on this host listen and are reached.
         ear: where this agent takes hints; what opened it passes them on to `poke` and `look`.
+        lends: it is a private cluster's only one; see `fray_agents.lending`.
         rejoins: this process had joined before: it waits until it may join again, also while it is refused.
     """
 
@@ -80,6 +82,7 @@ class AgentOptions:
     cwd: str | None = None
     reach: Reach = Reach()  # noqa: RUF009  it is frozen
     ear: Ear | None = None
+    lends: bool = False
     rejoins: bool = False
 
 
@@ -123,6 +126,7 @@ class Agent:
             self._pass.fleet,
             self._troubles,
         )
+        self._lending = Lending(core, self._ledger, self._may_claim, self._claimer.claim, self._troubles)
         self._carrier = Carrier(
             core,
             self.id,
@@ -210,6 +214,8 @@ class Agent:
             self._coordinate(),
             self._until_broken(),
         ]
+        if self._options.lends:
+            loops.append(self._lending.run())
         await self._until_over([asyncio.create_task(loop) for loop in loops])
 
     async def _until_over(self, loops: list[asyncio.Task[None]]) -> None:

@@ -143,7 +143,7 @@ class Claimer:
             self._pages = 0
         claimed = self._stale = 0
         while self.may_claim() and self._stale < 2 * STALE_LIMIT and (entry := await self._next()) is not None:
-            claimed += await self._claim(entry)
+            claimed += await self.claim(entry)
         if self._stale >= STALE_LIMIT:
             self._rest(self._stale, STALE_A_SECOND)
         elif self._pages == PAGES and not self._candidates.untried:
@@ -221,7 +221,7 @@ class Claimer:
             if held.attempt < entry.attempt:  # the attempt that is just being put back
                 self._candidates.put_off(entry, now + self.core.settings.poll_interval)
 
-    async def _claim(self, entry: Pending) -> bool:
+    async def claim(self, entry: Pending) -> bool:
         """Try one entry; whether it was claimed, as far as is known soon.
 
         A claim whose outcome is not known is asked for again until it is: it stays listed, but takes no room, and the

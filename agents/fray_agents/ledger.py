@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from fray_agents.taskhandle import TaskHandle
 from fray_coordinator.protocol.schedule import take
 from fray_coordinator.records import Stored
@@ -27,6 +29,7 @@ class Held:
         entry_deleted: the index entry was removed since a beat listed this attempt.
         unhealthy: what the health check saw, once it has failed.
         idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
+        serves: it takes no room because it waits for calls; see `lending`.
     """
 
     entry: Pending
@@ -38,6 +41,7 @@ class Held:
     entry_deleted: bool = False
     unhealthy: str = ""
     idle: bool = False
+    serves: bool = False
     attempt: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +63,8 @@ class Held:
     def restart(self, job: Stored[JobRecord]) -> None:
         """Go on with the job's next attempt; a wish that it end stays, unless it was about the last one's health."""
         self.job, self.attempt, self.phase = job, job.record.attempt, "running"
-        self.starting, self.task, self.unhealthy, self.idle = None, None, "", False
+        self.starting, self.task, self.unhealthy = None, None, ""
+        self.idle = self.serves = False
         if self.stop is not None and self.stop[1] == "unhealthy":
             self.stop = None
 
@@ -85,11 +90,11 @@ class Ledger:
         self.changed.set()
 
     def free(self) -> Resources:
-        """What no held job uses."""
+        """What no held job uses; no cores where children run in their parents' room."""
         left = self.capacity
         for held in self.held.values():
-            left = left if held.idle else take(left, held.entry.shape)
-        return left
+            left = left if held.idle or held.serves else take(left, held.entry.shape)
+        return replace(left, cpu=max(left.cpu, 0))
 
     def at_work(self) -> bool:
         """Whether anything held may still use the host."""

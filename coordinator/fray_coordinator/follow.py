@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
-from fray_coordinator.lookup import live_in, obstacle, read_agents
+from fray_coordinator.lookup import live_in, obstacle, why_waiting
 from fray_coordinator.protocol.schedule import shape_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.recent import agents_now
 from fray_coordinator.records import Stored
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_layouts.names import JobId, Jobs, Shape, Work
@@ -29,7 +30,11 @@ LIST_COSTS_READS = 12
 COMPLAIN_AFTER = 3.0
 """Seconds that a job is seen pending before its watcher asks why."""
 
+TELL_AFTER = 30.0
+"""Seconds that it is seen waiting for room, which others may give back, before its watcher says so."""
+
 _ASK_AGAIN = 30.0
+_AGENTS_TOLD = 3
 _FIRST_LOCAL = 0.005
 _GROWTH = 1.5
 _LONGEST_INTERVALS = 10
@@ -72,7 +77,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Complaints:
-    """Says that a job cannot start: no live agent in its pool, or none that could ever run it.
+    """Says why a job does not start: no live agent could ever run it, or for long none has had room for it.
 
     Asks for that only when a job stayed pending for a while, and says it once for each pool and shape.
 
@@ -84,6 +89,7 @@ class Complaints:
     tell: Callable[[JobRecord, str], None] | None
     _since: dict[str, float] = field(default_factory=dict)
     _told: set[tuple[str, Shape]] = field(default_factory=set)
+    _reasons: dict[str, str] = field(default_factory=dict)
     _not_before: float = 0.0
 
     async def hear(self, jobs: Iterable[JobRecord]) -> None:
@@ -93,6 +99,7 @@ class Complaints:
         now = self.core.clock.boottime()
         waiting = [job for job in jobs if job.status == Status.PENDING]
         self._since = {job.id: self._since.get(job.id, now) for job in waiting}
+        self._reasons = {job: why for job, why in self._reasons.items() if job in self._since}
         late = {
             (job.spec.pool, shape_of(job.spec)): job
             for job in reversed(waiting)
@@ -103,11 +110,17 @@ class Complaints:
             self._not_before = now + _ASK_AGAIN
             await self._ask(untold)
 
+    def summary(self) -> str:
+        """What is known of one that waits, as the end of a sentence."""
+        return next((f"; {job} waits: {why}" for job, why in self._reasons.items()), "")
+
     async def _ask(self, waiting: dict[tuple[str, Shape], JobRecord]) -> None:
-        agents = await read_agents(self.core, problems={})
+        agents, now = await agents_now(self.core), self.core.clock.boottime()
         for kind, job in waiting.items():
-            why = obstacle(job, live_in(agents, job.spec.pool, self.core.now()))
-            if why and self.tell is not None:
+            live = live_in(agents, job.spec.pool, self.core.now())
+            hopeless = obstacle(job, live)
+            why = self._reasons[job.id] = hopeless or "; ".join(why_waiting(job, live, self.core.now())[:_AGENTS_TOLD])
+            if self.tell is not None and (hopeless or now - self._since[job.id] >= TELL_AFTER):
                 self._told.add(kind)
                 self.tell(job, why)
 
@@ -166,7 +179,7 @@ async def wait_for(
         timeout: seconds; None waits for ever.
         any_failure: return as soon as one has failed or was stopped.
         on_change: gets each record when it is first seen and when it changed.
-        on_waiting: gets a job that stays pending and the reason, if nothing that is there will ever start it.
+        on_waiting: gets a job that stays pending and the reason: at once if nothing that is there will ever start it.
 
     Returns:
         The records by id, in the given order; with `any_failure` some may not have ended.
@@ -196,6 +209,7 @@ async def wait_for(
         if remaining is not None and remaining <= 0:
             raise TimeoutError(
                 f"{len(left)} of {len(watched.ids)} jobs have not ended within {timeout:g} s: {_some(left)}"
+                f"{complaints.summary()}"
             )
         await pace.rest(now - looked_at, remaining)
 

@@ -43,6 +43,10 @@ _NEVER = 365 * 86400.0
 _SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_NEVER, idle_beat_interval=_NEVER)
 """Nobody else can declare this agent dead, so it need not prove that it lives."""
 
+_PROCESSES = 4
+_THREADS = 10**6
+"""No limit: a thread that waits for others costs next to nothing, and which do is not known."""
+
 _PLENTY = 2**50
 _PATIENCE = 10.0
 """Seconds for killed tasks to be gone and their ends to be written."""
@@ -64,16 +68,19 @@ class LocalCluster(StorageCluster):
     thread, ends its jobs.
 
     Args:
-        max_workers: jobs that run at once, the others wait; one that asks for less than a core counts as that part. A
-            `LocalClusterConfig` says whether they are processes.
+        max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. One
+            that asks for less than a core counts as that part; one that serves calls does not count; and of the
+            children of each job one runs in its parent's place. A `LocalClusterConfig` says whether they are processes.
         use_processes: False runs callables in threads of this process; `LocalClient` tells what they can and cannot
             have of their own. Commands are processes all the same.
     """
 
-    def __init__(self, max_workers: int | LocalClusterConfig = 4, use_processes: bool = True) -> None:
+    def __init__(self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True) -> None:
         if isinstance(max_workers, LocalClusterConfig):
             use_processes = max_workers.use_isolated_env
-            max_workers = 4
+            max_workers = None
+        if max_workers is None:
+            max_workers = _PROCESSES if use_processes else _THREADS
         self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
         forgo_syncs(self._directory / "root")
         super().__init__(str(self._directory / "root"))
@@ -86,6 +93,7 @@ class LocalCluster(StorageCluster):
             work_dir=self._directory / "work",
             start_task=self._start_task,
             cwd=os.getcwd(),
+            lends=True,
         )
         self._agent: Agent | None = None
         self._running: asyncio.Task[Departure] | None = None

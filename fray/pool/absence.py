@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from fray.cluster.info import info_of, reason
 from fray.types import JobStatus
 from fray_coordinator.core import Core
-from fray_coordinator.lookup import live_in, read_agents, read_jobs, why_waiting
+from fray_coordinator.lookup import live_in, read_jobs, why_waiting
+from fray_coordinator.recent import agents_now
 from fray_layouts.records import AgentRecord, JobRecord
 
 _MOST = 3
@@ -20,7 +21,7 @@ _REMEDY = "give the pool resources that an agent has free, or start such agents"
 async def told(core: Core, jobs: Sequence[str]) -> str:
     """What keeps workers, by the ids of their jobs, and what to do about it; "" if there are none."""
     records = await read_jobs(core, jobs, problems={})
-    agents = await read_agents(core, problems={})
+    agents = await agents_now(core)
     live = {job.spec.pool: live_in(agents, job.spec.pool, core.now()) for job in records}
     states = Counter(_state(core, job, live[job.spec.pool]) for job in records)
     reasons = [f"{count} {text}" for text, count in states.most_common(_MOST)]

@@ -194,11 +194,29 @@ def test_it_is_silent_while_an_agent_could_run_the_job(monkeypatch: pytest.Monke
         agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
         await core.records.write(Agents.key("busy"), AgentRecord, agent, None)
         told: list[str] = []
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"job-.* waits: busy: cpu: 1 cores wanted"):
             await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
         assert told == []
 
     on_memory(test)
+
+
+def test_a_job_that_waits_for_room_for_long_says_so_once() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        jobs = await submitted(core, 2)
+        agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000), interval=1e6)
+        await core.records.write(Agents.key("busy"), AgentRecord, agent, None)
+        told: list[str] = []
+        short = "busy: cpu: 1 cores wanted, 0 free"
+        with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
+            await wait_for(core, jobs, timeout=follow.TELL_AFTER, on_waiting=lambda job, why: told.append(why))
+        assert told == []
+        with pytest.raises(TimeoutError):
+            await wait_for(core, jobs, timeout=3 * follow.TELL_AFTER, on_waiting=lambda job, why: told.append(why))
+        assert told == [short]
+
+    run(main)
 
 
 def stamp(stream: str, tag: str, data: bytes) -> bytes:

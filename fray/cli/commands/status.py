@@ -29,7 +29,8 @@ def command(app: App, job: str) -> None:
 
 
 async def _find(core: Core, text: str) -> _Found:
-    from fray_coordinator.lookup import find_job, live_in, read_agents, why_waiting
+    from fray_coordinator.lookup import find_job, live_in, why_waiting
+    from fray_coordinator.recent import agents_now
     from fray_layouts.names import Agents
     from fray_layouts.records import AgentRecord
 
@@ -39,6 +40,6 @@ async def _find(core: Core, text: str) -> _Found:
         agent = await core.records.read(Agents.key(job.lease.agent), AgentRecord)
         holding = agent.record.holdings.get(job.id) if agent else None
     elif job.ended_at is None:
-        live = live_in(await read_agents(core, problems={}), job.spec.pool, core.now())
+        live = live_in(await agents_now(core), job.spec.pool, core.now())
         waiting = why_waiting(job, live, core.now())
     return job, holding, waiting, core.now()

@@ -1,0 +1,88 @@
+"""Room beyond the slots of a private cluster, for what its jobs wait for.
+
+A private cluster has a few slots, and nobody adds any. What is tried out there was written for clusters that grow:
+steps that wait for jobs of their own, servers that wait for calls. On a shared cluster a job keeps what it reserved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST
+from fray_agents.ledger import Held, Ledger
+from fray_agents.troubles import Troubles
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.names import Child, Jobs, Pending
+from fray_layouts.records import JobRecord
+
+
+@dataclass(slots=True)
+class Lending:
+    """Two rules by which nobody waits for ever for room.
+
+    A job that has published an endpoint takes no room: it waits for calls. And each job may have one of its children
+    run in its own room, whatever else runs: so whoever waits for a child gets on, however deep.
+
+    Attributes:
+        may_claim: whether the agent may take work right now.
+        claim: claims an entry, whether there is room or not.
+        troubles: of the agent.
+    """
+
+    core: Core
+    ledger: Ledger
+    may_claim: Callable[[], bool]
+    claim: Callable[[Pending], Awaitable[bool]]
+    troubles: Troubles
+
+    async def run(self) -> None:
+        """Look for what may run beyond the slots, for ever."""
+        while True:
+            with self.troubles.survived("lend room to children"):
+                await self._look()
+            await self.core.clock.sleep(self.core.settings.poll_interval)
+
+    async def _look(self) -> None:
+        running = [held for held in self.ledger.held.values() if held.phase == "running" and held.task is not None]
+        for held in running:
+            held.serves = held.serves or _has_left(held, ENDPOINTS_LIST)
+        computing = [held.job.record for held in self.ledger.held.values() if held.job is not None and not held.serves]
+        have_one = {job.parent.job for job in computing if job.parent is not None}
+        for held in running:
+            if held.entry.job not in have_one and self.may_claim() and _has_left(held, CHILDREN_MARK):
+                await self._lend_to_a_child(held.entry.job)
+
+    async def _lend_to_a_child(self, parent: str) -> None:
+        """Have the first child run that waits to be started; forget those that have ended."""
+        for row in await self.core.store.list(Child.prefix(parent)):
+            child = Child.parse(row.key)
+            if child is None or child.child in self.ledger.held:
+                continue
+            try:
+                found = await self.core.records.read(Jobs.key(child.child), JobRecord)
+            except BadRecord:  # the repair tells of it
+                continue
+            if found is not None and is_terminal(found.record):
+                await self.core.store.delete(row.key)
+            elif (
+                found is not None
+                and _is_due(found.record, self.core.now())
+                and await self.claim(entry_of(found.record))
+            ):
+                return
+
+
+def _is_due(job: JobRecord, now: float) -> bool:
+    return job.status == Status.PENDING and job.not_before <= now
+
+
+def _has_left(held: Held, name: str) -> bool:
+    """Whether there is something of that name in its task's directory."""
+    try:
+        return held.task is not None and held.task.left(name) is not None
+    except OSError:  # it is no file
+        return True

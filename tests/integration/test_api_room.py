@@ -1,0 +1,112 @@
+"""What runs at once on a private cluster: slots bound what computes, and never what is waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fray.cluster import ClusterResolver, Entrypoint, JobRequest, JobStatus, LocalCluster, ResourceConfig
+from fray.cluster import current_cluster as current
+from fray.pool import WorkerPool
+from fray.rpc import ActorServer
+from fray_coordinator.core import Core
+from fray_coordinator.lookup import read_job, why_waiting
+from fray_coordinator.recent import agents_now
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["processes", "threads"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Two slots."""
+    with LocalCluster(max_workers=2, use_processes=request.param) as opened:
+        yield opened
+
+
+def call(fn: Callable[..., Any], *args: Any, name: str = "job", **fields: Any) -> JobRequest:
+    return JobRequest(name, Entrypoint.from_callable(fn, args), **fields)
+
+
+def descend(depth: int) -> int:
+    """Wait for a child that does the same; the last but one waits for two."""
+    if depth == 0:
+        return 1
+    here, count = current(), 2 if depth == 1 else 1
+    children = here.launch_many([JobRequest("child", Entrypoint.from_callable(descend, (depth - 1,)))] * count)
+    return sum(here.result(child) for child in children)
+
+
+def test_jobs_that_wait_for_children_of_their_own_have_room_for_them(cluster: LocalCluster) -> None:
+    steps = cluster.launch_many([call(descend, 2, name=f"step-{number}") for number in range(3)])
+    assert [cluster.result(step, timeout=60) for step in steps] == [2, 2, 2]
+
+
+def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_from_its_room(
+    cluster: LocalCluster,
+) -> None:
+    def parent() -> list[JobStatus]:
+        def fail() -> None:
+            raise ValueError
+
+        here = current()
+        first = JobRequest("a", Entrypoint.from_callable(fail), max_retries_failure=1)
+        return [info.status for info in here.wait([here.launch(first), here.launch(JobRequest("b", lambda: None))])]
+
+    steps = cluster.launch_many([call(parent) for _ in range(2)])
+    ends = [JobStatus.FAILED, JobStatus.SUCCEEDED]
+    assert [cluster.result(step, timeout=60) for step in steps] == [ends, ends]
+
+
+async def why_it_waits(core: Core, job: str) -> list[str]:
+    """What is told of the job, once its agent has both slots taken."""
+    while True:
+        (agent,) = await agents_now(core)
+        if len(agent.record.holdings) == 2:
+            return why_waiting((await read_job(core, job)).record, [agent.record], core.now())
+        await core.clock.sleep(0.05)
+
+
+class Server:
+    def number(self) -> int:
+        return 1
+
+
+def serve() -> None:
+    server = ActorServer(current())
+    server.register("servers", Server())
+    server.serve()
+
+
+def test_servers_wait_for_calls_and_take_no_room(cluster: LocalCluster) -> None:
+    jobs = cluster.launch_many([call(serve, name=f"server-{number}") for number in range(3)])
+    pool = ClusterResolver(cluster).lookup("servers")
+    pool.wait_for_size(3)
+    assert sum(future.result() for future in pool.broadcast().number()) == 3
+    assert cluster.result(cluster.launch(call(lambda: "room"))) == "room"
+    for job in jobs:
+        cluster.terminate(job)
+    cluster.wait(jobs)
+
+
+def test_a_pool_has_the_workers_that_it_asks_for(cluster: LocalCluster) -> None:
+    with WorkerPool(cluster, 3, ResourceConfig(cpu=2)) as pool:
+        pool.wait_for_workers()
+        assert [future.result() for future in pool.map(abs, [-1, 2])] == [1, 2]
+
+
+def test_what_computes_keeps_to_the_slots(cluster: LocalCluster) -> None:
+    first = cluster.launch_many([JobRequest("sleep", Entrypoint.from_binary("sleep", ["600"])) for _ in range(2)])
+    late = cluster.launch(call(lambda: None))
+    (why,) = cluster.run(lambda core: why_it_waits(core, late))
+    assert "cpu: 1 cores wanted, 0 free" in why
+    for job in first:
+        cluster.terminate(job)
+    assert cluster.wait(late, timeout=60).status is JobStatus.SUCCEEDED
+
+
+def test_threads_have_no_limit_of_their_own() -> None:
+    together = threading.Barrier(40)
+    with LocalCluster(use_processes=False) as threads:
+        jobs = threads.launch_many([call(lambda: together.wait(60) and None) for _ in range(40)])
+        assert {info.status for info in threads.wait(jobs, timeout=60)} == {JobStatus.SUCCEEDED}
