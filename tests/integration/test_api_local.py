@@ -198,7 +198,7 @@ def test_a_module_that_this_process_can_import_is_there_in_jobs(
 
 
 def test_environment_variables_reach_the_job(cluster: LocalCluster) -> None:
-    environment = EnvironmentConfig.create({"PLAIN": "a"}, secret_env_vars={"TOKEN": "b"})
+    environment = EnvironmentConfig.create(env_vars={"PLAIN": "a"}, secret_env_vars={"TOKEN": "b"})
     job = cluster.launch(call(lambda: os.environ["PLAIN"] + os.environ["TOKEN"], environment=environment))
     assert cluster.result(job) == "ab"
 
@@ -283,7 +283,7 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("resources", ELSEWHERE, ids=["tpu", "gpu"])
 def test_what_other_machines_have_is_not_looked_at_here(cluster: LocalCluster, resources: ResourceConfig) -> None:
-    environment = EnvironmentConfig.create({"PLAIN": "a"}, extras=["tpu"], pip_packages=["x"], workspace=".")
+    environment = EnvironmentConfig.create(env_vars={"PLAIN": "a"}, extras=["tpu"], pip_packages=["x"], workspace=".")
     request = call(lambda: os.environ["PLAIN"], resources=resources, environment=environment)
 
     def driver() -> object:
