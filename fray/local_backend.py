@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from fray.actor.current import in_actor
 from fray.client.jobs import JobHandle
 from fray.client.storage import StorageClient
 from fray.cluster.local import LocalCluster
@@ -32,11 +33,11 @@ class LocalClient(StorageClient):
 
     A job's function and arguments, and those of an actor's class, are the caller's own objects, whether they can be
     pickled or not; results, and what calls of actors take and return, are pickled as everywhere. `create_actor` and
-    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises. Commands are
-    processes. What other machines would have (devices,
-    regions, replicas, extras, packages, images) is not looked at: what needs a TPU elsewhere is tried out here.
-    Pickled, it is itself in the process that made it, and a `StorageClient` elsewhere. The threads of one process
-    cannot be kept apart as processes are:
+    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises; in an actor they
+    return at once, as those of other clients do, because their `__init__` may call the one that creates them. Commands
+    are processes. What other machines would have (devices, regions, replicas, extras, packages, images) is not looked
+    at: what needs a TPU elsewhere is tried out here. Pickled, it is itself in the process that made it, and a
+    `StorageClient` elsewhere. The threads of one process cannot be kept apart as processes are:
 
     - Variables that a job or an actor asks for are set in `os.environ` while it runs, so the whole process sees them. A
       job that asks for another value than one that runs fails, and says so.
@@ -101,6 +102,8 @@ class LocalClient(StorageClient):
             environment=environment,
             **kwargs,
         )
+        if in_actor():  # which may be called by their `__init__`, and runs one call at a time
+            return group
         try:
             group._await_all()
         except ActorUnavailableError as error:

@@ -45,10 +45,19 @@ def current_actor() -> CurrentActor:
     Raises:
         RuntimeError: this code runs in no actor.
     """
-    actor = _current.get() or _of_process
+    actor = _found()
     if actor is None:
         raise RuntimeError("current_actor() was called outside of an actor; only its __init__ and its methods have one")
     return actor
+
+
+def in_actor() -> bool:
+    """Whether there is a current actor."""
+    return _found() is not None
+
+
+def _found() -> CurrentActor | None:
+    return _current.get() or _of_process
 
 
 def settle(actor: CurrentActor, owns_process: bool) -> None:

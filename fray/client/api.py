@@ -48,7 +48,7 @@ class Client(Protocol):
     ) -> ActorHandle[T]:
         """Create an actor; returns at once, and the first call waits until it is up.
 
-        A `LocalClient` returns when it is up, and raises what its `__init__` raises.
+        A `LocalClient` returns when it is up, and raises what its `__init__` raises; not so within an actor.
 
         Args:
             actor_class: called with `args` and `kwargs` in a job of its own.

@@ -13,9 +13,10 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from fray.actor import ActorHandle, current_actor
 from fray.client import JobFailed, JobHandle, StorageClient, wait_all
 from fray.current_client import current_client, set_current_client
-from fray.errors import InvalidInput
+from fray.errors import ActorUnavailableError, InvalidInput
 from fray.local_backend import LocalClient
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
 from tests.support.agents import agents, on_cluster
@@ -236,6 +237,37 @@ def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there()
     with pytest.raises(KeyError, match="mine"):
         local.create_actor_group(Refusing, name="refusing", count=2)
     local.shutdown(wait=False)
+
+
+class Parent:
+    """Answers one call at a time, and creates others that call it before they serve."""
+
+    def name(self) -> str:
+        return "parent"
+
+    def create(self, kind: type) -> object:
+        return current_client().create_actor(kind, current_actor().handle, name="child")
+
+
+class Child:
+    def __init__(self, parent: ActorHandle[Parent]) -> None:
+        self.parent = parent.name()
+
+    def whose(self) -> str:
+        return self.parent
+
+
+class Stillborn:
+    def __init__(self, parent: ActorHandle[Parent]) -> None:
+        raise KeyError(parent.name())
+
+
+def test_an_actor_creates_others_whose_init_calls_it(client: StorageClient) -> None:
+    parent = client.create_actor(Parent, name="parent")
+    assert parent.create.remote(Child).result(timeout=60).whose.remote().result(timeout=60) == "parent"
+    never = parent.create.remote(Stillborn).result(timeout=60)
+    with pytest.raises(ActorUnavailableError, match="KeyError: 'parent'"):
+        never.whose.remote().result(timeout=60)
 
 
 def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
