@@ -248,6 +248,8 @@ ATTACKS: dict[str, Callable[[Port], list[socket.socket]]] = {
     "many sessions": many_sessions,
     "reflected": reflected,
     "calls at once": saying(proof(b"0" * 32, b"/calls")),
+    "calls in JSON at once": saying(proof(b"0" * 64, b"/v1/actors/subject/methods/echo")),
+    "calls in JSON without a proof": saying(session(), proof(b"0" * 64, b"/v1/actors/subject/methods/echo")),
     "descriptors": descriptors,
 }
 
