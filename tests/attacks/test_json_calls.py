@@ -303,13 +303,14 @@ def test_a_call_that_stands_still_ends_its_connection(
 
 
 def test_calls_that_come_before_the_reply_end_the_connection(plain: Served) -> None:
-    plain.server.add("wide", plain.subject, max_concurrency=10)
+    waiting = Subject()
+    plain.server.add("waiting", waiting)
     connection = plain.connect()
-    sock_of(connection).sendall(sealed(connection, "/v1/actors/wide/methods/wait", b"{}", 1))
-    eventually(plain.subject.has_entered)
+    sock_of(connection).sendall(sealed(connection, "/v1/actors/waiting/methods/wait", b"{}", 1))
+    eventually(waiting.has_entered)
     sock_of(connection).sendall(sealed(connection, NOTE, b'{"args": [2]}', 2))
     assert rest_of(sock_of(connection)) == b""
-    plain.subject.open()
+    waiting.open()
     assert plain.subject.log == []
 
 
