@@ -130,6 +130,7 @@ class Agent:
         self._carrier = Carrier(
             core,
             self.id,
+            self._ledger,
             self._work_dir,
             self._lock.fd,
             options.start_task,

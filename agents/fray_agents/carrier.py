@@ -13,7 +13,7 @@ from typing import Any
 
 from fray_agents import health
 from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST, noted_endpoints, task_environment, wanted
-from fray_agents.ledger import Held
+from fray_agents.ledger import Held, Ledger
 from fray_agents.reach import Reach
 from fray_agents.repeated import Repeated
 from fray_agents.shipping import persist, ship_logs, ship_result
@@ -43,6 +43,7 @@ class Carrier:
     """How this agent runs tasks.
 
     Attributes:
+        ledger: everything that this agent holds.
         start_task: starts a task's processes.
         deadline: boot time until which tasks may run unless the deadline is renewed.
         started: told after each start whether it worked.
@@ -56,6 +57,7 @@ class Carrier:
 
     core: Core
     agent: str
+    ledger: Ledger
     work_dir: Path
     lock_fd: int | None
     start_task: StartTask
@@ -76,6 +78,7 @@ class Carrier:
         """
         while (job := await self._carry_attempt(held)) is not None:
             held.restart(job)
+            self.ledger.use_again(held)
             await self.core.clock.sleep(max(0.0, job.record.not_before - self.core.now()))
 
     async def _carry_attempt(self, held: Held) -> Stored[JobRecord] | None:

@@ -247,7 +247,8 @@ class Claimer:
         if isinstance(answer, Claimed):
             self.tally.won += 1
             self._stale = 0
-            held.job, held.phase, held.idle = answer.job, "running", False
+            held.job, held.phase = answer.job, "running"
+            self.ledger.use_again(held)
             await self.on_claimed(held)
             return True
         self.ledger.remove(held)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_agents.taskhandle import TaskHandle
-from fray_coordinator.protocol.schedule import take
+from fray_coordinator.protocol.schedule import HostKind, shortage, take
 from fray_coordinator.records import Stored
 from fray_layouts.names import Pending
 from fray_layouts.records import Holding, JobRecord, Resources
@@ -63,8 +63,7 @@ class Held:
     def restart(self, job: Stored[JobRecord]) -> None:
         """Go on with the job's next attempt; a wish that it end stays, unless it was about the last one's health."""
         self.job, self.attempt, self.phase = job, job.record.attempt, "running"
-        self.starting, self.task, self.unhealthy = None, None, ""
-        self.idle = self.serves = False
+        self.starting, self.task, self.unhealthy, self.serves = None, None, "", False
         if self.stop is not None and self.stop[1] == "unhealthy":
             self.stop = None
 
@@ -95,6 +94,12 @@ class Ledger:
         for held in self.held.values():
             left = left if held.idle or held.serves else take(left, held.entry.shape)
         return replace(left, cpu=max(left.cpu, 0))
+
+    def use_again(self, held: Held) -> None:
+        """Have a job that was idle use the host, or, where others have its room meanwhile, be put back unstarted."""
+        if held.idle and shortage(held.entry.shape, self.free(), HostKind()):
+            held.ask_to_stop(0.0, "preempted")
+        held.idle = False
 
     def at_work(self) -> bool:
         """Whether anything held may still use the host."""

@@ -147,6 +147,29 @@ def test_a_jobs_record_that_is_not_answered_keeps_no_agent_from_claiming_others(
     run(main)
 
 
+def test_a_claim_that_proves_won_once_others_have_its_room_is_put_back(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        odd = await launch(user, priority=1, resources={"cpu": 4})
+        silence(cluster.ways[1], Jobs.key(odd.id), WRITES)
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 300.0}))
+        agent = Agent(core, options)
+        running = asyncio.create_task(agent.run())
+        other = await launch(user, resources={"cpu": 4})
+        await asyncio.sleep(120)
+        cluster.ways[1].unanswered = []
+        await asyncio.sleep(60)
+        waits = await job_now(user, odd.id)
+        assert (waits.status, waits.attempt, waits.preemptions) == ("pending", 2, 1)
+        assert (await job_now(user, other.id)).status == "running"
+        await asyncio.sleep(600)
+        assert (await job_now(user, odd.id)).status == "succeeded"
+        agent.terminate()
+        await running
+
+    run(main)
+
+
 def test_a_job_that_is_not_answered_for_keeps_no_other_of_its_agent_from_being_stopped(tmp_path: Path) -> None:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core(local=False)
