@@ -144,7 +144,7 @@ class Pass:
         gap = None if self._looked_at is None else clock.boottime() - self._looked_at
         self.lease = await self._read_lease()
         self._looked_at = clock.boottime()
-        unchanged = before is not None and self.lease is not None and before.version == self.lease.version
+        unchanged = bool(before and self.lease and passlease.stands_still(before.record, self.lease.record))
         self._age = passlease.lease_age(self._age, unchanged, gap, self.core.settings)
 
     async def _read_lease(self) -> Stored[PassRecord] | None:

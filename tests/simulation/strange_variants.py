@@ -76,7 +76,7 @@ def a_dropped_job_is_never_put_back() -> list[Swap]:
 @variant
 def fsck_passes_odd_objects_by() -> list[Swap]:
     """What cannot be read is nobody's business."""
-    looks = tuple(look for look in checkup.LOOKS if look is not objects.odd_objects)
+    looks = tuple(look for look in checkup.LOOKS if look[0] is not objects.odd_objects)
     return [(checkup, "LOOKS", looks)]
 
 

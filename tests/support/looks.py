@@ -47,5 +47,5 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return noted
 
-    monkeypatch.setattr(checkup, "LOOKS", tuple(noting(look) for look in looks))
+    monkeypatch.setattr(checkup, "LOOKS", tuple((noting(look), needs) for look, needs in looks))
     return found

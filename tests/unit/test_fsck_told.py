@@ -6,12 +6,15 @@ import asyncio
 from typing import Any
 from unittest import mock
 
+import pytest
 from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.fsck import checkup
+from fray_coordinator.fsck.areas import AREAS
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ANY
 from fray_layouts.names import Agents, Jobs
@@ -52,7 +55,7 @@ def test_a_check_that_an_object_ends_keeps_the_others_from_nothing() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         await user.store.put("jobs/odd.json", b"[]", ANY)
-        with mock.patch.object(checkup, "LOOKS", (fails, *checkup.LOOKS)):
+        with mock.patch.object(checkup, "LOOKS", ((fails, ()), *checkup.LOOKS)):
             told = await troubles(user)
         assert "RecursionError: too deep" in told["/"]
         assert "jobs/odd.json" in told
@@ -69,5 +72,49 @@ def test_an_agent_in_an_unknown_state_is_told_of_once_it_is_silent() -> None:
         assert await troubles(user) == {}
         await cluster.clock.sleep(2000.0)
         assert "'draining'" in (await troubles(user))[key]
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", ["refused", "unanswered", "spoilt"])
+@pytest.mark.parametrize("area", [area.prefix for area in AREAS])
+def test_an_area_that_cannot_be_listed_is_told_and_the_others_are_looked_at(area: str, kind: str) -> None:
+    """And what can be told only with it is not: nothing here is amiss but one odd object in each area."""
+
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        job = await launch(user, pool="p")
+        await user.store.put(f"work/{job.id}/1/0/log-00000001", b"hello", ANY)
+        for other in AREAS:
+            await user.store.put(f"{other.prefix}odd name", b"", ANY)
+        getattr(cluster.ways[0], kind).append(("list", area))
+        told = await troubles(user)
+        assert "cannot be listed" in told.pop(area)
+        assert set(told) == {f"{other.prefix}odd name" for other in AREAS if other.prefix != area}
+        before = cluster.keys()
+        await fsck.repair(user)
+        assert cluster.keys() == before, "nothing is removed for want of what is not known"
+
+    run(main)
+
+
+def test_very_many_troubles_are_counted_and_not_all_told() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        for number in range(checkup.MOST_TOLD + 234):
+            await user.store.put(f"jobs/odd {number}", b"", ANY)
+        found = await fsck.check(user)
+        assert len(found) == checkup.MOST_TOLD + 1
+        assert found[-1].what == "there are 234 more troubles"
+
+    run(main)
+
+
+def test_an_outage_is_no_trouble_of_an_area() -> None:
+    async def main(cluster: Cluster) -> None:
+        user = await cluster.core()
+        cluster.cut()
+        with pytest.raises(StoreUnavailable):
+            await fsck.check(user)
 
     run(main)

@@ -38,6 +38,21 @@ def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies() -> N
     run(main, Settings(pass_interval=10.0))
 
 
+def test_runs_of_once_do_not_keep_a_dead_holders_lease_young() -> None:
+    async def main(cluster: Cluster) -> None:
+        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        beating = asyncio.create_task((await join(cluster, "agent")).beat_for_ever())
+        assert await first.turn()
+        visitor = Pass(await cluster.core(), "once-1")
+        for _ in range(6):
+            await visitor.once()  # it writes down at which beat it saw the agent
+            await second.turn()
+        beating.cancel()
+        assert (await pass_now(second.core)).holder == "p2"
+
+    run(main)
+
+
 def test_a_holder_whose_record_cannot_be_read_is_followed_by_another() -> None:
     async def main(cluster: Cluster) -> None:
         first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")

@@ -23,9 +23,8 @@ def odd_objects(seen: Picture) -> Iterator[Suspicion]:
         yield Suspicion(Trouble(key, f"it holds a record that belongs under {own}", remedy))
     for key in seen.strays:
         yield Suspicion(_stray(key))
-    if seen.unlisted:
-        what = f"what lies here beside Fray's own objects cannot be listed ({seen.unlisted})"
-        yield Suspicion(Trouble("/", what, "Fray does not need it; better give the cluster a folder of its own"))
+    for area, why in seen.unlisted.items():
+        yield Suspicion(_unlisted(area, why))
     for key in seen.foreign:
         what = "it is none of Fray's: Fray never looks at it and never removes it"
         remedy = "move it out of this root, unless a newer version of Fray put it here"
@@ -46,6 +45,14 @@ def left_alone_by_the_pass(seen: Picture) -> Iterator[Suspicion]:
     if last.problems_untold:
         what = f"the coordinator's last pass left more objects alone than it names: {last.problems_untold} more"
         yield Suspicion(Trouble(Coordinator.lease, what, "deal with those that are named first"))
+
+
+def _unlisted(area: str, why: str) -> Trouble:
+    if area == "/":
+        what = f"what lies here beside Fray's own objects cannot be listed ({why})"
+        return Trouble(area, what, "Fray does not need it; better give the cluster a folder of its own")
+    what = f"it cannot be listed ({why}): nothing there was looked at, nor what can only be told with it"
+    return Trouble(area, what, "see that the storage answers and that the credentials may list it, then look again")
 
 
 def _stray(key: str) -> Trouble:

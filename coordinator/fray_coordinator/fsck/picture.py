@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from fray_coordinator.coordinate import LISTED_A_SECOND
-from fray_coordinator.core import Core, each_sound
-from fray_coordinator.errors import Misplaced, StoreRefused
+from fray_coordinator.core import Core, each_sound, is_outage
+from fray_coordinator.errors import BadRecord, Misplaced, StoreError
 from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, Drop, NotRead
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS
@@ -35,7 +36,7 @@ class Picture:
         keys: by area, the names that Fray gives.
         strays: all other names there.
         foreign: names right under the root that are none of Fray's; a folder's ends in "/".
-        unlisted: why it is not known what else lies right under the root; "" if it is.
+        unlisted: by area, why it is not known what lies there; "/" stands for what else lies right under the root.
         drops: by key, the files in the inbox.
         stored: by key, every record that was read.
         jobs, agents: by id.
@@ -49,7 +50,7 @@ class Picture:
     keys: dict[str, list[str]] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
-    unlisted: str = ""
+    unlisted: dict[str, str] = field(default_factory=dict)
     drops: dict[str, Object] = field(default_factory=dict)
     stored: dict[str, Stored[Any]] = field(default_factory=dict)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
@@ -116,20 +117,37 @@ class Picture:
 
 
 async def take_picture(core: Core, before: Picture | None = None) -> Picture:
-    """Read everything, in the order of `AREAS`; of jobs, agents and endpoints only what changed since `before`."""
+    """Read everything, in the order of `AREAS`; of jobs, agents and endpoints only what changed since `before`.
+
+    Raises:
+        StoreUnavailable: the store answers nobody. An area that alone cannot be listed is noted.
+    """
     seen = Picture(core.settings, core.now(), core.store.patience)
     known = before.stored if before is not None else {}
-    try:
+    with _noted(seen, "/"):
         seen.foreign = await _foreign(core)
-    except StoreRefused as error:  # of what is none of Fray's, perhaps: the rest can be judged
-        seen.unlisted = str(error)
     for area in AREAS:
-        rows = await core.store.list(area.prefix, versions=area.versions)
-        seen.strays += [row.key for row in rows if area.kind(row.key) is None]
-        named = [row for row in rows if area.kind(row.key) is not None]
-        seen.keys[area.prefix] = [row.key for row in named]
-        await _read_all(core, seen, area, named, known)
+        with _noted(seen, area.prefix):
+            await _look_at(core, seen, area, known)
     return seen
+
+
+@contextmanager
+def _noted(seen: Picture, area: str) -> Iterator[None]:
+    try:
+        yield
+    except (StoreError, BadRecord) as error:
+        if is_outage(error):
+            raise
+        seen.unlisted[area] = str(error)
+
+
+async def _look_at(core: Core, seen: Picture, area: Area, known: dict[str, Stored[Any]]) -> None:
+    rows = await core.store.list(area.prefix, versions=area.versions)
+    seen.strays += [row.key for row in rows if area.kind(row.key) is None]
+    named = [row for row in rows if area.kind(row.key) is not None]
+    seen.keys[area.prefix] = [row.key for row in named]
+    await _read_all(core, seen, area, named, known)
 
 
 async def _read_all(

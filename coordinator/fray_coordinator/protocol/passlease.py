@@ -36,8 +36,13 @@ POOLS_TOLD = 1000
 """So many pools the lease's record describes, the largest first."""
 
 
+def stands_still(before: PassRecord, now: PassRecord) -> bool:
+    """Whether the holder has done nothing between two reads; others write suspects into its record (`after_visit`)."""
+    return (before.holder, before.progress) == (now.holder, now.progress)
+
+
 def lease_age(age: float, unchanged: bool, gap: float | None, settings: Settings) -> float:
-    """Seconds for which the lease has been seen unchanged, after one more successful read of it."""
+    """Seconds for which the lease has been seen to stand still, after one more successful read of it."""
     if not unchanged:
         return 0.0
     if gap is None or gap > MAX_GAP_INTERVALS * settings.pass_interval:
