@@ -1,0 +1,129 @@
+#!/usr/bin/env node
+// A client: submits jobs, follows them, stops them, and reads what they left.
+//
+//   node client.mjs ROOT submit [SPEC.json]   submits the spec in the file, or on standard input; prints the job's id
+//   node client.mjs ROOT follow JOB           prints the output until the job has ended; fails unless it succeeded
+//   node client.mjs ROOT stop JOB [REASON]
+//   node client.mjs ROOT result JOB           prints the result: JSON as text, anything else as its bytes
+
+import { readFileSync } from "node:fs";
+import { isDeepStrictEqual } from "node:util";
+
+import { isProgram, openCluster } from "./cluster.mjs";
+import { agentKey, childKey, doorbellKey, jobId, jobKey, logKey, pendingKey } from "./names.mjs";
+import { stamped } from "./records.mjs";
+import { ABSENT, ANYTHING, insist, sleep } from "./store.mjs";
+import { hasEnded, stopRequested } from "./transitions.mjs";
+
+/** Submits a spec. Gives the id of its job, which is an earlier one if the spec has an `id` and that was submitted. */
+export async function submit({ store, records, settings }, given) {
+  const parent = given.parent ? await runningParent(records, given.parent) : null;
+  const spec = { ...given, namespace: given.namespace || parent?.spec.namespace || given.name };
+  const at = store.now();
+  const job = { id: jobId(spec, at), spec, status: "pending", submitted_at: at };
+  if (parent) {
+    job.parent = { job: parent.id, attempt: parent.attempt ?? 1, detached: spec.detached ?? false };
+    if (!spec.detached) await records.create(childKey(parent.id, job.parent.attempt, job.id), { child: job.id });
+  }
+  const entry = [pendingKey(job), JSON.stringify(stamped({ job: job.id, attempt: 1 }))];
+  await insist(() => store.write(...entry, ABSENT), 3600);
+  const { record, applied } = await records.create(jobKey(job.id), job);
+  if (!applied && !runsTheSame(record.spec, spec)) throw new Error(`${job.id} exists and runs something else`);
+  if (applied && store.now() - at > settings.quarantine / 2) await insist(() => store.write(...entry, ANYTHING));
+  if (applied) await ring(store, spec.pool);
+  return job.id;
+}
+
+async function runningParent(records, id) {
+  const found = await records.read(jobKey(id));
+  if (found?.record.status !== "running") throw new Error(`the parent ${id} does not run`);
+  return found.record;
+}
+
+function runsTheSame(one, other) {
+  const work = ({ parent, detached, ...rest }) => rest.entrypoint.callable ? { ...rest, entrypoint: "callable" } : rest;
+  return isDeepStrictEqual(work(one), work(other));
+}
+
+/** Tells a pool's agents that something waits. A hint: a ring that fails costs time only. */
+export async function ring(store, pool = "default") {
+  const body = JSON.stringify(stamped({ rung_at: store.now() }));
+  await store.write(doorbellKey(pool), body, ANYTHING).catch(() => {});
+}
+
+/** Asks that a job end. Gives its record; one that runs ends as soon as its holder has read the wish. */
+export async function stop({ store, records }, id, reason = "stopped by a client in Node") {
+  const found = await records.change(jobKey(id), (job) => stopRequested(job, reason, store.now()));
+  if (!found) throw new Error(`there is no job ${id}`);
+  const job = found.record;
+  if (job.status === "stopped" && found.applied) await store.remove(pendingKey(job)).catch(() => {});
+  if (job.status === "running") await records.change(agentKey(job.lease.agent), sendMail);
+  return job;
+}
+
+const sendMail = (agent) => ((agent.state ?? "live") === "live" && !agent.mail ? { ...agent, mail: true } : null);
+
+/** Waits until a job has ended; `print(stream, bytes)` gets what it writes meanwhile. Gives its record. */
+export async function follow({ store, records, settings }, id, print = () => {}) {
+  let seen = null;
+  for (let next = { attempt: 1, number: 1 }; ; await sleep(settings.poll_interval)) {
+    const found = await records.read(jobKey(id), seen?.version);
+    if (!found) throw new Error(seen ? `${id} ended and was removed` : `there is no job ${id}`);
+    if (found.record) seen = found;
+    next = await printNew(store, seen.record, next, print);
+    if (hasEnded(seen.record)) return seen.record;
+  }
+}
+
+/** Prints the chunks of log that are there and not printed yet; gives the place of the next. */
+async function printNew(store, job, { attempt, number }, print) {
+  for (;;) {
+    const chunk = await insist(() => store.read(logKey(job.id, attempt, number)));
+    if (chunk) {
+      for (const [stream, bytes] of printed(chunk.data)) print(stream, bytes);
+      number += 1;
+    } else if (attempt < (job.attempt ?? 1)) {
+      [attempt, number] = [attempt + 1, 1];
+    } else {
+      return { attempt, number };
+    }
+  }
+}
+
+/** The pieces of output in a chunk: [stream, bytes], in order. */
+function* printed(chunk) {
+  for (let at = 0, end; (end = chunk.indexOf("\n", at)) >= 0; at = end + 1) {
+    const line = chunk.subarray(at, end);
+    const [, stream, tag] = line.subarray(0, 64).toString("latin1").split(" ");
+    yield [stream, line.subarray(line.indexOf(` ${tag} `) + 3)];
+    if (tag === "F") yield [stream, Buffer.from("\n")];
+  }
+}
+
+/** What a job that succeeded left: a value if it is JSON, else its bytes. Whole numbers above 2^53 are rounded. */
+export async function resultOf({ store }, job) {
+  const { encoding, value = null, data = "", key } = job.result ?? { encoding: "json" };
+  const bytes = key ? (await insist(() => store.read(key))).data : Buffer.from(data, "base64");
+  if (encoding !== "json") return bytes;
+  return key ? JSON.parse(bytes.toString()) : value;
+}
+
+async function main([root, action, ...words]) {
+  const cluster = await openCluster(root);
+  if (action === "submit") {
+    console.log(await submit(cluster, JSON.parse(readFileSync(words[0] ?? 0, "utf8"))));
+  } else if (action === "follow") {
+    const job = await follow(cluster, words[0], (stream, bytes) => process[stream].write(bytes));
+    console.error(`${job.id} ${job.status}: ${job.exit.kind} ${job.exit.message ?? ""}`);
+    process.exitCode = job.status === "succeeded" ? 0 : 1;
+  } else if (action === "stop") {
+    await stop(cluster, ...words);
+  } else if (action === "result") {
+    const result = await resultOf(cluster, await follow(cluster, words[0]));
+    process.stdout.write(Buffer.isBuffer(result) ? result : `${JSON.stringify(result)}\n`);
+  } else {
+    throw new Error(`${action} is none of: submit, follow, stop, result`);
+  }
+}
+
+if (isProgram(import.meta.url)) await main(process.argv.slice(2));

@@ -1,0 +1,30 @@
+// What everybody who opens a root has: its store, its records, its settings.
+
+import { realpathSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+
+import { CLUSTER, randomDigits } from "./names.mjs";
+import { Records } from "./records.mjs";
+import { openStore } from "./store.mjs";
+
+const LAYOUT = 1;
+
+/** Settings that a cluster has unless its `cluster.json` says otherwise: the defaults of the schema. In seconds. */
+const SETTINGS = {
+  layout: LAYOUT, beat_interval: 5, idle_beat_interval: 60, poll_interval: 1, repair_interval: 60, quarantine: 600,
+  outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60, host_killer_limit: 3, start_failure_limit: 3,
+};
+
+/** Opens a root, and makes it one if nobody has yet. */
+export async function openCluster(root) {
+  const store = await openStore(root);
+  const records = new Records(store);
+  const { record } = (await records.read(CLUSTER)) ??
+    (await records.create(CLUSTER, { cluster_id: randomDigits(16), created_at: store.now() }));
+  const settings = { ...SETTINGS, ...record };
+  if (settings.layout !== LAYOUT) throw new Error(`${root} has layout ${settings.layout}; this program knows ${LAYOUT}`);
+  return { root, store, records, settings };
+}
+
+/** Whether a module is what `node` was asked to run. */
+export const isProgram = (url) => Boolean(process.argv[1]) && pathToFileURL(realpathSync(process.argv[1])).href === url;

@@ -1,0 +1,83 @@
+// Names: every key that the contract builds, and the times and random digits in them.
+
+import { createHash, randomBytes } from "node:crypto";
+
+const DIGITS = "0123456789abcdefghjkmnpqrstvwxyz";
+const BASE32HEX = "0123456789abcdefghijklmnopqrstuv";
+const MIB = 2 ** 20;
+
+/** `value` in `length` digits of base 32, the highest first. */
+export function digits(value, length) {
+  let text = "";
+  for (let rest = value; text.length < length; rest = Math.floor(rest / 32)) text = DIGITS[rest % 32] + text;
+  return text;
+}
+
+/** A time in seconds as it stands in names: nine digits of milliseconds, whose text order is the order of times. */
+export const timeInName = (seconds) => digits(Math.round(seconds * 1000), 9);
+
+/** The time in seconds that stands at the beginning of `text`. */
+export function timeOfName(text) {
+  let value = 0;
+  for (const digit of text.slice(0, 9)) value = value * 32 + DIGITS.indexOf(digit);
+  return value / 1000;
+}
+
+/** `length` random digits. */
+export const randomDigits = (length) => Array.from(randomBytes(length), (byte) => DIGITS[byte % 32]).join("");
+
+/** The first `length` digits of the base32hex of SHA-256 of a text. */
+export function digestDigits(text, length) {
+  const bits = Array.from(createHash("sha256").update(text).digest(), (byte) => byte.toString(2).padStart(8, "0")).join("");
+  return Array.from({ length }, (_, index) => BASE32HEX[parseInt(bits.slice(5 * index, 5 * index + 5), 2)]).join("");
+}
+
+/** The id of a job of this spec: fixed by the spec's own `id`, else new. */
+export function jobId(spec, submittedAt) {
+  if (!spec.id) return `${spec.name}-${timeInName(submittedAt)}${randomDigits(6)}`;
+  return `${spec.name}-${spec.id}-${digestDigits(`${spec.namespace}\n${spec.name}\n${spec.id}`, 8)}`;
+}
+
+export const agentId = (host, now) => `${host}-${timeInName(now)}${randomDigits(6)}`;
+
+export const CLUSTER = "cluster.json";
+export const jobKey = (id) => `jobs/${id}.json`;
+export const agentKey = (id) => `agents/${id}.json`;
+export const doorbellKey = (pool) => `pools/${pool}/doorbell`;
+export const pendingFolder = (pool) => `pending/${pool}/`;
+export const childKey = (parent, attempt, child) => `children/${parent}/${attempt}/${child}`;
+export const attemptFolder = (id, attempt) => `work/${id}/${attempt}/0`;
+export const logKey = (id, attempt, number) => `${attemptFolder(id, attempt)}/log-${String(number).padStart(8, "0")}`;
+export const resultKey = (id, attempt) => `${attemptFolder(id, attempt)}/result`;
+export const nameKey = (namespace, kind, name) => `names/${namespace}/${kind}/${name}.json`;
+
+/** The key of the pending entry of a job's record. */
+export function pendingKey(job) {
+  const spec = job.spec;
+  const order = String(499 - (spec.priority ?? 0)).padStart(3, "0") + timeInName(job.submitted_at ?? 0);
+  return `${pendingFolder(spec.pool ?? "default")}${order}-${job.id}~${job.attempt ?? 1}~${shape(spec)}`;
+}
+
+/** What a job needs, as it stands in its pending entry. */
+export function shape(spec) {
+  const { cpu = 1, memory = 0, disk = 0, device, preemptible = true } = spec.resources ?? {};
+  const amounts = `c${Math.ceil(cpu * 1000)}m${Math.ceil(memory / MIB)}d${Math.ceil(disk / MIB)}`;
+  return amounts + (preemptible ? "" : "o") + (spec.actor ? "a" : "") + deviceShape(device);
+}
+
+function deviceShape(device) {
+  const { kind = "cpu", variant = "", count = 1 } = device ?? {};
+  return kind === "cpu" ? "" : `g${count}${kind}${variant && `-${variant}`}`.toLowerCase();
+}
+
+const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g(\d+)(.+))?$/;
+
+/** What the name of a pending entry says; null if it is none. Memory and disk in bytes, cpu in thousandths of a core. */
+export function parsePending(key) {
+  const found = ENTRY.exec(key.split("/").pop());
+  if (!found) return null;
+  const [, order, job, attempt, cpu, memory, disk, onDemand, actor, deviceCount, device] = found;
+  const amounts = { cpu: Number(cpu), memory: memory * MIB, disk: disk * MIB };
+  return { key, order, job, attempt: Number(attempt), ...amounts, onDemand: onDemand !== "", actor: actor !== "",
+    device: device ?? "", deviceCount: Number(deviceCount ?? 0) };
+}

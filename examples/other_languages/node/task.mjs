@@ -1,0 +1,171 @@
+// Task: one attempt of a job as a process, its output, and what it leaves.
+
+import { fork } from "node:child_process";
+import { constants, promises as fs } from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+
+import { LogShipper } from "./log.mjs";
+import { logKey, resultKey } from "./names.mjs";
+import { createOnce } from "./records.mjs";
+import { sleep } from "./store.mjs";
+
+const RUNNER = fileURLToPath(new URL("runner.mjs", import.meta.url));
+const IN_RECORD = 64 * 2 ** 10;
+const JSON_LIMIT = 4 * 2 ** 20;
+const RESULT_LIMIT = 256 * 2 ** 20;
+const DEPTH_LIMIT = 90;
+
+/** An attempt that runs. `done` gives its {exit, result, byRequest}, once all it printed is stored. */
+export class Task {
+  #runner;
+  #stopped = null; // the kind of exit that whoever ended the task asked for
+
+  /** `place`: {folder, root, agent}, where it runs and under whom; `trust`: seconds that it may go on unheard of. */
+  constructor(store, job, place, trust) {
+    this.job = job;
+    this.attempt = job.attempt ?? 1;
+    this.done = this.#run(store, place, trust);
+  }
+
+  /** SIGTERM, and SIGKILL after `grace` seconds. `kind` is how the attempt is then said to have ended. */
+  async stop(kind, grace = this.job.spec.grace ?? 10) {
+    if (this.#stopped) return;
+    this.#stopped = kind;
+    this.#send({ signal: "SIGTERM" });
+    await Promise.race([this.done, sleep(grace)]);
+    this.kill();
+  }
+
+  kill() {
+    this.#send({ signal: "SIGKILL" });
+  }
+
+  /** Lets the task go on for so many seconds from now. */
+  trust(seconds) {
+    this.#send({ trust: seconds });
+  }
+
+  #send(message) {
+    if (this.#runner?.connected) this.#runner.send(message, () => {});
+  }
+
+  async #run(store, place, trust) {
+    const { job, attempt } = this;
+    const folder = path.join(place.folder, `${job.id}-${attempt}`);
+    const log = new LogShipper(store, (number) => logKey(job.id, attempt, number));
+    try {
+      await fs.mkdir(folder, { recursive: true, mode: 0o700 });
+      const end = await this.#process(log, environment(job, { ...place, folder }), folder, trust);
+      const left = this.#stopped ? this.#endedOnRequest(end) : await outcome(store, job, end, path.join(folder, "result"));
+      return { ...left, exit: { ...left.exit, log_chunks: await log.close() } };
+    } finally {
+      await fs.rm(folder, { recursive: true, force: true });
+    }
+  }
+
+  /** Runs the process to its end, and its output into the log: {code, signal}, {error, errno}, or {} if it was abandoned. */
+  async #process(log, env, cwd, trust) {
+    const runner = fork(RUNNER, { stdio: ["ignore", "pipe", "pipe", "ipc"] });
+    this.#runner = runner;
+    const timer = this.#deadline();
+    try {
+      const end = new Promise((resolve, reject) => {
+        runner.once("error", reject);
+        runner.once("message", resolve);
+        runner.once("exit", () => resolve({}));
+      });
+      runner.send({ run: { command: this.job.spec.entrypoint.command, cwd, env }, trust });
+      await Promise.all([log.take("stdout", runner.stdout), log.take("stderr", runner.stderr), end]);
+      return await end;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  #deadline() {
+    const { timeout } = this.job.spec;
+    return timeout && setTimeout(() => this.stop("timeout"), timeout * 1000);
+  }
+
+  /** A task that ended well all the same says so: whoever asked it to end may not have been in time. */
+  #endedOnRequest({ code, signal }) {
+    const number = signal ? { signal: os.constants.signals[signal] } : { code: code ?? undefined };
+    return { exit: { kind: this.#stopped, ...number }, byRequest: true };
+  }
+}
+
+function environment(job, { folder, root, agent }) {
+  const { env_vars = {}, secret_env_vars = {} } = job.spec.environment ?? {};
+  return {
+    OMP_NUM_THREADS: String(Math.max(1, Math.floor(job.spec.resources?.cpu ?? 1))),
+    ...process.env,
+    FRAY_JOB_ID: job.id,
+    FRAY_JOB_NAME: job.spec.name,
+    FRAY_NAMESPACE: job.spec.namespace,
+    FRAY_ATTEMPT: String(job.attempt ?? 1),
+    FRAY_REPLICA: "0",
+    FRAY_AGENT_ID: agent,
+    FRAY_CLUSTER_ADDRESS: root,
+    FRAY_CLUSTER_SPEC: root,
+    FRAY_TASK_DIR: folder,
+    FRAY_RESULT: path.join(folder, "result"),
+    FRAY_BIND_HOST: "127.0.0.1",
+    FRAY_ADVERTISE_HOST: "127.0.0.1",
+    FRAY_NETWORK: "default",
+    ...env_vars,
+    ...secret_env_vars,
+  };
+}
+
+/** How a process that nobody asked to end has ended, and what it left: {exit, result}. */
+async function outcome(store, job, { code, signal, error, errno }, file) {
+  if (error) {
+    if (!["ENOENT", "EACCES", "ENOTDIR"].includes(errno)) return { exit: { kind: "start-failed", message: error } };
+    return { exit: { kind: "exited", code: errno === "EACCES" ? 126 : 127, message: error } };
+  }
+  if (signal) return { exit: { kind: "signalled", signal: os.constants.signals[signal], message: signal } };
+  if (code === undefined) return { exit: { kind: "preempted", message: "its agent was not heard of for too long" } };
+  if (code) return { exit: { kind: "exited", code, message: `exit code ${code}` } };
+  return result(store, job, file);
+}
+
+async function result(store, job, file) {
+  const found = await fs.lstat(file).catch(() => null);
+  if (!found) return { exit: { kind: "success" } };
+  if (!found.isFile()) return { exit: { kind: "exited", code: 0, message: "the result is no regular file" } };
+  if (found.size > RESULT_LIMIT) return { exit: { kind: "too-large", message: `a result of ${found.size} bytes` } };
+  const bytes = await fs.readFile(file, { flag: constants.O_RDONLY | constants.O_NOFOLLOW });
+  return { exit: { kind: "success" }, result: await stored(store, resultKey(job.id, job.attempt ?? 1), bytes) };
+}
+
+/** A result as the record has it; a large one, and JSON with numbers that JavaScript would round, as an object. */
+async function stored(store, key, bytes) {
+  const value = bytes.length <= JSON_LIMIT ? parsed(bytes) : undefined;
+  const encoding = value === undefined ? "bytes" : "json";
+  const about = { encoding, size: bytes.length };
+  if (bytes.length > IN_RECORD || (encoding === "json" && /\d{16}/.test(bytes.toString("latin1")))) {
+    await createOnce(store, key, bytes);
+    return { ...about, key };
+  }
+  return encoding === "json" ? { ...about, value } : { ...about, data: bytes.toString("base64") };
+}
+
+/** The value of a JSON text that is not nested too deeply for records; undefined if it is none. */
+function parsed(bytes) {
+  try {
+    const value = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+    return depth(value) <= DEPTH_LIMIT ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function depth(value) {
+  let levels = 0;
+  for (let level = [value]; level.length && levels <= DEPTH_LIMIT; levels++) {
+    level = level.filter((item) => item !== null && typeof item === "object").flatMap((item) => Object.values(item));
+  }
+  return levels - 1;
+}
