@@ -11,6 +11,8 @@ import { ABSENT } from "./store.mjs";
 const { O_RDONLY, O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW, O_NONBLOCK } = constants;
 
 export class LocalStore {
+  isLocal = true;
+
   constructor(root) {
     this.root = path.resolve(root);
   }

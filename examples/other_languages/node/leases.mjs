@@ -1,0 +1,45 @@
+// Leases of segments: what a lease's record may become. Each is a plain function of the record; nothing if it may not be.
+
+/** The bit of an item in `done`, which is a hexadecimal number. */
+const bit = (item) => 1n << BigInt(item);
+const bits = (lease) => BigInt(`0x${lease.done ?? "0"}`);
+
+export const isDone = (lease, item) => (bits(lease) & bit(item)) !== 0n;
+export const isFinished = (lease, items) => bits(lease) === bit(items) - 1n;
+export const marksOf = (lease, item) => lease.marks?.[item] ?? 0;
+
+/** The record in these bytes; null if there is none: then the lease is nobody's. */
+export function parsed(data) {
+  try {
+    const lease = JSON.parse(data.toString());
+    return typeof lease === "object" ? lease : null;
+  } catch {
+    return null;
+  }
+}
+
+/** A lease that nobody has, or that has run out, is another's from now on. What is known of the items stays. */
+export function taken(lease, { owner, holder, timeout }) {
+  const { owner: before = "", deliveries = 1, suspect = false } = lease;
+  return { ...lease, owner, holder, timeout, deliveries: deliveries + 1, suspect: suspect || before !== "" };
+}
+
+const ifMine = (change) => (owner) => (lease) => (lease.owner === owner ? change(lease) : null);
+
+export const renewed = ifMine((lease) => ({ ...lease }));
+export const released = ifMine((lease) => ({ ...lease, owner: "" }));
+
+export const completed = (owner, items) =>
+  ifMine((lease) => ({ ...lease, done: [...items].reduce((all, item) => all | bit(item), bits(lease)).toString(16) }))(owner);
+
+export const marked = (owner, item) =>
+  ifMine((lease) => ({ ...lease, marks: { ...lease.marks, [item]: marksOf(lease, item) + 1 } }))(owner);
+
+/** `at`: the time in the name of the item's dead letter; one that is there already is kept unless it is too old. */
+export const buried = (owner, item, at, oldest) =>
+  ifMine((lease) => {
+    const before = lease.buried?.[item] ?? 0;
+    return { ...lease, buried: { ...lease.buried, [item]: before > oldest ? before : at } };
+  })(owner);
+
+export const setAside = (owner, problem) => ifMine((lease) => ({ ...lease, owner: "", problem }))(owner);
