@@ -17,17 +17,16 @@ import { agentId, agentKey, doorbellKey, jobKey, parsePending, pendingFolder, pe
 import { stamped } from "./records.mjs";
 import { ABSENT, insist, sleep } from "./store.mjs";
 import { Task } from "./task.mjs";
-import { attemptEnded, claimed } from "./transitions.mjs";
+import { attemptEnded, claim } from "./transitions.mjs";
 
 const TRUST = 3; // intervals for which an applied beat may be relied on
-const AVOIDING = 60; // seconds that a host which could not start a job leaves it to others
+const MARGIN = 10; // seconds that a task may go on unheard of, while the outage grace lasts
 
 const monotonic = () => performance.now() / 1000;
 
 export class Agent {
   #held = new Map(); // by job id: {attempt, phase, task, wants, listed}
   #trustedUntil = 0;
-  #heardUntil = 0; // the latest applied beat was sent then
   #seenBell = null;
   #seenSelf = null;
   #lookAt = 0; // when to look for work next, whether the doorbell rings or not
@@ -73,7 +72,7 @@ export class Agent {
 
   async #join(joined) {
     const now = this.store.now();
-    this.id = agentId(this.host.replace(/[^A-Za-z0-9-]/g, "-").replace(/^-+/, "").slice(0, 100) || "host", now);
+    this.id = agentId(this.host, now);
     const sent = monotonic();
     await this.records.create(agentKey(this.id), {
       id: this.id, host: this.host, pool: this.pool, started_at: now, inbound: false, capacity: this.capacity,
@@ -122,7 +121,6 @@ export class Agent {
   }
 
   #beatWasApplied(sent, interval = this.settings.idle_beat_interval) {
-    this.#heardUntil = sent;
     this.#trustedUntil = sent + TRUST * interval;
     this.#beatAt = sent + interval;
   }
@@ -133,14 +131,11 @@ export class Agent {
     this.#held.clear();
   }
 
-  /** Tasks go on while the agent lives; without a store, for the outage grace. */
+  /** Tells how long the tasks may go on if this agent is heard of no more. */
   #keepTasks() {
     const now = monotonic();
-    const isCutOff = now > this.#heardUntil + TRUST * this.settings.beat_interval + this.settings.outage_grace;
-    for (const { task } of this.#held.values()) {
-      if (isCutOff) task?.stop("preempted");
-      task?.trust(Math.max(this.#trustedUntil - now, 2 * this.settings.poll_interval));
-    }
+    const left = mayRunUntil(now, this.#trustedUntil, this.settings.outage_grace) - now;
+    for (const { task } of this.#held.values()) left > 0 ? task?.trust(left) : task?.stop("preempted");
   }
 
   // Work --------------------------------------------------------------------------------------------------------------
@@ -167,41 +162,32 @@ export class Agent {
     return free;
   }
 
-  #fits(entry) {
-    if (entry.actor || entry.device || this.#held.has(entry.job)) return false;
-    if (this.#startFailures >= this.settings.start_failure_limit) return false;
-    return Object.entries(this.#free()).every(([name, amount]) => entry[name] <= amount);
+  #fits({ job, needs }) {
+    const isBroken = this.#startFailures >= this.settings.start_failure_limit;
+    return !isBroken && !this.#held.has(job) && fits(needs, { free: this.#free(), inbound: false });
   }
 
   /** Takes the job of a pending entry, if it still waits and may run now. */
-  async #claim({ key, job: id, attempt, cpu, memory, disk }) {
+  async #claim({ key, job: id, attempt, needs }) {
     const seen = await this.records.read(jobKey(id));
     if (!seen || pendingKey(seen.record) !== key || !canRun(seen.record.spec)) return;
-    if (!(await this.#isDue(seen.record)) || !(await this.#parentLetsRun(seen.record))) return;
-    const held = { attempt, phase: "claiming", wants: { cpu, memory, disk }, entry: key };
+    const parent = seen.record.parent && (await this.records.read(jobKey(seen.record.parent.job)))?.record;
+    const held = { attempt, phase: "claiming", wants: needs.amounts, entry: key };
     this.#held.set(id, held); // before the claim is sent: an agent lists whatever it may hold
-    const { id: agent, host } = this;
-    const found = await this.records.change(jobKey(id), (job) => claimed(job, attempt, agent, host, this.store.now()));
-    if (!found?.applied || this.id !== agent) {
+    const agent = this.id;
+    let todo = {};
+    const found = await this.records.change(jobKey(id), (job) => {
+      todo = claim(job, attempt, parent, { agent, host: this.host, since: this.store.now() }, this.settings);
+      return todo.write;
+    });
+    if (todo.skip) this.#lookAt = Math.min(this.#lookAt, monotonic() + todo.skip - this.store.now());
+    if (!found?.applied || todo.write.status !== "running" || this.id !== agent) {
       this.#held.delete(id);
       return;
     }
     held.phase = "running";
     this.#beatAt = 0;
     this.#run(found.record, held).catch((error) => console.error(id, error));
-  }
-
-  /** Whether it is time to claim a job; if not, the agent looks again when it is. */
-  async #isDue({ not_before = 0, avoid = [] }) {
-    const wait = not_before + (avoid.includes(this.host) ? AVOIDING : 0) - this.store.now();
-    if (wait > 0) this.#lookAt = Math.min(this.#lookAt, monotonic() + wait);
-    return wait <= 0;
-  }
-
-  async #parentLetsRun({ parent }) {
-    if (!parent || parent.detached) return true;
-    const found = await this.records.read(jobKey(parent.job));
-    return found?.record.status === "running" && (found.record.attempt ?? 1) === parent.attempt;
   }
 
   /** Runs an attempt to its end and writes what came of it. */
@@ -257,6 +243,18 @@ export class Agent {
     }
   }
 }
+
+/** Whether an agent may claim what needs this: its record's `free`, `preemptible` and `inbound` say so. */
+export function fits({ amounts, actor, onDemand, device, count }, { free, preemptible = false, inbound = true }) {
+  if ((actor && !inbound) || (onDemand && preemptible)) return false;
+  const { device: here = "", device_count = 0 } = free;
+  if (device && (count > device_count || ![here, here.split("-")[0]].includes(device))) return false;
+  return Object.entries(amounts).every(([name, amount]) => amount <= (free[name] ?? 0));
+}
+
+/** Until when a task may run if its agent, which trusts its leases until then, is heard of no more from now on. */
+export const mayRunUntil = (now, trustedUntil, outageGrace) =>
+  now < trustedUntil - MARGIN / 2 ? trustedUntil : Math.min(now + MARGIN, trustedUntil + outageGrace);
 
 /** What this agent knows how to run. */
 const canRun = (spec) => spec.entrypoint.command?.length > 0 && !spec.health_check && (spec.replicas ?? 1) === 1;

@@ -18,9 +18,11 @@ import { hasEnded, stopRequested } from "./transitions.mjs";
 /** Submits a spec. Gives the id of its job, which is an earlier one if the spec has an `id` and that was submitted. */
 export async function submit({ store, records, settings }, given) {
   const parent = given.parent ? await runningParent(records, given.parent) : null;
-  const spec = { ...given, namespace: given.namespace || parent?.spec.namespace || given.name };
+  const namespace = given.namespace || parent?.spec.namespace;
   const at = store.now();
-  const job = { id: jobId(spec, at), spec, status: "pending", submitted_at: at };
+  const id = jobId({ ...given, namespace }, at);
+  const spec = { ...given, namespace: namespace || id };
+  const job = { id, spec, status: "pending", submitted_at: at };
   if (parent) {
     job.parent = { job: parent.id, attempt: parent.attempt ?? 1, detached: spec.detached ?? false };
     if (!spec.detached) await records.create(childKey(parent.id, job.parent.attempt, job.id), { child: job.id });
@@ -91,7 +93,7 @@ async function printNew(store, job, { attempt, number }, print) {
 }
 
 /** The pieces of output in a chunk: [stream, bytes], in order. */
-function* printed(chunk) {
+export function* printed(chunk) {
   for (let at = 0, end; (end = chunk.indexOf("\n", at)) >= 0; at = end + 1) {
     const line = chunk.subarray(at, end);
     const [, stream, tag] = line.subarray(0, 64).toString("latin1").split(" ");

@@ -3,14 +3,12 @@
 import os from "node:os";
 
 import * as leases from "./leases.mjs";
-import { randomDigits } from "./names.mjs";
+import { randomDigits, timeOfName } from "./names.mjs";
 import { createOnce } from "./records.mjs";
 import { decodeSegment, encodeSegment, letterName, parseSegmentName, QueueKeys } from "./segments.mjs";
 import { insist, sleep } from "./store.mjs";
 
-const TIMEOUT = 60; // seconds of a lease
 const FRESH = 0.6; // of its lease's time-out, in which an item may be handed out
-const MARGIN = 2; // seconds by which two clocks of the storage may differ
 const POLL = { local: 0.1, bucket: 1 }; // seconds between looks at a queue that had nothing
 const LIST_AT_LEAST = 30; // seconds between listings, whether the bell rings or not
 const LATEST = 30; // quarantines for which a dead letter's name may be used
@@ -27,7 +25,7 @@ export class Consumer {
   #isStopping = false;
 
   /** `timeout`: seconds after which others take over what a consumer that died had; it renews while it lives. */
-  constructor(queue, timeout = TIMEOUT) {
+  constructor(queue, timeout = leases.TIMEOUT) {
     Object.assign(this, { queue, timeout, store: queue.store, records: queue.records, keys: queue.keys });
     this.holder = `${os.hostname()} ${process.pid}`;
   }
@@ -110,11 +108,9 @@ export class Consumer {
     if (!found) return null;
     const lease = leases.parsed(found.data);
     if (!lease || lease.problem) return null;
-    const before = this.#seen.get(name);
-    if (before?.version !== found.version) this.#seen.set(name, { version: found.version, since: monotonic() });
-    const { timeout = TIMEOUT } = lease;
-    const stoodStill = before?.version === found.version && monotonic() - before.since > timeout;
-    if (lease.owner && !stoodStill && this.store.now() - found.updated < timeout + MARGIN) return null;
+    if (this.#seen.get(name)?.version !== found.version) this.#seen.set(name, { version: found.version, since: monotonic() });
+    const unchangedFor = monotonic() - this.#seen.get(name).since;
+    if (!leases.isFree(lease, unchangedFor, found.updated, this.store.now())) return null;
     const sent = monotonic();
     const fresh = this.#fresh();
     const made = await this.records.change(key, (now) => (now.op === lease.op ? leases.taken(now, fresh) : null));
@@ -145,7 +141,7 @@ export class Consumer {
   /** Whether a write that was under way for long made a finished segment anew; then it is deleted. */
   async #landedAgain(name, { version, updated }) {
     const { at } = parseSegmentName(name);
-    if (updated - at <= this.queue.quarantine / 2) return false;
+    if (!leases.looksLate(at, updated, this.queue.quarantine)) return false;
     for await (const key of this.store.list(this.keys.finished, this.keys.finishedAt(at).slice(0, -6))) {
       const list = await this.records.read(key);
       if (!list?.record.segments.includes(name)) continue;
@@ -175,7 +171,8 @@ export class Consumer {
   }
 
   async #deliver(held, item, handle) {
-    if (this.#isSpent(held, item)) return this.#bury(held, item, "its deliveries failed too often");
+    const { maxDeliveries } = this.queue;
+    if (leases.isSpent(held.lease, item, maxDeliveries)) return this.#bury(held, item, "its deliveries failed too often");
     if (held.lease.suspect) await this.#change(held, leases.marked(held.owner, item));
     else if (monotonic() > held.sent + FRESH * this.timeout) await this.#renew(held);
     if (!held.lease) return;
@@ -184,7 +181,7 @@ export class Consumer {
       await handle(JSON.parse(bytes.toString()));
     } catch (error) {
       if (!held.lease.suspect) await this.#change(held, leases.marked(held.owner, item));
-      if (held.lease && this.#isSpent(held, item)) await this.#bury(held, item, String(error));
+      if (held.lease && leases.isSpent(held.lease, item, maxDeliveries)) await this.#bury(held, item, String(error));
       return;
     }
     held.done.add(item);
@@ -197,10 +194,6 @@ export class Consumer {
     const found = await insist(() => this.store.read(key));
     if (!found) throw new Error(`${key}, a large item, is missing`);
     return found.data;
-  }
-
-  #isSpent({ lease }, item) {
-    return this.queue.maxDeliveries > 0 && leases.marksOf(lease, item) >= this.queue.maxDeliveries;
   }
 
   #renew(held) {
@@ -249,7 +242,7 @@ export class Consumer {
       if (found && decodeSegment(name, found.data).items[item] === null) await this.store.remove(this.keys.large(name, item));
     }
     if (found) await this.store.remove(this.keys.segment(name), found.version);
-    this.#finished.push({ name, at: parseSegmentName(name).at + this.queue.quarantine / 2 + MARGIN });
+    this.#finished.push({ name, at: leases.collectableAt(parseSegmentName(name).at, this.queue.quarantine) });
   }
 
   /** A lease without a segment is of a claim that found nothing, or finished by one who did not live to remove it. */
@@ -258,7 +251,8 @@ export class Consumer {
     this.#lone = new Map(names.map((name) => [name, before.get(name) ?? monotonic()]));
     const isKnown = new Set(this.#finished.map(({ name }) => name));
     for (const [name, since] of this.#lone) {
-      if (!isKnown.has(name) && monotonic() - since > this.queue.quarantine) this.#finished.push({ name, at: 0 });
+      const at = leases.collectableByAllAt(parseSegmentName(name).at, this.queue.quarantine);
+      if (!isKnown.has(name) && monotonic() - since > this.queue.quarantine) this.#finished.push({ name, at });
     }
   }
 
@@ -272,11 +266,20 @@ export class Consumer {
     const segments = due.map(({ name }) => name);
     const done = segments.filter((name, index) =>
       leasesRead[index] && leases.isFinished(leasesRead[index].record, parseSegmentName(name).items));
-    if (done.length) await createOnce(this.store, this.keys.finishedAt(now), JSON.stringify({ segments: done }));
+    if (done.length) await this.#note(done, now);
     for (const [index, name] of segments.entries()) {
       if (done.includes(name)) await this.store.remove(this.keys.segment(name));
       else if (await insist(() => this.store.read(this.keys.segment(name)))) continue;
       if (leasesRead[index]) await this.store.remove(this.keys.lease(name), leasesRead[index].version);
+    }
+  }
+
+  /** Writes the names of finished segments down, and forgets those that are long past. */
+  async #note(segments, now) {
+    await createOnce(this.store, this.keys.finishedAt(now), JSON.stringify({ segments }));
+    for await (const key of this.store.list(this.keys.finished)) {
+      if (leases.forgettableAt(timeOfName(key.slice(this.keys.finished.length)), this.queue.quarantine) > now) return;
+      await this.store.remove(key);
     }
   }
 }

@@ -1,5 +1,8 @@
 // Leases of segments: what a lease's record may become. Each is a plain function of the record; nothing if it may not be.
 
+export const TIMEOUT = 60; // seconds
+export const MARGIN = 2; // seconds by which two clocks of the storage may differ
+
 /** The bit of an item in `done`, which is a hexadecimal number. */
 const bit = (item) => 1n << BigInt(item);
 const bits = (lease) => BigInt(`0x${lease.done ?? "0"}`);
@@ -7,6 +10,7 @@ const bits = (lease) => BigInt(`0x${lease.done ?? "0"}`);
 export const isDone = (lease, item) => (bits(lease) & bit(item)) !== 0n;
 export const isFinished = (lease, items) => bits(lease) === bit(items) - 1n;
 export const marksOf = (lease, item) => lease.marks?.[item] ?? 0;
+export const isSpent = (lease, item, maxDeliveries) => maxDeliveries > 0 && marksOf(lease, item) >= maxDeliveries;
 
 /** The record in these bytes; null if there is none: then the lease is nobody's. */
 export function parsed(data) {
@@ -18,6 +22,21 @@ export function parsed(data) {
   }
 }
 
+/** Whether a lease may be taken: seen unchanged for so many seconds, and written when the storage's clock said so. */
+export function isFree({ owner = "", timeout = TIMEOUT }, unchangedFor, updated, now) {
+  return !owner || unchangedFor >= timeout || now - updated >= timeout + MARGIN;
+}
+
+/** When whoever finished a segment may remove its lease, by the time in its name; and when anybody may. */
+export const collectableAt = (named, quarantine) => named + quarantine / 2 + MARGIN;
+export const collectableByAllAt = (named, quarantine) => named + quarantine + MARGIN;
+
+/** When an object under `finished/` may go, by the time in its name. */
+export const forgettableAt = (named, quarantine) => named + 60 * quarantine;
+
+/** Whether a segment was stored so long after the time in its name that it may have been finished before. */
+export const looksLate = (named, updated, quarantine) => updated - named > quarantine / 2;
+
 /** A lease that nobody has, or that has run out, is another's from now on. What is known of the items stays. */
 export function taken(lease, { owner, holder, timeout }) {
   const { owner: before = "", deliveries = 1, suspect = false } = lease;
@@ -27,7 +46,7 @@ export function taken(lease, { owner, holder, timeout }) {
 const ifMine = (change) => (owner) => (lease) => (lease.owner === owner ? change(lease) : null);
 
 export const renewed = ifMine((lease) => ({ ...lease }));
-export const released = ifMine((lease) => ({ ...lease, owner: "" }));
+export const released = ifMine((lease) => ({ ...lease, owner: "", holder: "" }));
 
 export const completed = (owner, items) =>
   ifMine((lease) => ({ ...lease, done: [...items].reduce((all, item) => all | bit(item), bits(lease)).toString(16) }))(owner);
@@ -42,4 +61,4 @@ export const buried = (owner, item, at, oldest) =>
     return { ...lease, buried: { ...lease.buried, [item]: before > oldest ? before : at } };
   })(owner);
 
-export const setAside = (owner, problem) => ifMine((lease) => ({ ...lease, owner: "", problem }))(owner);
+export const setAside = (owner, problem) => ifMine((lease) => ({ ...lease, owner: "", holder: "", problem }))(owner);

@@ -14,7 +14,10 @@ export function digits(value, length) {
 }
 
 /** A time in seconds as it stands in names: nine digits of milliseconds, whose text order is the order of times. */
-export const timeInName = (seconds) => digits(Math.round(seconds * 1000), 9);
+export const timeInName = (seconds) => digits(rounded(seconds * 1000), 9);
+
+/** To the nearest whole number, a half to the even one. */
+const rounded = (value) => (value - Math.floor(value) === 0.5 ? 2 * Math.round(value / 2) : Math.round(value));
 
 /** The time in seconds that stands at the beginning of `text`. */
 export function timeOfName(text) {
@@ -32,13 +35,15 @@ export function digestDigits(text, length) {
   return Array.from({ length }, (_, index) => BASE32HEX[parseInt(bits.slice(5 * index, 5 * index + 5), 2)]).join("");
 }
 
-/** The id of a job of this spec: fixed by the spec's own `id`, else new. */
-export function jobId(spec, submittedAt) {
-  if (!spec.id) return `${spec.name}-${timeInName(submittedAt)}${randomDigits(6)}`;
-  return `${spec.name}-${spec.id}-${digestDigits(`${spec.namespace}\n${spec.name}\n${spec.id}`, 8)}`;
+/** The id of a job: fixed by an `id` of the submitter's own and the namespace that was named, else new. */
+export function jobId({ name, id, namespace = "" }, submittedAt) {
+  if (!id) return `${name}-${timeInName(submittedAt)}${randomDigits(6)}`;
+  return `${name}-${id}-${digestDigits(`${namespace}\n${name}\n${id}`, 8)}`;
 }
 
-export const agentId = (host, now) => `${host}-${timeInName(now)}${randomDigits(6)}`;
+/** The id of an agent that starts now. */
+export const agentId = (host, now, six = randomDigits(6)) =>
+  `${host.replace(/[^A-Za-z0-9-]/g, "-").replace(/^-+/, "").slice(0, 100) || "host"}-${timeInName(now)}${six}`;
 
 export const CLUSTER = "cluster.json";
 export const jobKey = (id) => `jobs/${id}.json`;
@@ -70,14 +75,21 @@ function deviceShape(device) {
   return kind === "cpu" ? "" : `g${count}${kind}${variant && `-${variant}`}`.toLowerCase();
 }
 
-const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g(\d+)(.+))?$/;
+const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~(c.+)$/;
+const SHAPE = /^c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g([1-9]\d*)([a-z0-9._-]+))?$/;
 
-/** What the name of a pending entry says; null if it is none. Memory and disk in bytes, cpu in thousandths of a core. */
+/** What the name of a pending entry says: {key, job, attempt, needs}; null if it is none. */
 export function parsePending(key) {
   const found = ENTRY.exec(key.split("/").pop());
+  const needs = found && parseShape(found[4]);
+  return needs && { key, job: found[2], attempt: Number(found[3]), needs };
+}
+
+/** What a job needs: cpu in thousandths of a core, memory and disk in bytes. */
+export function parseShape(text) {
+  const found = SHAPE.exec(text);
   if (!found) return null;
-  const [, order, job, attempt, cpu, memory, disk, onDemand, actor, deviceCount, device] = found;
+  const [, cpu, memory, disk, onDemand, actor, count, device = ""] = found;
   const amounts = { cpu: Number(cpu), memory: memory * MIB, disk: disk * MIB };
-  return { key, order, job, attempt: Number(attempt), ...amounts, onDemand: onDemand !== "", actor: actor !== "",
-    device: device ?? "", deviceCount: Number(deviceCount ?? 0) };
+  return { amounts, onDemand: onDemand !== "", actor: actor !== "", device, count: Number(count ?? 0) };
 }

@@ -77,9 +77,15 @@ export async function openQueue(cluster, namespace, name) {
 /** The record of a name that is held, if need be from now on. */
 async function taken({ store, records }, key) {
   const since = store.now();
-  const held = await records.change(key, (record) =>
-    record.state === "free" ? { ...record, state: "held", job: "", incarnation: (record.incarnation ?? 1) + 1, attempt: 0, since } : null);
-  return held ?? records.create(key, { since });
+  const held = await records.change(key, (record) => nameTaken(record, since));
+  return held ?? records.create(key, nameTaken(null, since));
+}
+
+/** What takes a queue's name now, which needs no job; nothing if it is held. */
+export function nameTaken(record, since) {
+  if (!record) return { since };
+  if (record.state !== "free") return null;
+  return { ...record, state: "held", job: "", incarnation: (record.incarnation ?? 1) + 1, attempt: 0, since };
 }
 
 async function main([root, namespace, name, action, option]) {

@@ -1,7 +1,7 @@
 // Records: JSON objects that are changed by compare-and-swap, so that every writer learns what became of its write.
 
 import { randomDigits } from "./names.mjs";
-import { ABSENT, insist, sleep, Unknown } from "./store.mjs";
+import { ABSENT, ANYTHING, insist, sleep, Unknown } from "./store.mjs";
 
 const RECENT_OPS = 8;
 const PATIENCE = 3600; // seconds that a write may take to be settled
@@ -47,8 +47,9 @@ export class Records {
       const version = await this.#once(key, data, condition);
       if (version) return { record: body, version };
       const there = await this.read(key);
-      if (there && knows(there.record, body.op)) return there;
-      if (condition === ABSENT ? there : there?.version !== condition.version) return null;
+      const became = outcome(body.op, condition, there);
+      if (became === "applied" || became === "superseded") return there;
+      if (became === "rejected") return null;
       await sleep(0.1 + 0.2 * Math.random());
     }
     throw new Unknown(`${key}: whether a write was applied is not known after ${PATIENCE} s`);
@@ -65,14 +66,20 @@ export class Records {
 }
 
 /** A body with a new `op`, which remembers those of the body that it replaces. */
-export function stamped(body, before) {
-  const op = randomDigits(16);
+export function stamped(body, before, op = randomDigits(16)) {
   if (!before) return { ...body, op, created_op: op };
   const recent = [before.op, ...(before.recent_ops ?? [])].slice(0, RECENT_OPS);
   return { ...body, op, recent_ops: recent, created_op: before.created_op };
 }
 
-const knows = (record, op) => record.op === op || record.created_op === op || (record.recent_ops ?? []).includes(op);
+/** What became of a write whose answer was a refusal or silence, by what is `there` now: "unsent" if it may be sent again. */
+export function outcome(op, condition, there) {
+  if (there?.record.op === op) return "applied";
+  if (there?.record.created_op === op || there?.record.recent_ops?.includes(op)) return "superseded";
+  if (condition === ANYTHING) return "unsent";
+  const holds = condition === ABSENT ? !there : there?.version === condition.version;
+  return holds ? "unsent" : "rejected";
+}
 
 function parse(key, data) {
   const record = JSON.parse(data.toString());

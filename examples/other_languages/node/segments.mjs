@@ -36,7 +36,7 @@ export class QueueKeys {
   segment = (name) => `${this.segments}${name.slice(0, 5)}/${name.slice(5, 7)}/${name}`;
   lease = (name) => `${this.segment(name)}~lease`;
   large = (name, item) => `${this.folder}large/${name.slice(0, 5)}/${name}~${item}`;
-  finishedAt = (seconds) => `${this.finished}${timeInName(seconds)}${randomDigits(6)}`;
+  finishedAt = (seconds, six = randomDigits(6)) => `${this.finished}${timeInName(seconds)}${six}`;
 
   /** {name, isLease} of a key below `segments/`; null if it is none that a queue builds. */
   parse(key) {

@@ -105,7 +105,7 @@ export class LocalStore {
 
   /** Node has no flock(2): util-linux's `flock` holds the lock, until the shell under it reads the end of its input. */
   async #locked(key, act) {
-    const name = `.fray/locks/${(crc32(Buffer.from(key)) % 256).toString(16).padStart(2, "0")}`;
+    const name = lockOf(key);
     await this.#inFolder(name, async () => (await this.#open(name, O_RDONLY | O_CREAT)).close());
     const holder = spawn("flock", ["--exclusive", this.#path(name), "sh", "-c", "echo locked; read end"], {
       stdio: ["pipe", "pipe", "inherit"],
@@ -158,7 +158,8 @@ export class LocalStore {
   }
 }
 
-const versionOf = (bytes) => blake2b(bytes, 16).toString("hex");
+export const versionOf = (bytes) => blake2b(bytes, 16).toString("hex");
+export const lockOf = (key) => `.fray/locks/${(crc32(Buffer.from(key)) % 256).toString(16).padStart(2, "0")}`;
 
 async function sync(folder) {
   const handle = await present(fs.open(folder, O_RDONLY));

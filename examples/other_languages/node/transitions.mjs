@@ -1,69 +1,97 @@
 // Transitions: what a job's record may become. Each is a plain function of the record; nothing if it may not be.
 
 const HISTORY = 5;
+const AVOIDING = 60; // seconds that a host which could not start a job leaves it to others
+const HOST_GONE = ["preempted", "host-failed"];
 
-export const ENDED = ["succeeded", "failed", "stopped"];
-export const hasEnded = (job) => ENDED.includes(job.status);
+export const hasEnded = (job) => ["succeeded", "failed", "stopped"].includes(job.status);
 
-const isHeldBy = (job, agent, attempt) =>
-  job.status === "running" && job.lease?.agent === agent && (job.attempt ?? 1) === attempt;
+const attemptOf = (job) => job.attempt ?? 1;
 
-/** pending → running: `agent` takes the attempt. */
-export function claimed(job, attempt, agent, host, now) {
-  if (job.status !== "pending" || (job.attempt ?? 1) !== attempt || job.stop) return null;
-  return { ...job, status: "running", lease: { agent, host, since: now }, started_at: now };
+/**
+ * What the claimer of an entry does, having read its job and then that one's parent: {write}, the record that it makes
+ * of the job; or {skip}, until that time, or for good if it is null. `lease.since` is now.
+ */
+export function claim(job, attempt, parent, lease, settings) {
+  const now = lease.since;
+  if (job.status !== "pending" || attemptOf(job) !== attempt) return { skip: null };
+  const { pending_timeout } = job.spec;
+  if (pending_timeout && now > waitingSince(job) + pending_timeout) {
+    return { write: stopped(job, `not started within its pending_timeout of ${pending_timeout} s`, "expired", now) };
+  }
+  const wait = waitsForParent(job, parent, now, settings);
+  if (wait === Infinity) return { write: stopped(job, "its parent no longer runs", "parent", now) };
+  const until = Math.max(wait, (job.not_before ?? 0) + (job.avoid?.includes(lease.host) ? AVOIDING : 0));
+  return until > now ? { skip: until } : { write: { ...job, status: "running", lease, started_at: now } };
+}
+
+const waitingSince = (job) => job.history?.at(-1)?.ended_at ?? job.submitted_at ?? 0;
+
+/** Until when a job waits for its parent: 0 if that runs, Infinity if it will not run it any more. */
+function waitsForParent(job, parent, now, settings) {
+  if (!job.parent || job.parent.detached) return 0;
+  if (parent?.status === "running" && attemptOf(parent) === job.parent.attempt) return 0;
+  const mayAdopt = job.spec.id && parent && !hasEnded(parent) && !parent.stop;
+  if (!mayAdopt) return Infinity;
+  const adopted = parent.status === "running" ? parent.started_at + settings.repair_interval : Infinity;
+  if (adopted <= now) return Infinity;
+  return now + settings.repair_interval;
 }
 
 /** Anything that has not ended → stopped, or, while it runs, a wish that its holder reads. */
 export function stopRequested(job, reason, now) {
-  if (hasEnded(job) || job.stop) return null;
-  const stop = { at: now, reason, by: "user" };
-  if (job.status === "running" && job.lease) return { ...job, stop };
-  if (!["pending", "unadmitted", "running"].includes(job.status)) return null;
-  return { ...job, status: "stopped", stop, ended_at: now, exit: { kind: "stopped", message: reason } };
+  if (job.status === "running" && job.lease) return job.stop ? null : { ...job, stop: { at: now, reason, by: "user" } };
+  return ["pending", "unadmitted", "running"].includes(job.status) ? stopped(job, reason, "user", now) : null;
 }
+
+const stopped = (job, reason, by, now) => ({
+  ...job, status: "stopped", stop: { at: now, reason, by }, ended_at: now, exit: { kind: "stopped", message: reason },
+});
 
 /**
  * running → what follows from how an attempt ended: a final status, or pending again. Nothing if the attempt is not
  * the agent's any more. `byRequest`: the task had been signalled before it ended.
  */
-export function attemptEnded(job, { agent, attempt, exit, result, byRequest }, now, settings) {
-  if (!isHeldBy(job, agent, attempt)) return null;
+export function attemptEnded(job, { agent, attempt, exit, result, byRequest = false }, now, settings) {
+  if (job.status !== "running" || job.lease?.agent !== agent || attemptOf(job) !== attempt) return null;
   const ended = { ...job, ended_at: now, exit };
   if (exit.kind === "success" && !(job.stop && byRequest)) return { ...ended, status: "succeeded", ...(result && { result }) };
   if (job.stop) return { ...ended, status: "stopped", exit: { ...exit, kind: "stopped", message: job.stop.reason } };
-  const counted = { ...counters(job, exit.kind), ...avoided(job, exit.kind) };
-  if (isSpent(job.spec, counted)) return { ...ended, ...counted, status: "failed" };
-  return requeued({ ...job, ...counted }, exit, now, settings);
+  const counted = { ...job, ...counters(job, exit.kind) };
+  const spent = spentBudget(counted);
+  if (spent) return { ...counted, status: "failed", ended_at: now, exit: { ...spent, ...exit } };
+  return requeued(counted, exit, now, settings);
 }
 
-const PREEMPTED = ["preempted", "lost", "host-failed"];
-
+/** The counters after an attempt. A host that failed is to be avoided; a failure of the job's own clears all that. */
 function counters(job, kind) {
-  const { failures = 0, preemptions = 0, start_failures = 0 } = job;
-  if (kind === "start-failed") return { failures, preemptions, agent_deaths: 0, start_failures: start_failures + 1 };
-  if (PREEMPTED.includes(kind)) return { failures, preemptions: preemptions + 1, agent_deaths: 0, start_failures };
-  return { failures: failures + 1, preemptions, agent_deaths: 0, start_failures: 0 };
+  const { failures = 0, preemptions = 0, start_failures = 0, avoid = [], lease } = job;
+  const avoided = [lease.host, ...avoid.filter((host) => host !== lease.host)];
+  if (kind === "start-failed") return { start_failures: start_failures + 1, avoid: avoided };
+  if (kind === "host-failed") return { preemptions: preemptions + 1, agent_deaths: 0, avoid: avoided };
+  if (kind === "preempted") return { preemptions: preemptions + 1, agent_deaths: 0 };
+  return { failures: failures + 1, agent_deaths: 0, start_failures: 0, avoid: [] };
 }
 
-function avoided(job, kind) {
-  const { avoid = [], lease } = job;
-  if (kind === "start-failed" || kind === "host-failed") return { avoid: [...new Set([...avoid, lease.host])] };
-  return { avoid: PREEMPTED.includes(kind) ? avoid : [] };
+/** Nothing if there is a further attempt; else what is to be said about the last one beside how it ended. */
+function spentBudget({ spec, failures = 0, preemptions = 0 }) {
+  const { max_retries_failure = 0, max_retries_preemption = 100 } = spec;
+  if (failures > max_retries_failure) return {};
+  if (preemptions <= max_retries_preemption) return null;
+  return { message: `preempted more often than max_retries_preemption=${max_retries_preemption} allows` };
 }
-
-const isSpent = (spec, { failures, preemptions }) =>
-  failures > (spec.max_retries_failure ?? 0) || preemptions > (spec.max_retries_preemption ?? 100);
 
 function requeued(job, exit, now, settings) {
-  const { attempt = 1, history = [], lease, started_at, ...kept } = job;
-  const past = { attempt, agent: lease.agent, host: lease.host, started_at, ended_at: now, exit };
-  return { ...kept, status: "pending", attempt: attempt + 1, not_before: now + backOff(job, settings),
-    history: [...history, past].slice(-HISTORY) };
+  const { lease, started_at, history = [], ...kept } = job;
+  const past = { attempt: attemptOf(job), agent: lease.agent, host: lease.host, started_at, ended_at: now, exit };
+  return {
+    ...kept, status: "pending", attempt: attemptOf(job) + 1, not_before: now + backOff(job, exit.kind, settings),
+    history: [...history, past].slice(-HISTORY),
+  };
 }
 
-/** Seconds before the next attempt. */
-export function backOff({ failures, preemptions, start_failures }, settings) {
-  const ended = failures + preemptions + start_failures;
-  return Math.min(settings.requeue_backoff * 2 ** Math.min(ended - 1, 60), settings.requeue_backoff_max);
+/** Seconds until the next attempt: longer with each failure or failed start, not with preemptions. */
+function backOff(job, kind, { requeue_backoff, requeue_backoff_max }) {
+  const times = HOST_GONE.includes(kind) ? 1 : kind === "start-failed" ? job.start_failures : job.failures;
+  return Math.min(requeue_backoff * 2 ** Math.min(times - 1, 60), requeue_backoff_max);
 }

@@ -1,0 +1,148 @@
+#!/usr/bin/env node
+// Holds these modules against the contract's test vectors, and tells which vectors are about what they do not do.
+//
+//   node vectors.mjs LAYOUTS     the folder that has `vectors` and `schemas`
+
+import { readdirSync, readFileSync } from "node:fs";
+import path from "node:path";
+import { isDeepStrictEqual } from "node:util";
+
+import { fits, mayRunUntil } from "./agent.mjs";
+import { printed } from "./client.mjs";
+import * as leases from "./leases.mjs";
+import * as names from "./names.mjs";
+import { nameTaken } from "./queue.mjs";
+import { outcome, stamped } from "./records.mjs";
+import { encodeSegment, letterName, parseSegmentName, QueueKeys, segmentName } from "./segments.mjs";
+import { ABSENT, ANYTHING } from "./store.mjs";
+import { lockOf, versionOf } from "./store_local.mjs";
+import { attemptEnded, claim, stopRequested } from "./transitions.mjs";
+
+const SETTINGS = { repair_interval: 60, outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60 };
+const NOT_HERE = Symbol("these modules do not do that");
+
+const [, , layouts] = process.argv;
+
+/** What these modules make of an input, by the file that it is in. */
+const MADE = {
+  "times": names.timeInName,
+  "job-ids": (input) => ("id" in input ? names.jobId(input) : NOT_HERE),
+  "pending-entries": names.pendingKey,
+  "pending-keys": (key) => names.parsePending(key) !== null,
+  "keys": keyOf,
+  "local-files": ({ base64, key }) => (key ? lockOf(key) : versionOf(Buffer.from(base64, "base64"))),
+  "successors": ({ previous, op, changes }) => plain(stamped({ ...previous, ...changes }, previous, op), "name"),
+  "outcomes": ({ op, condition, found, version }) => WORDS[outcome(op, conditionOf(condition), found && { record: found, version })],
+  "logs": (lines) => Buffer.concat([...printed(chunkOf(lines))].map(([, bytes]) => bytes)).toString("base64"),
+  "claims": ({ job, attempt, parent, lease }) => plain(claim(job, attempt, parent, lease, SETTINGS), "job"),
+  "stops": ({ job, reason, now }) => plain(stopRequested(job, reason, now), "job"),
+  "ends": endOf,
+  "budgets": budgetsOf,
+  "fits": ({ shape, ...agent }) => fits(names.parseShape(shape), agent),
+  "deadlines": ({ now, trusted_until, actor }) => (actor ? NOT_HERE : mayRunUntil(now, trusted_until, SETTINGS.outage_grace)),
+  "names": ({ name, job, for: owner, now }) => (job || owner || now ? NOT_HERE : nameTaken(name, now)),
+  "segments": (items) => (items.includes(null) ? NOT_HERE : encodeSegment(items.map((item) => Buffer.from(item))).data.toString("base64")),
+  "queue-leases": leaseOf,
+  "queue-expiry": ({ timeout, unchanged_for, updated, now }) => leases.isFree({ owner: "x", timeout }, unchanged_for, updated, now),
+  "queue-deliveries": ({ marks, max_deliveries }) => leases.isSpent({ marks: { 0: marks } }, 0, max_deliveries),
+  "queue-collecting": collectingOf,
+  "dead-letters": ({ segment, item, time }) => letterName(segment, item, time),
+};
+
+const WORDS = {
+  applied: "applied", superseded: "superseded", rejected: "rejected",
+  unsent: "send the same bytes on the same condition again",
+};
+
+const conditionOf = (text) => ({ absent: ABSENT, any: ANYTHING })[text] ?? { version: text };
+const chunkOf = (lines) => Buffer.concat(lines.flatMap((line) => [Buffer.from("2026-01-01T00:00:00.000000Z "), Buffer.from(line, "base64"), Buffer.from("\n")]));
+
+function keyOf({ job, attempt, number, parent, child, actor, actor_id, namespace, kind, name, host, time, six, ...input }) {
+  const queue = new QueueKeys(input.below ?? `queues/${namespace}/${name}~${input.incarnation}/`);
+  if (host) return names.agentId(host, time, six);
+  if (child) return names.childKey(parent, attempt, child);
+  if (kind) return names.nameKey(namespace, kind, name);
+  if (actor || actor_id || input.content || input.key || input.below?.startsWith("tasks/")) return NOT_HERE;
+  if (job) return number ? names.logKey(job, attempt, number) : names.resultKey(job, attempt);
+  if (input.incarnation) return queue.queue;
+  if (input.token) return queue.segment(segmentName(time, input.order, input.token, input.items));
+  if (input.segment) return "item" in input ? queue.large(input.segment, input.item) : queue.lease(input.segment);
+  return queue.finishedAt(time, six);
+}
+
+function endOf({ job, ended_before_sigterm, restarts, now, ...end }) {
+  if (restarts || job.spec.actor) return NOT_HERE;
+  const write = attemptEnded(job, { ...end, byRequest: !ended_before_sigterm }, now, SETTINGS);
+  return write ? plain({ write }, "job") : { discard: true };
+}
+
+function budgetsOf({ spec, ends }) {
+  if (ends.some(({ kind }) => kind === "lost")) return NOT_HERE; // that is the pass's business
+  let job = { id: "a-1", spec: { name: "a", ...spec }, status: "pending" };
+  return ends.map(({ kind, host }, index) => {
+    const now = 1767225600 + 100 * index;
+    const lease = { agent: "h-1", host, since: now };
+    const running = { ...job, status: "running", lease, started_at: now };
+    job = attemptEnded(running, { agent: "h-1", attempt: job.attempt ?? 1, exit: { kind } }, now, SETTINGS);
+    const { status, attempt, failures = 0, preemptions = 0, agent_deaths = 0, start_failures = 0, avoid = [] } = job;
+    const counted = { status, attempt, failures, preemptions, agent_deaths, start_failures, avoid };
+    return status === "pending" ? { ...counted, wait: job.not_before - now } : counted;
+  });
+}
+
+function leaseOf({ lease, do: action, item, items, time, problem }) {
+  const claimed = { owner: "second", holder: "h/2", timeout: 10 };
+  const made = {
+    "claim": () => claimed,
+    "take": () => leases.taken(lease, claimed),
+    "complete": () => leases.completed("first", items)(lease),
+    "mark": () => leases.marked("first", item)(lease),
+    "release": () => leases.released(lease.owner)(lease),
+    "bury": () => leases.buried("first", item, time, 0)(lease),
+    "set aside": () => leases.setAside("first", problem)(lease),
+  };
+  return plain(made[action](), "queue-lease");
+}
+
+function collectingOf({ named, now, quarantine }) {
+  return {
+    landed_now_looks_late: leases.looksLate(named, now, quarantine),
+    whoever_finished_it_may_collect_its_lease: now >= leases.collectableAt(named, quarantine),
+    anybody_may: now >= leases.collectableByAllAt(named, quarantine),
+    what_was_noted_then_may_go: now >= leases.forgettableAt(named, quarantine),
+  };
+}
+
+/** A record as vectors have it: fields that have their default are left out, at every depth. */
+function plain(value, schema) {
+  const { $defs, $ref } = JSON.parse(readFileSync(path.join(layouts, "schemas", `${schema}.json`), "utf8"));
+  const definition = (node) => (node?.$ref ? $defs[node.$ref.split("/").pop()] : node?.anyOf ? definition(node.anyOf[0]) : node);
+  const strip = (item, node) => {
+    const { properties = {}, items, additionalProperties } = definition(node) ?? {};
+    if (Array.isArray(item)) return item.map((element) => strip(element, items));
+    if (item === null || typeof item !== "object") return item;
+    const kept = Object.entries(item).filter(([name, field]) => field !== undefined && !isDefault(field, properties[name]));
+    return Object.fromEntries(kept.map(([name, field]) => [name, strip(field, properties[name] ?? additionalProperties)]));
+  };
+  return value && ("write" in value ? { write: strip(value.write, { $ref }) } : strip(value, { $ref }));
+}
+
+const isDefault = (field, node) => node !== undefined && "default" in node && isDeepStrictEqual(field, node.default);
+
+let wrong = 0;
+const counts = { agree: 0, "not here": 0 };
+for (const file of readdirSync(path.join(layouts, "vectors")).sort()) {
+  const about = path.basename(file, ".json");
+  const { cases } = JSON.parse(readFileSync(path.join(layouts, "vectors", file), "utf8"));
+  for (const { case: title, input, expected } of cases) {
+    const made = MADE[about] ? MADE[about](input) : NOT_HERE;
+    if (made === NOT_HERE) counts["not here"] += 1;
+    else if (isDeepStrictEqual(made, expected)) counts.agree += 1;
+    else {
+      wrong += 1;
+      console.log(`${about}, ${title}:\n  expected ${JSON.stringify(expected)}\n  made     ${JSON.stringify(made)}`);
+    }
+  }
+}
+console.log(JSON.stringify({ wrong, ...counts }));
+process.exitCode = wrong ? 1 : 0;
