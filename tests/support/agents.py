@@ -139,8 +139,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def on_cluster(root: Path, act: Callable[[Core], Awaitable[T]]) -> T:
-    """Run `act` with a core on a local root with quick settings."""
+def on_cluster(root: Path | str, act: Callable[[Core], Awaitable[T]]) -> T:
+    """Run `act` with a core on a root with quick settings."""
 
     async def run() -> T:
         core = await open_core(str(root), QUICK)

@@ -1,6 +1,6 @@
 // What everybody who opens a root has: its store, its records, its settings.
 
-import { realpathSync } from "node:fs";
+import { existsSync, realpathSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 import { CLUSTER, randomDigits } from "./names.mjs";
@@ -27,4 +27,6 @@ export async function openCluster(root) {
 }
 
 /** Whether a module is what `node` was asked to run. */
-export const isProgram = (url) => Boolean(process.argv[1]) && pathToFileURL(realpathSync(process.argv[1])).href === url;
+export function isProgram(url, [, file] = process.argv) {
+  return Boolean(file) && existsSync(file) && pathToFileURL(realpathSync(file)).href === url;
+}
