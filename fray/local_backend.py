@@ -32,12 +32,13 @@ class LocalClient(StorageClient):
     """A private cluster of threads; see `Client` for the methods.
 
     A job's function and arguments, and those of an actor's class, are the caller's own objects, whether they can be
-    pickled or not; results, and what calls of actors take and return, are pickled as everywhere. `create_actor` and
-    `create_actor_group` return when the actors serve calls, and raise what their `__init__` raises; in an actor they
-    return at once, as those of other clients do, because their `__init__` may call the one that creates them. Commands
-    are processes. What other machines would have (devices, regions, replicas, extras, packages, images) is not looked
-    at: what needs a TPU elsewhere is tried out here. Pickled, it is itself in the process that made it, and a
-    `StorageClient` elsewhere. The threads of one process cannot be kept apart as processes are:
+    pickled or not. What calls of actors take and return is pickled as everywhere, but for what cannot be: that goes as
+    it is. Results of jobs are pickled. `create_actor` and `create_actor_group` return when the actors serve calls, and
+    raise what their `__init__` raises; in an actor they return at once, as those of other clients do, because their
+    `__init__` may call the one that creates them. Commands are processes. What other machines would have (devices,
+    regions, replicas, extras, packages, images) is not looked at: what needs a TPU elsewhere is tried out here.
+    Pickled, it is itself in the process that made it, and a `StorageClient` elsewhere. The threads of one process
+    cannot be kept apart as processes are:
 
     - Variables that a job or an actor asks for are set in `os.environ` while it runs, so the whole process sees them. A
       job that asks for another value than one that runs fails, and says so.

@@ -132,7 +132,8 @@ class Line:
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: ConnectionError, way: Way | None = None
     ) -> ActorFuture[Any]:
         """The future of a call that has to wait in the lane, because of `error`."""
-        errand = Errand(packed_call(self._address.name, method, args, kwargs), way)
+        request = packed_call(self._address.name, method, args, kwargs, by_reference=self._cluster.in_threads)
+        errand = Errand(request, way)
         return ActorFuture(NotSent(error), partial(self._again, errand), self._lane)
 
     def _in_turn(self, lost: Way | None) -> Way:

@@ -105,13 +105,17 @@ class LocalCluster(StorageCluster):
         """Whether this process made it, rather than one that was forked."""
         return os.getpid() == self._owner
 
+    @property
+    def in_threads(self) -> bool:
+        return self.here and not self.use_processes
+
     def __reduce__(self) -> tuple[Any, ...]:
         plain = StorageCluster(self.root, self._namespace)
         plain._outside = self._outside
         return _opened, (plain,)
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        if self.here and not self.use_processes:
+        if self.in_threads:
             ids = self._references.launch(requests, super().launch_many)
         else:
             ids = super().launch_many(requests)

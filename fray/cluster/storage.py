@@ -62,6 +62,11 @@ class StorageCluster:
         return Namespace(self._namespace or (mine.namespace if mine else self._outside))
 
     @property
+    def in_threads(self) -> bool:
+        """Whether its jobs are threads of this process."""
+        return False
+
+    @property
     def metadata(self) -> Metadata:
         from fray.rpc.metadata import Metadata  # who calls no actors need not import what that needs
 

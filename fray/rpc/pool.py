@@ -175,7 +175,7 @@ class PoolMethod:
                 waits = error
             else:
                 return ActorFuture(call, _Errand(pool, call.request, endpoint, self._idempotent).run, pool._lane)
-        request = packed_call(pool._name, self._method, args, kwargs)
+        request = packed_call(pool._name, self._method, args, kwargs, by_reference=True)
         return ActorFuture(NotSent(waits), _Errand(pool, request, endpoint, self._idempotent).run, pool._lane)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -80,7 +80,14 @@ class ActorServer:
         self._context = ActorContext.of(cluster)
         sockets = socket_dir(self._job.task_dir if self._job else None)
         remove_abandoned(sockets)
-        self._server = Server(self.keyring, reach.bind, port, unix_dir=sockets, tls=self.keyring.encrypted)
+        self._server = Server(
+            self.keyring,
+            reach.bind,
+            port,
+            unix_dir=sockets,
+            tls=self.keyring.encrypted,
+            by_reference=cluster.in_threads,
+        )
         self._advertised = reach.advertise
         self._number = next(_numbers[self._job])
         self._records: dict[str, EndpointRecord] = {}

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +16,20 @@ import pytest
 
 from fray.actor import ActorHandle, current_actor
 from fray.client import JobFailed, JobHandle, StorageClient, wait_all
+from fray.cluster import ClusterResolver
 from fray.current_client import current_client, set_current_client
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.local_backend import LocalClient
-from fray.types import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, ResourceConfig
+from fray.types import (
+    ActorConfig,
+    CheckpointConfig,
+    Entrypoint,
+    EnvironmentConfig,
+    JobRequest,
+    JobStatus,
+    ResourceConfig,
+)
+from fray_agents.rpc.errors import RemoteError
 from tests.support.agents import agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
@@ -270,6 +281,73 @@ def test_an_actor_creates_others_whose_init_calls_it(client: StorageClient) -> N
         never.whose.remote().result(timeout=60)
 
 
+class Holder:
+    """Takes and gives what cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.taken: list[object] = []
+
+    def take(self, *given: object, **named: object) -> int:
+        self.taken += [*given, *named.values()]
+        return len(self.taken)
+
+    def give(self) -> object:
+        return self.lock
+
+    def give_all(self) -> Iterator[object]:
+        yield from [self.lock, *self.taken]
+
+
+def test_what_cannot_be_pickled_goes_as_it_is_within_a_local_client_and_nothing_else_does() -> None:
+    local, event, mine = LocalClient(), threading.Event(), [1]
+    holder = local.create_actor(Holder, name="holder")
+    assert holder.take.remote(event).result(timeout=60) == 1, "before there is a connection"
+    assert (holder.take(event=event), holder.take.remote(event).result(timeout=60), holder.take(mine)) == (2, 3, 4)
+    lock = holder.give()
+    assert lock is holder.give.remote().result(timeout=60)
+    assert holder.give() is lock
+    *themselves, copy = holder.give_all.stream()
+    assert [id(one) for one in themselves] == [id(lock), *[id(event)] * 3]
+    assert copy == mine
+    assert copy is not mine
+    pool = ClusterResolver(local.cluster).lookup("holder")
+    assert pool.take.remote(event).result(timeout=60) == 5
+    assert pool.take(event) == 6
+    durable = ActorConfig(checkpoint=CheckpointConfig(replies=True))
+    lasting = local.create_actor(Lasting, name="lasting", actor_config=durable)
+    with pytest.raises(RemoteError, match="cannot be pickled"):
+        lasting.give.remote().result(timeout=60)
+    local.shutdown(wait=False)
+
+
+class Lasting(Holder):
+    def __checkpoint__(self) -> None:
+        return None
+
+    def __restore__(self, state: None) -> None:
+        pass
+
+
+FROM_OUTSIDE = """
+import pickle, sys, threading
+holder, lock = pickle.load(sys.stdin.buffer), threading.Lock()
+for call in (lambda: holder.take.remote(lock).result(60), lambda: holder.take(lock), holder.give):
+    try:
+        print(call())
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_what_cannot_be_pickled_goes_to_no_other_process(client: StorageClient) -> None:
+    holder = pickle.dumps(client.create_actor(Holder, name="elsewhere"))
+    ran = subprocess.run([sys.executable, "-c", FROM_OUTSIDE], input=holder, capture_output=True, check=True)
+    told = ran.stdout.decode().splitlines()
+    assert len(told) == 3, told
+    assert all("pickle" in line for line in told), told
+
+
 def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
     local = LocalClient(max_threads=4)
     actor = local.create_actor(Knowing, name="knowing")
@@ -281,7 +359,7 @@ def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
 DRIVER = """
 import os, sys, time
 from fray.current_client import current_client
-from fray.types import Entrypoint, JobRequest
+from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest
 job = current_client().submit(JobRequest("long", Entrypoint.from_binary("sleep", ["600"])))
 print(job.job_id, flush=True)
 os.kill(os.getpid(), 9)

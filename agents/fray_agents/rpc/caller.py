@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fray_agents.rpc.calls import NEW, CallId, Request
 from fray_agents.rpc.pending import WINDOW, Call, InStream, Pending, Waiting
-from fray_agents.rpc.serial import pack
+from fray_agents.rpc.serial import ByReference, Packed, pack
 from fray_agents.rpc.session import Keyring
 
 Kept = TypeVar("Kept", bound=Pending)
@@ -35,7 +35,7 @@ class Channel(ABC):
         call: CallId | None = None,
     ) -> Any:
         """Call and wait; see `Call.result` for what it raises."""
-        packed = pack((args, kwargs))
+        packed = self._pack((args, kwargs))
         pending = self._enter(Call, Request(call or NEW, actor_id, method, packed), wait=True)
         try:
             return pending.result(timeout)
@@ -56,7 +56,7 @@ class Channel(ABC):
         Raises:
             ConnectionLost: the channel is closed.
         """
-        packed = pack((args, kwargs)).snapshot()
+        packed = self._pack((args, kwargs)).snapshot()
         return self._enter(Call, Request(call or NEW, actor_id, method, packed))
 
     def resend(self, request: Request) -> Call:
@@ -64,7 +64,10 @@ class Channel(ABC):
 
         Raises:
             ConnectionLost: the channel is closed.
+            Exception: its arguments cannot be pickled, and the server is not in this process.
         """
+        if isinstance(request.packed, ByReference):
+            request = request._replace(packed=self._pack(request.packed.value))
         return self._enter(Call, request)
 
     def stream(
@@ -76,8 +79,12 @@ class Channel(ABC):
         call: CallId | None = None,
     ) -> Iterator[Any]:
         """What a generator yields, as it yields it; it waits when it is `WINDOW` items ahead."""
-        packed = pack((args, kwargs)).snapshot()
+        packed = self._pack((args, kwargs)).snapshot()
         return self._enter(InStream, Request(call or NEW, actor_id, method, packed, 0, WINDOW)).items()
+
+    def _pack(self, value: object) -> Packed:
+        """Arguments, as they travel."""
+        return pack(value)
 
     @abstractmethod
     def close(self) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from fray_agents.rpc.serial import PICKLE, Coding, Packed, pack
+from fray_agents.rpc.serial import PICKLE, Coding, Packed, pack, pack_or_refer
 
 KEPT_BYTES = 64 * 2**20
 """Outcomes that a server keeps for clients that have not yet said that they have them."""
@@ -75,10 +75,20 @@ class Request(NamedTuple):
 
 
 def packed_call(
-    actor_id: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], id: CallId = NEW
+    actor_id: str,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    id: CallId = NEW,
+    by_reference: bool = False,
 ) -> Request:
-    """A call whose arguments are copied now and that is made later, by `Channel.resend`."""
-    return Request(id, actor_id, method, pack((tuple(args), dict(kwargs))).snapshot())
+    """A call whose arguments are copied now and that is made later, by `Channel.resend`.
+
+    Args:
+        by_reference: take arguments that cannot be pickled as they are; whether they can go so is found out later.
+    """
+    given = (tuple(args), dict(kwargs))
+    return Request(id, actor_id, method, (pack_or_refer(given) if by_reference else pack(given)).snapshot())
 
 
 class Reply(NamedTuple):

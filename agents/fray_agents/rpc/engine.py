@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.calls import Journal, Kind, Record, Reply, Table
 from fray_agents.rpc.errors import RemoteError
-from fray_agents.rpc.serial import Packed, pack
+from fray_agents.rpc.serial import BY_REFERENCE, PICKLE, Packed, pack
 from fray_agents.rpc.streams import ConsumerGone, OutStream
 
 if TYPE_CHECKING:
@@ -200,6 +200,8 @@ class Actor:
             self._drive(record, value)
             return
         coding, method = record.request.coding, record.request.method
+        if self._journal is not None and coding is BY_REFERENCE:
+            coding = PICKLE  # it is written down
         try:
             if hasattr(value, "__next__") or hasattr(value, "__anext__"):
                 raise TypeError("it is a generator; call the method as a stream, or have it return a list")
@@ -229,7 +231,7 @@ class Actor:
         try:
             items = self._loop().drain(value) if hasattr(value, "__anext__") else iter(value)
             for item in items:
-                stream.put(pack(item).snapshot())
+                stream.put(request.coding.value(item))
         except ConsumerGone:
             pass
         except BaseException as error:

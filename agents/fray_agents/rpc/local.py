@@ -1,4 +1,4 @@
-"""Servers of this very process: called directly, everything pickled all the same."""
+"""Servers of this very process: called directly, everything pickled all the same, or by reference if they say so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fray_agents.rpc.caller import Channel, Kept
 from fray_agents.rpc.calls import NEW, CallId, Kind, Reply, Request
 from fray_agents.rpc.errors import ConnectionLost
 from fray_agents.rpc.pending import Pending, Waiting
-from fray_agents.rpc.serial import Packed
+from fray_agents.rpc.serial import BY_REFERENCE, Packed, pack, pack_or_refer
 
 if TYPE_CHECKING:
     from fray_agents.rpc.dial import Target
@@ -97,6 +97,9 @@ class LocalChannel(Channel):
     def watch(self) -> None:
         """Replies come by themselves."""
 
+    def _pack(self, value: object) -> Packed:
+        return pack_or_refer(value) if self._server.by_reference else pack(value)
+
     def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
         with self._lock:
             if self.closed:
@@ -104,6 +107,8 @@ class LocalChannel(Channel):
             if request.id == NEW:
                 request = request._replace(id=CallId(self.client, self._next))
                 self._next += 1
+            if self._server.by_reference:
+                request = request._replace(coding=BY_REFERENCE)
             pending = kind(self, request)
             lowest = next((call.sequence for call in self._calls if call.client == self.client), request.id.sequence)
             self._calls[request.id] = pending

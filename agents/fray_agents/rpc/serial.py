@@ -62,6 +62,27 @@ def pack(value: object, foreign: bool = True) -> Packed:
     return Packed(cloudpickle.dumps(value, 5, buffer_callback=beside), buffers)
 
 
+class ByReference(Packed):
+    """What cannot be pickled and does not leave this process: the value itself, whoever changes it."""
+
+    value: Any
+
+    @classmethod
+    def to(cls, value: object) -> ByReference:
+        """In the place of the value's pickle."""
+        reference = cls(b"")
+        reference.value = value
+        return reference
+
+
+def pack_or_refer(value: object) -> Packed:
+    """`pack` for a reader in this process, who is given what cannot be pickled as it is."""
+    try:
+        return pack(value)
+    except Exception:  # any code of the user may run in pickling it
+        return ByReference.to(value)
+
+
 def described_modules() -> set[str]:
     """The modules that the user wants pickled by value (`cloudpickle.register_pickle_by_value`)."""
     cloudpickle = sys.modules.get("cloudpickle")
@@ -70,6 +91,8 @@ def described_modules() -> set[str]:
 
 def unpack(packed: Packed) -> Any:
     """The value; the arrays in it use the memory of the buffers."""
+    if isinstance(packed, ByReference):
+        return packed.value
     return pickle.loads(packed.data, buffers=packed.buffers)
 
 
@@ -106,8 +129,16 @@ class _Pickle:
         return pack_error(error)
 
 
+class _ByReference(_Pickle):
+    def value(self, value: object) -> Packed:
+        return pack_or_refer(value).snapshot()
+
+
 PICKLE: Coding = _Pickle()
 """Between Python programs. JSON, for all others, is in `json_values`."""
+
+BY_REFERENCE: Coding = _ByReference()
+"""Between threads of one process: pickled too, so that they do not share memory unawares, but for what cannot be."""
 
 
 def pack_error(error: BaseException, foreign: bool = True) -> Packed:

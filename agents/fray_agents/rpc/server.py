@@ -37,6 +37,7 @@ class Server:
         port: 0 takes a free one.
         unix_dir: directory for a Unix socket, made if absent, for this user only; None: no Unix socket.
         tls: encrypt TCP connections, under a certificate made for this server.
+        by_reference: callers in this process give and get what cannot be pickled as it is.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Server:
         port: int = 0,
         unix_dir: Path | None = None,
         tls: bool = False,
+        by_reference: bool = False,
     ) -> None:
         self.identity = secrets.token_hex(16)
         self.table = Table()
@@ -57,6 +59,7 @@ class Server:
         if self.unix_path:
             listeners.append(listen_unix(Path(self.unix_path)))
         self.keyring = keyring
+        self.by_reference = by_reference
         self._actors: dict[str, Actor] = {}
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
