@@ -14,6 +14,7 @@ from fray_agents.rpc.calls import CallId, Kind, Record, Reply, Request, Table
 from fray_agents.rpc.memory import POOLED, Pool
 from fray_agents.rpc.serial import Packed, pack, unpack
 from fray_agents.rpc.shared import Borrower, Lender
+from fray_agents.rpc.streams import OutStream
 
 
 class Caller:
@@ -37,11 +38,45 @@ def done(table: Table, record: Record, data: bytes = b"result") -> None:
 def test_a_call_asked_for_again_is_joined_and_then_answered_from_what_was_kept() -> None:
     table, first, second, third = Table(), Caller(), Caller(), Caller()
     (record,) = table.admit("c", 1, [request(1)], first)
+    first.open = False
     assert table.admit("c", 1, [request(1)], second) == []
     done(table, record)
     assert (first.replies, second.replies) == ([], [(1, Kind.VALUE, b"result")])
     assert table.admit("c", 1, [request(1)], third) == []
     assert third.replies == second.replies
+
+
+def test_an_original_that_comes_later_than_its_repetition_does_not_take_the_reply_with_it() -> None:
+    table, broken, new = Table(), Caller(), Caller()
+    (record,) = table.admit("c", 1, [request(1)], new)
+    assert table.admit("c", 1, [request(1)], broken) == []  # the server has not seen yet that its connection broke
+    done(table, record)
+    assert new.replies == [(1, Kind.VALUE, b"result")]
+
+
+def test_an_original_that_comes_later_than_its_repetition_does_not_take_the_stream_with_it() -> None:
+    broken, new, table = Caller(), Caller(), Table()
+    (record,) = table.admit("c", 1, [request(1)], new)
+    record.stream = stream = OutStream(record.request.id, [new], limit=4)
+    stream.put(Packed(b"one"))
+    stream.put(Packed(b"two"))
+    table.admit("c", 1, [request(1)._replace(have=0, limit=4)], broken)
+    stream.put(Packed(b"three"))
+    broken.open = False
+    stream.put(Packed(b"four"))
+    assert [data for _, _, data in new.replies] == [b"one", b"two", b"three", b"four"]
+
+
+def test_who_asks_for_the_rest_of_a_stream_again_gets_each_item_once() -> None:
+    first, again = Caller(), Caller()
+    stream = OutStream(CallId("c", 1), [first], limit=4)
+    stream.put(Packed(b"one"))
+    stream.put(Packed(b"two"))
+    first.open = False
+    stream.resume(again, have=1, limit=5)
+    stream.resume(again, have=2, limit=5)
+    stream.put(Packed(b"three"))
+    assert [data for _, _, data in again.replies] == [b"two", b"three"]
 
 
 def test_clients_do_not_share_ids() -> None:

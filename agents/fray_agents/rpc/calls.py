@@ -4,6 +4,10 @@ Invariant: a call never runs twice in one server. Unsafe: a reply is lost with i
 and the method runs a second time. Why not here: an id is entered before its call runs and leaves only below the
 lowest sequence whose reply its client still lacks, which that client never asks for again. Under the byte bound an
 outcome goes, but its id stays, and asking again is answered with `ResultLost`.
+
+Invariant: whoever waits for a reply gets it. Unsafe: a connection breaks, the call is asked for again on another, and
+the original comes in after that, read from what the broken one had left: the reply goes there. Why not here: a call has
+all its askers whose connections are not known to have ended, and each gets what comes of it.
 """
 
 from __future__ import annotations
@@ -12,8 +16,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fray_agents.rpc.serial import PICKLE, Coding, Packed, pack, pack_or_refer
 
@@ -129,14 +133,22 @@ class Streaming(Protocol):
         ...
 
 
-class Record:
-    """A call on the server."""
+def joined(callers: Sequence[Caller], caller: Caller) -> list[Caller]:
+    """Those who wait for a call, once `caller` has asked for it too."""
+    return [*(other for other in callers if other.open and other is not caller), caller]
 
-    __slots__ = ("caller", "reply", "request", "stream")
+
+S = TypeVar("S", bound=Streaming)
+
+
+class Record:
+    """A call on the server. `callers`: who wait for it."""
+
+    __slots__ = ("callers", "reply", "request", "stream")
 
     def __init__(self, request: Request, caller: Caller) -> None:
         self.request = request
-        self.caller = caller
+        self.callers = [caller]
         self.reply: Reply | None = None
         self.stream: Streaming | None = None
 
@@ -192,15 +204,22 @@ class Table:
         return new
 
     def complete(self, record: Record, reply: Reply) -> None:
-        """The call has ended: keep what came of it, and tell its caller."""
+        """The call has ended: keep what came of it, and tell its callers."""
         with self._lock:
             record.reply = reply
             record.request = _ANSWERED  # its arguments are not needed any more
-            caller = record.caller
+            callers, record.callers = record.callers, []
             self._bytes += reply.size
             if self._bytes > self._bound:
                 self._evict()
-        caller.reply(reply)
+        for caller in callers:
+            caller.reply(reply)
+
+    def begin(self, record: Record, make: Callable[[list[Caller]], S]) -> S:
+        """Make the call's stream, for all who wait for it; who joins from now on finds it."""
+        with self._lock:
+            stream = record.stream = make(record.callers)
+        return stream
 
     def stream(self, call: CallId) -> Streaming | None:
         """The stream under way by that id."""
@@ -236,8 +255,9 @@ class Table:
                 reply: Reply | None = Reply(request.id, Kind.RESULT_LOST, _NOTHING)
                 stream = None
             else:
-                record.caller = caller
                 reply, stream = record.reply, record.stream
+                if reply is None:
+                    record.callers = joined(record.callers, caller)
         if stream is not None:
             stream.resume(caller, request.have, request.limit)
         if reply is not None:

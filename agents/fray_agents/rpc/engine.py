@@ -226,7 +226,7 @@ class Actor:
     def _drive(self, record: Record, value: Any) -> None:
         """Send the items of a stream."""
         request = record.request
-        stream = record.stream = OutStream(request.id, record.caller, request.limit)
+        stream = self._table.begin(record, lambda callers: OutStream(request.id, callers, request.limit))
         items: Iterator[Any] | None = None
         try:
             items = self._loop().drain(value) if hasattr(value, "__anext__") else iter(value)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 
-from fray_agents.rpc.calls import Caller, CallId, Kind, Reply
+from fray_agents.rpc.calls import Caller, CallId, Kind, Reply, joined
 from fray_agents.rpc.serial import Packed
 
 ORPHANED = 60.0  # seconds; a generator whose caller's connection is gone for longer is closed
@@ -22,9 +23,9 @@ class ConsumerGone(Exception):
 class OutStream:
     """The server's end of a stream."""
 
-    def __init__(self, call: CallId, caller: Caller, limit: int) -> None:
+    def __init__(self, call: CallId, callers: Sequence[Caller], limit: int) -> None:
         self._id = call
-        self._caller = caller
+        self._callers = list(callers)
         self._limit = self._window = limit
         self._items: deque[Reply] = deque()
         self._count = 0
@@ -39,13 +40,14 @@ class OutStream:
         item = Reply(self._id, Kind.ITEM, packed)
         with self._changed:
             while 0 <= self._limit <= self._count:
-                if not self._changed.wait(ORPHANED) and not self._caller.open:
+                if not self._changed.wait(ORPHANED) and not any(caller.open for caller in self._callers):
                     raise ConsumerGone
             if self._limit < 0:
                 raise ConsumerGone
             self._count += 1
             self._items.append(item)
-            self._caller.reply(item)
+            for caller in self._callers:
+                caller.reply(item)
 
     @property
     def count(self) -> int:
@@ -61,10 +63,11 @@ class OutStream:
             self._changed.notify_all()
 
     def resume(self, caller: Caller, have: int, limit: int) -> None:
-        """Send what a new connection's caller lacks."""
+        """Send what a connection's caller lacks, and from now on what comes, to it too."""
         with self._changed:
-            self._caller = caller
-            first = self._count - len(self._items)
-            for item in list(self._items)[max(have - first, 0) :]:
-                caller.reply(item)
+            if caller not in self._callers:
+                self._callers = joined(self._callers, caller)
+                first = self._count - len(self._items)
+                for item in list(self._items)[max(have - first, 0) :]:
+                    caller.reply(item)
         self.grant(limit)
