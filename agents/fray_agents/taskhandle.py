@@ -21,9 +21,11 @@ class LogFile(Protocol):
 class TaskHandle(Protocol):
     """A started task; see `fray_agents.tasks.Task` for each member."""
 
-    usage: Usage
     unkilled: list[int]
     exit: asyncio.Future[TaskExit]
+
+    @property
+    def usage(self) -> Usage | None: ...
 
     def set_deadline(self, boottime: float) -> None: ...
 

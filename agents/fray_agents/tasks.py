@@ -126,7 +126,7 @@ class Task:
     Attributes:
         pid: of the task's main process; None if its program could not be executed.
         runner_pid: of its runner.
-        usage: the latest sample.
+        usage: the latest sample; None before the first.
         unkilled: processes that SIGKILL does not end.
         exit: how it ended; set once, when no process of the task is left.
 
@@ -136,7 +136,7 @@ class Task:
     def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process) -> None:
         self.pid: int | None = None
         self.runner_pid = process.pid
-        self.usage = Usage()
+        self.usage: Usage | None = None
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
         self._spec = spec

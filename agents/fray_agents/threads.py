@@ -60,7 +60,7 @@ class ThreadTask:
     """A callable in a thread; the members are those of `Task`. A command still is a process."""
 
     def __init__(self, spec: TaskSpec) -> None:
-        self.usage = Usage()
+        self.usage: Usage | None = None  # nobody knows a thread's share of its process
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
         self._spec = spec

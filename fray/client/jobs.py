@@ -10,6 +10,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.follow import LogLine, read_logs
 from fray_coordinator.lookup import read_job
 from fray_layouts.errors import InvalidInput
+from fray_layouts.records import Usage
 
 
 class JobHandle:
@@ -44,6 +45,13 @@ class JobHandle:
     def status(self) -> JobStatus:
         """Where the job is in its life. Raises JobNotFound once retention has removed it."""
         return self._cluster.poll(self._job_id).status
+
+    def usage(self) -> Usage | None:
+        """What the current attempt uses, or the last one used: seconds of CPU, bytes of memory and disk.
+
+        It is what the job's agent told a few seconds ago at most. None before it has started, and of threads.
+        """
+        return self._cluster.usage(self._job_id)
 
     def logs(self, max_lines: int = 0) -> tuple[str, ...]:
         """The last lines that the current or last attempt has printed, all of them by default."""

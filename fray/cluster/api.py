@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace
 from fray_coordinator.follow import LogLine
+from fray_layouts.records import Usage
 
 if TYPE_CHECKING:
     from fray.rpc.metadata import Metadata
@@ -139,6 +140,13 @@ class Cluster(Protocol):
             JobFailed: it failed or was stopped.
             NoResult: it succeeded without a result.
             TimeoutError: as `wait`.
+        """
+        ...
+
+    def usage(self, job_id: JobId) -> Usage | None:
+        """What the job's attempt uses now, as its agent told a few seconds ago at most; once it has ended, its totals.
+
+        None before it has started, and of threads, which nobody measures. Raises JobNotFound.
         """
         ...
 

@@ -27,9 +27,10 @@ from fray_coordinator.core import Core, open_core
 from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
 from fray_coordinator.lookup import all_jobs, read_job
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_coordinator.store.metering import Usage
+from fray_coordinator.recent import usage_of
+from fray_coordinator.store.metering import Usage as Requests
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import JobRecord, Result
+from fray_layouts.records import JobRecord, Result, Usage
 from fray_layouts.spec import JobSpec, check_namespace
 
 if TYPE_CHECKING:
@@ -160,15 +161,18 @@ class StorageCluster:
         self.wait(job_id, raise_on_failure=True, timeout=timeout)
         return decode_result(*sync.run(self._result(job_id)))
 
+    def usage(self, job_id: JobId) -> Usage | None:
+        return self.run(lambda core: usage_of(core, job_id))
+
     def terminate(self, job_id: JobId) -> None:
         sync.run(self._stop(job_id))
 
     def list_jobs(self) -> list[JobInfo]:
         return [info_of(self.root, job) for job in sync.run(self._all())]
 
-    def requests(self) -> Usage:
+    def requests(self) -> Requests:
         """What this process has asked of the storage through this cluster since it was opened."""
-        return sync.run(self._usage())
+        return sync.run(self._requests())
 
     def run(self, work: Callable[[Core], Awaitable[T]]) -> T:
         """A service of `fray_coordinator` on this cluster, run in the background loop; its result."""
@@ -241,7 +245,7 @@ class StorageCluster:
             log.warning("left out: %s", problem)
         return jobs
 
-    async def _usage(self) -> Usage:
+    async def _requests(self) -> Requests:
         return (await self._core.get()).store.usage.snapshot()
 
     async def _close(self) -> None:

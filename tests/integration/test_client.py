@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from fray.types import (
     ResourceConfig,
 )
 from fray_agents.rpc.errors import RemoteError
+from tests.support.actors import wait_until
 from tests.support.agents import agents, on_cluster
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
@@ -81,6 +83,24 @@ def test_all_are_waited_for_together(client: StorageClient) -> None:
         wait_all([endless, client.submit(call("fails", fail_clearly))], timeout=60)
     endless.terminate()
     assert endless.wait(timeout=60, raise_on_failure=False) is JobStatus.STOPPED
+
+
+def test_what_a_job_uses_is_told_while_it_runs_and_after_it_has_ended(client: StorageClient) -> None:
+    reads = "import time; held = b'x' * 50_000_000; time.sleep(600)"
+    job = client.submit(JobRequest("reads", Entrypoint.from_binary(sys.executable, ["-c", reads])))
+    wait_until(lambda: (used := job.usage()) is not None and used.memory > 50_000_000)
+    job.terminate()
+    job.wait(timeout=60, raise_on_failure=False)
+    used = job.usage()
+    assert used is not None
+    assert used == client.cluster.poll(job.job_id).exit.usage  # type: ignore[union-attr]
+    assert used.memory_peak > 50_000_000
+    assert used.cpu_seconds > 0
+
+
+def test_nothing_is_known_of_what_a_job_uses_before_it_runs() -> None:
+    job = StorageClient(f"memory://{uuid.uuid4()}").submit(call("waits", print))
+    assert job.usage() is None
 
 
 def sleep_in_small_steps() -> None:

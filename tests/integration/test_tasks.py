@@ -121,7 +121,8 @@ def test_usage_is_sampled_while_running_and_totalled_at_the_end(tmp_path: Path) 
     script = "data = bytearray(60_000_000); open('file', 'wb').write(b'x' * 3_000_000)\nwhile True: pass"
 
     async def act(task: Task) -> None:
-        await until(lambda: task.usage.memory > 60_000_000, "a sample")
+        await until(lambda: task.usage is not None and task.usage.memory > 60_000_000, "a sample")
+        assert task.usage is not None
         assert task.usage.cpu_percent > 10
         assert task.usage.disk >= 3_000_000
         task.kill()
