@@ -32,10 +32,10 @@ _LATER = {
     "target_cluster": "open that cluster by its root and launch there",
     "device_alternatives": "launch the job for one device",
     "image": "images come in a later release; leave it out",
-    "container_profile": "images come in a later release; leave it out",
+    "container_profile": "containers come in a later release; leave it out",
 }
 _ONE_TASK = {
-    "max_task_failures": "a job is one task: max_retries_failure says how often it is tried again",
+    "max_task_failures": "a job is one task: max_retries_failure says how often it is tried again; leave this out",
     "processes_per_task": "the job's own program can start them; leave it out",
 }
 _SAME_NAME = (
@@ -197,6 +197,6 @@ def _environment(environment: EnvironmentConfig) -> dict[str, Any]:
 def _replicas(request: JobRequest) -> int:
     asked = {request.replicas, request.resources.replicas} - {1}
     if len(asked) > 1:
-        other = request.resources.replicas
-        raise InvalidInput("replicas", request.replicas, f"resources.replicas says {other}; say it once")
+        other = f"resources.replicas says {request.resources.replicas} (with_tpu counts the virtual machines there)"
+        raise InvalidInput("replicas", request.replicas, f"{other}; leave one of the two out")
     return asked.pop() if asked else 1

@@ -135,7 +135,10 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"resources": ResourceConfig(target_cluster="other")}, "resources.target_cluster: .*root"),
         ({"resources": ResourceConfig(device_alternatives=["v4"])}, "resources.device_alternatives"),
         ({"resources": ResourceConfig(image="debian")}, "resources.image"),
-        ({"resources": ResourceConfig(container_profile="gvisor")}, "resources.container_profile"),
+        (
+            {"resources": ResourceConfig(container_profile="gvisor")},
+            "resources.container_profile: 'gvisor' .*containers",
+        ),
         ({"max_task_failures": 1}, "max_task_failures: 1 .*max_retries_failure"),
         ({"processes_per_task": 2}, "processes_per_task: 2 "),
         ({"resources": ResourceConfig(device=TpuConfig("v4-8", topology="2x2x1"))}, "resources.device.topology"),
@@ -146,6 +149,10 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"resources": {"cpu": 1}}, "resources: .*ResourceConfig"),
         ({"replicas": 3}, "replicas: 3 "),
         ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas says 2"),
+        (
+            {"replicas": 3, "resources": ResourceConfig.with_tpu("v5litepod-4", slice_count=2)},
+            "replicas: 3 .*resources.replicas says 2 .*with_tpu counts the virtual machines.*leave one",
+        ),
         ({"environment": EnvironmentConfig(extras=["tpu"])}, "environment.extras: .*later release"),
         ({"environment": EnvironmentConfig(pip_packages=["x"])}, "environment.pip_packages: .*later release"),
         ({"environment": {"env_vars": {"PASSWORD": "hunter2"}}}, "environment: '...' .*EnvironmentConfig"),
