@@ -17,6 +17,8 @@ from fray.cli.commands.submit import read_specs
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.framing import RECEIVE, Framing
 from fray_agents.rpc.hints import read_hint
+from fray_agents.rpc.json_link import addressed
+from fray_agents.rpc.json_values import read_call
 from fray_agents.runner.verdict import Facts, bounded, read_error, verdict
 from fray_agents.tasks import _result_file
 from fray_coordinator import keys
@@ -232,6 +234,8 @@ READERS = [
     Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
     Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
     Reader("hint", read_hint, (BadMessage,), b'{"hint":"poke"}'),
+    Reader("call in JSON", read_call, (Malformed,), b'{"args":[1],"kwargs":{"a":"b"},"client":"c","number":1}'),
+    Reader("path of a call", addressed, (Malformed,), b"/v1/actors/store/methods/add"),
     Reader("pool's outcomes", tasks.unpack, (Malformed,), tasks.pack([tasks.Outcome("task", "value", 1, b"pickle")])),
     Reader(
         "error of a callable",

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 from fray.cluster import StorageCluster
 from fray.errors import Temporary
 from fray.rpc import ActorContext, ActorServer
-from fray_agents.rpc import Server
+from fray_agents.rpc import CallId, Server
 from tests.acceptance import contract_caller
 from tests.acceptance.contract_caller import ActorError, Connection
 from tests.support.rpc import KEY, Keys, eventually
@@ -119,7 +120,7 @@ def error_of(call: Callable[[], object]) -> dict[str, Any]:
 
 def test_arguments_and_results_are_json(served: Served) -> None:
     connection = served.connect()
-    values = [None, True, 1, 2**70, 1.5, "é\U0001f600\u2028", [], {}, {"a": [{"b": None}]}]
+    values: list[Any] = [None, True, 1, 2**70, 1.5, "é\U0001f600\u2028", [], {}, {"a": [{"b": None}]}]
     assert connection.call("echo", values, {"key": values}) == [values, {"key": values}]
     assert connection.call("soon", [values]) == values
     assert connection.call("returns", ["tuple"]) == [1, [2]]
@@ -209,6 +210,32 @@ def test_a_call_whose_reply_was_lost_is_asked_for_again_and_runs_once(served: Se
     assert served.connect("node-1").call("note", ["next"], number=2) == 2
     assert error_of(lambda: served.connect("node-1").call("wait", [], number=1))["type"] == "ResultLost"
     assert served.subject.notes == ["waited", "next"]
+
+
+class Kept:
+    """A journal that outlives servers, as that of a durable actor does."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[CallId, bytes] = {}
+
+    def known(self, call: CallId) -> bytes | None:
+        return self.outcomes.get(call)
+
+    def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
+        self.outcomes[call] = outcome
+
+
+def test_a_durable_actor_answers_from_what_it_kept_after_a_restart() -> None:
+    journal, subject = Kept(), Subject()
+    for _ in range(2):
+        server = Server(Keys())
+        server.add("subject", subject, journal=journal)
+        server.start()
+        connection = Served(server, subject).connect("node-1")
+        assert connection.call("note", ["once"], number=1) == 1
+        assert error_of(partial(connection.call, "fail", [], number=2))["type"] == "KeyError"
+        server.close()
+    assert subject.notes == ["once"]
 
 
 def test_two_callers_without_a_name_never_get_one_anothers_results(served: Served) -> None:

@@ -80,7 +80,7 @@ class JsonLink(Messages):
         return body
 
     def _call(self, path: bytes, body: bytes) -> Request:
-        actor_id, method = _addressed(path)
+        actor_id, method = addressed(path)
         call = read_call(body)
         client = f"json:{call.client}" if call.client else self._nameless
         if self._client not in ("", client):
@@ -96,7 +96,7 @@ class JsonLink(Messages):
         self.sock.sendall(_HEAD % (len(body), self._outgoing.next_json(path, body)) + body)
 
 
-def _addressed(path: bytes) -> tuple[str, str]:
+def addressed(path: bytes) -> tuple[str, str]:
     """The actor and the method that a path names. Raises Malformed: it names none."""
     match path.split(b"/"):
         case [b"", b"v1", b"actors", name, b"methods", method] if name and method:
