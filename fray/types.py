@@ -290,6 +290,7 @@ class ActorConfig:
             without limit. A call that did not begin is always made again.
         priority: of its job, as in `JobRequest`.
         checkpoint: makes the actor durable.
+        detached: it outlives the job, or the program outside of jobs, that creates it.
     """
 
     max_concurrency: int = 1
@@ -297,6 +298,7 @@ class ActorConfig:
     max_task_retries: int | None = None
     priority: int = 0
     checkpoint: CheckpointConfig | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True)

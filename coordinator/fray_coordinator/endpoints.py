@@ -130,7 +130,7 @@ class Outlived:
         rows = self._unreadable.sift(rows, problems)
         read = await each_sound(rows, self._read_row, problems, lambda row: row.key)
         self._known = {stored.key: stored for stored in read if stored is not None}
-        doubtful = [e for e in self._known.values() if not e.record.job or running(e.record.job) != e.record.attempt]
+        doubtful = [e for e in self._known.values() if running(e.record.job) != e.record.attempt]
         await each_sound(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
 
     async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
@@ -141,7 +141,7 @@ class Outlived:
     async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
         record = endpoint.record
         job = record_of(await self.core.records.read(Jobs.key(record.job), JobRecord)) if record.job else None
-        if outlived_its_job(record, endpoint.updated, job, self.core.now()):
+        if outlived_its_job(record, job):
             await self.core.store.delete(endpoint.key, endpoint.version)
 
 

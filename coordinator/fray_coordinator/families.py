@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fray_coordinator import stopping
 from fray_coordinator.core import Core, each_sound
-from fray_coordinator.protocol.cascade import Verdict, verdict
+from fray_coordinator.protocol.cascade import Verdict, verdict, why
 from fray_coordinator.protocol.stop import request_stop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.records import Stored, record_of
@@ -57,7 +57,7 @@ async def stop_orphan(core: Core, child: Stored[JobRecord]) -> JobRecord | None:
     def decide(job: JobRecord) -> JobRecord | None:
         if job.parent != child.record.parent:
             return None
-        return request_stop(job, core.now(), "its parent no longer runs", by="parent")
+        return request_stop(job, core.now(), why(job), by="parent")
 
     return await stopping.stop_if(core, child.key, decide, known=child)
 

@@ -81,7 +81,8 @@ def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
 
 def live_in(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> list[AgentRecord]:
     """The agents of a pool that live, as far as their records tell."""
-    return [a.record for a in agents if a.record.pool == pool and a.record.state == "live" and not is_silent(a, now)]
+    found = [agent for agent in agents if agent.record.pool == pool and not agent.record.driver]
+    return [agent.record for agent in found if agent.record.state == "live" and not is_silent(agent, now)]
 
 
 def kind_of(agent: AgentRecord) -> HostKind:

@@ -40,8 +40,9 @@ async def agents_now(core: Core) -> list[Stored[AgentRecord]]:
 
 
 async def _anew(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord]:
-    """The record, or a later one if it is old and its agent answers soon."""
-    if not core.store.local or agent.record.state != "live" or core.now() - agent.updated <= OLD:
+    """The record, or a later one if it is old and its agent answers soon. A driver has nothing to tell."""
+    is_asked = core.store.local and agent.record.state == "live" and not agent.record.driver
+    if not is_asked or core.now() - agent.updated <= OLD:
         return agent
     await notify(core, agent.record.id)
     until = core.clock.boottime() + PATIENCE

@@ -100,12 +100,17 @@ class Repair:
             if known is None or known.version != row.version:
                 job = await self._unreadable.read(self.core.records, row, JobRecord)
                 known = known_of(job, self.core.settings) if job is not None else None
-            if isinstance(known, Open):
-                self._jobs[row.key] = known
-            elif known is not None:
-                self._ended[row.key] = known
+            if known is not None:
+                self._remember(row.key, known)
 
         await self._each(rows, read, lambda row: row.key)
+
+    def _remember(self, key: str, known: Open | Ended) -> None:
+        self._jobs.pop(key, None)
+        if isinstance(known, Open):
+            self._jobs[key] = known
+        else:
+            self._ended[key] = known
 
     def _is_due(self, key: str, parents: set[str]) -> bool:
         return may_go(self._ended[key].due_at, self.core.now(), Jobs.parse(key) in parents)
@@ -136,12 +141,15 @@ class Repair:
             await self._look_at_unlisted(key, known)
 
     async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
+        """Put the job back if its holder is gone; its children and endpoints are looked at with that in mind."""
         try:
-            await index.put_back_if_orphaned(self.core, job)
+            now = await index.put_back_if_orphaned(self.core, job)
         except BadRecord:
             if job.record.lease is not None:
                 await self._holders.look(job.record.lease.agent)
             raise
+        if now is not None:
+            self._remember(job.key, known_of(now, self.core.settings))
 
     async def _look_at_unlisted(self, key: str, known: Open) -> None:
         """Put the job back once its holder, read after the job, has not listed it for long enough."""

@@ -112,7 +112,7 @@ class Watch:
         """Per pool: its live agents and the one-core tasks they can run at once."""
         views: dict[str, PoolView] = {}
         hearing: dict[str, list[AgentRecord]] = {}
-        for agent in self.live().values():
+        for agent in (agent for agent in self.live().values() if not agent.record.driver):
             view = views.setdefault(agent.record.pool, PoolView())
             view.agents += 1
             view.slots = min(view.slots + slots(agent.record.capacity), LARGEST)

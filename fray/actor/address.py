@@ -17,23 +17,20 @@ from fray_layouts.records import EndpointRecord, JobRecord
 
 log = logging.getLogger("fray")
 
-_PATIENCE = 20.0
-"""Seconds that an actor outside of jobs, which no record vouches for, may be without a working endpoint."""
-
 
 @dataclass(frozen=True)
 class Address:
     """One creation of an actor: another one of the same name has another `actor_id`.
 
     Attributes:
-        job: the job that serves it; "" if a program outside of jobs does.
+        job: the job that serves it; of a program outside of jobs, the one that stands for that.
         attempt: the only attempt of the job that does; 0 if every attempt serves the actor anew.
     """
 
     namespace: str
     name: str
     actor_id: str
-    job: str = ""
+    job: str
     attempt: int = 0
 
     def key(self) -> str:
@@ -41,7 +38,7 @@ class Address:
         return Endpoint(self.namespace, self.name, self.actor_id).key()
 
     def __str__(self) -> str:
-        return f"actor {self.name!r} ({self.job or 'outside of jobs'})"
+        return f"actor {self.name!r} ({self.job})"
 
 
 async def find(core: Core, address: Address, failed: str = "", seen: Rank = (0, 0)) -> EndpointRecord:
@@ -56,22 +53,18 @@ async def find(core: Core, address: Address, failed: str = "", seen: Rank = (0, 
     """
     pace, complaints = Pace(core), Complaints(core, _warn)
     job: Stored[JobRecord] | None = None
-    begin = core.clock.boottime()
     while True:
         endpoint = record_of(await core.records.read(address.key(), EndpointRecord))
         if endpoint is not None and rank(endpoint) < seen:
             endpoint = None
         if endpoint is not None and endpoint.nonce != failed:
             return endpoint
-        if address.job:
-            before, job = job, await _look(core, address, job)
-            if endpoint is not None and _serves(job.record, endpoint):
-                return endpoint
-            await complaints.hear([job.record])
-            if before is None or job.version != before.version:
-                pace.changed()
-        elif core.clock.boottime() - begin > _PATIENCE:
-            raise ActorUnavailableError(f"{address} does not answer, and nothing says that it will again")
+        before, job = job, await _look(core, address, job)
+        if endpoint is not None and _serves(job.record, endpoint):
+            return endpoint
+        await complaints.hear([job.record])
+        if before is None or job.version != before.version:
+            pace.changed()
         await pace.rest()
 
 

@@ -61,14 +61,18 @@ def create_actor_group(
 ) -> ActorGroup[T]:
     """Create actors `cls(*args, **kwargs)` as jobs "<name>-0", "<name>-1" ...; returns at once.
 
-    They end with the job that creates them. Each creation is one of its own, whatever had the name before.
+    They end with the job, or the program outside of jobs, that creates them, unless `actor_config` says `detached`.
+    Each creation is one of its own, whatever had the name before.
 
     Raises:
         InvalidInput: an argument is wrong or cannot be pickled; nothing was created.
+        ParentNotRunning: somebody has stopped this job, or this program's (see `StorageCluster.owner`).
     """
     if count < 1:
         raise InvalidInput("count", count, "give at least 1")
     request = actor_request(cls, args, kwargs, name, actor_config, resources, environment)
+    if not request.detached:
+        request = replace(request, parent=cluster.owner())
     jobs = cluster.launch_many([replace(request, name=f"{name}-{index}") for index in range(count)])
     return ActorGroup(cluster, cluster.namespace, name, jobs)
 
@@ -81,7 +85,6 @@ def actor_request(
     config: ActorConfig | None,
     resources: ResourceConfig | None,
     environment: EnvironmentConfig | None = None,
-    **fields: Any,
 ) -> JobRequest:
     """The job that serves an actor, still without its number."""
     check_name("name", name)
@@ -98,8 +101,8 @@ def actor_request(
         max_retries_preemption=restarts,
         grace=GRACE,
         priority=config.priority,
+        detached=config.detached,
         actor=True,
-        **fields,
     )
 
 

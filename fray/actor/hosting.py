@@ -17,10 +17,12 @@ from fray.actor.durable import Durable, restore
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
 from fray.cluster.here import Here, here
+from fray.cluster.launch import launcher
 from fray.rpc.server import ActorServer
 from fray.types import ActorConfig
 from fray_agents.threads import on_stop, task_environ
 from fray_coordinator.errors import StoreError
+from fray_coordinator.protocol.drivers import ATTEMPT
 
 if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
@@ -140,8 +142,8 @@ def host(
     config: ActorConfig,
 ) -> HostedActor[T]:
     """See `create.host_actor`."""
-    mine = here()
-    job, attempt = (mine.job_id, mine.attempt) if mine is not None else ("", 0)
+    mine = launcher(cluster.root)
+    job, attempt = (mine.job_id, mine.attempt) if mine is not None else (cluster.owner() or "", ATTEMPT)
     address = Address(cluster.namespace, name, secrets.token_hex(8), job, attempt)
     current = CurrentActor(ActorHandle(cluster, address), 0, name)
     context = contextvars.copy_context()

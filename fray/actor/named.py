@@ -49,7 +49,7 @@ def create_named_actor(
 
     Args:
         get_if_exists: if the name is taken, return the handle of whoever has it; the other arguments are ignored then.
-        lifetime: a "detached" actor outlives the job that creates it.
+        lifetime: a "detached" actor outlives the job, or the program, that creates it; so says `actor_config`.
         preemptible: False keeps it off hosts that may be taken away.
         num_cpus: cores it reserves; by default none.
 
@@ -61,7 +61,9 @@ def create_named_actor(
         raise InvalidInput("lifetime", lifetime, "say 'non_detached' or 'detached'")
     resources = ResourceConfig(cpu=num_cpus or 0, preemptible=preemptible)
     request = actor_request(cls, args, kwargs, name, actor_config, resources)
-    request = replace(request, name=f"{name}-0", detached=lifetime == "detached")
+    detached = request.detached or lifetime == "detached"
+    parent = None if detached else cluster.owner()
+    request = replace(request, name=f"{name}-0", detached=detached, parent=parent)
     mine = launcher(cluster.root)
     (spec,) = prepare([cluster._spec(request)], mine, cluster.namespace)
     job = cluster.run(partial(_create, spec=spec, name=name, mine=mine, exist_ok=get_if_exists))

@@ -151,6 +151,12 @@ class LocalCluster(StorageCluster):
         if self._agent is not None:
             self._agent.poke()
 
+    async def _leave(self) -> None:
+        """Nothing is left to be ended: the cluster ends with what is on it."""
+        driver = await self._driver.take()
+        if driver is not None:
+            await driver.close()
+
     async def _close(self) -> None:
         if not self.here:
             return

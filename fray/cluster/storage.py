@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -36,6 +37,9 @@ from fray_layouts.spec import JobSpec, check_namespace
 if TYPE_CHECKING:
     from fray.rpc.metadata import Metadata
 
+if TYPE_CHECKING:
+    from fray_agents.driver import Driver, Hosted
+
 log = logging.getLogger("fray")
 
 T = TypeVar("T")
@@ -55,6 +59,8 @@ class StorageCluster:
         self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_chance().token()}"
         check_namespace(namespace or self._outside)
         self._core = sync.PerProcess(self._open)
+        self._driver = sync.PerProcess(self._begin_to_drive)
+        self._leaves_in = 0
         self._hints = Hints(self)
 
     @property
@@ -85,6 +91,24 @@ class StorageCluster:
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
     ) -> list[JobId]:
         return self.launch_many(in_group(requests, group, reservation_id))
+
+    def owner(self) -> JobId | None:
+        """The parent of what is to end with this program, which is a job of its own as long as it lives.
+
+        None in a job, whose children are its own anyway.
+
+        Raises:
+            ParentNotRunning: somebody has stopped that job.
+        """
+        if launcher(self.root) is not None:
+            return None
+        self._leave_at_exit()
+        return JobId(sync.run(self._own_job()))
+
+    def host(self, hosted: Hosted) -> None:
+        """Have announced what this program, which is no job, serves, as long as it does."""
+        self._leave_at_exit()
+        sync.run(self._host(hosted))
 
     def poll(self, job_id: JobId) -> JobInfo:
         return info_of(self.root, sync.run(self._read(job_id)))
@@ -201,7 +225,34 @@ class StorageCluster:
         is_private = launcher(self.root) is not None and PRIVATE in task_environ()
         return local_spec(request) if is_private else to_spec(request)
 
+    def _leave_at_exit(self) -> None:
+        if self._leaves_in != os.getpid():
+            self._leaves_in = os.getpid()
+            sync.at_exit(partial(self._leave_in, self._leaves_in))
+
+    def _leave_in(self, process: int) -> None:
+        if os.getpid() == process:  # a fork has this hook too
+            sync.run(self._leave())
+
     # --- in the background loop
+
+    async def _begin_to_drive(self) -> Driver:
+        from fray_agents.driver import Driver  # an agent's code, which few programs need
+
+        program = Path(sys.argv[0]).name if sys.argv else ""
+        core = await self._core.get()
+        return Driver(core, self._namespace or self._outside, program.encode(errors="replace").decode() or "python")
+
+    async def _own_job(self) -> str:
+        return await (await self._driver.get()).job()
+
+    async def _host(self, hosted: Hosted) -> None:
+        await (await self._driver.get()).host(hosted)
+
+    async def _leave(self) -> None:
+        driver = await self._driver.take()
+        if driver is not None:
+            await driver.leave()
 
     async def _open(self) -> Core:
         return await open_core(self.root)
@@ -249,6 +300,7 @@ class StorageCluster:
         return (await self._core.get()).store.usage.snapshot()
 
     async def _close(self) -> None:
+        await self._leave()
         core = await self._core.take()
         if core is not None:
             await core.store.close()

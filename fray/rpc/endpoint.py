@@ -21,7 +21,7 @@ class ActorEndpoint:
 
     Attributes:
         address: "host:port".
-        job_id: the job that serves it; "" if a program outside of jobs does.
+        job_id: the job that serves it, or stands for the program that does; "" if only the address is known.
         target: what to connect to.
     """
 

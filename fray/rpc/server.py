@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from weakref import ref
 
 import msgspec
+from msgspec.structs import replace
 
 from fray.cluster import StorageCluster
 from fray.cluster.here import Here
@@ -36,7 +37,7 @@ from fray_coordinator import endpoints, sync
 from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.keys import rpc_keys
-from fray_coordinator.protocol.naming import KEPT_WITHOUT_JOB
+from fray_coordinator.protocol.drivers import ATTEMPT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.names import Endpoint
 from fray_layouts.records import EndpointRecord
@@ -91,6 +92,7 @@ class ActorServer:
         self._advertised = reach.advertise
         self._number = next(_numbers[self._job])
         self._records: dict[str, EndpointRecord] = {}
+        self._announced: dict[str, str] = {}
         self._lock = threading.Lock()
         self._serving = False
         self._closed = False
@@ -152,6 +154,7 @@ class ActorServer:
         """Take an actor away; calls that run end. Raises InvalidInput if there is none of that name."""
         with self._lock:
             record = self._records.pop(name, None)
+            self._announced.pop(name, None)
         if record is None:
             raise InvalidInput("name", name, f"the actors here are {', '.join(self._records) or 'none'}")
         self._cluster.run(lambda core: endpoints.withdraw(core, record))
@@ -185,8 +188,6 @@ class ActorServer:
         this = ref(self)
         sync.at_exit(lambda: server.shutdown() if (server := this()) is not None else None)
         self._publish(records)
-        if self._job is None:
-            threading.Thread(target=self._keep, name="fray-endpoints", daemon=True).start()
 
     def shutdown(self, grace_period: float = 5.0) -> None:
         """Withdraw the records, let running calls end, send their replies and close; again, it does nothing.
@@ -239,18 +240,22 @@ class ActorServer:
         return f"{self._job.job_id}-{self._number}" if self._number else self._job.job_id
 
     def _publish(self, records: list[EndpointRecord]) -> None:
-        if self._job is not None:
-            for record in records:
-                note_endpoint(self._job.task_dir, Endpoint(record.namespace, record.name, record.actor_id).key())
+        if self._job is None:
+            self._cluster.host(self)
+            return
+        for record in records:
+            note_endpoint(self._job.task_dir, Endpoint(record.namespace, record.name, record.actor_id).key())
         self._cluster.run(partial(_publish, records))
 
-    def _keep(self) -> None:
-        """Write the records again from time to time: nobody else tells that a program outside of jobs lives."""
-        while not self._ended.wait(KEPT_WITHOUT_JOB / 4):
-            try:
-                self._publish(list(self._records.values()))
-            except StoreError as error:
-                log.warning("the records of %s were not written again, which is tried later: %s", self.address, error)
+    async def announce(self, job: str) -> None:
+        """Publish the records as those of `job`, which stands for this program; in the background loop."""
+        with self._lock:
+            todo = [name for name in self._records if self._serving and self._announced.get(name) != job]
+            for name in todo:
+                self._records[name] = replace(self._records[name], job=job, attempt=ATTEMPT)
+            records = [self._records[name] for name in todo]
+        await self._cluster._work(partial(_publish, records))
+        self._announced.update(dict.fromkeys(todo, job))
 
 
 async def _publish(records: list[EndpointRecord], core: Core) -> None:

@@ -208,6 +208,7 @@ class JobRecord(Record, kw_only=True):
         avoid: hosts that failed to start it lately; a claimer on one of them waits `not_before` out.
         not_before: earliest time of the next claim.
         expiring: retention has begun to delete what belongs to this job.
+        driver: it stands for a program outside of jobs, which is its holder: it was born running, and has one attempt.
     """
 
     id: str
@@ -231,6 +232,7 @@ class JobRecord(Record, kw_only=True):
     result: Result | None = None
     history: list[Attempt] = []
     expiring: bool = False
+    driver: bool = False
 
 
 class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -289,6 +291,7 @@ class AgentRecord(Record, kw_only=True):
         advertise: host name or address under which others reach them.
         inbound: whether they can be reached at all; actors are not placed elsewhere.
         ear: where the agent itself takes hints; None if it takes none.
+        driver: it is a program outside of jobs, which runs no jobs and holds only the one that stands for it.
     """
 
     id: str
@@ -312,6 +315,7 @@ class AgentRecord(Record, kw_only=True):
     advertise: str = ""
     inbound: bool = True
     ear: Ear | None = None
+    driver: bool = False
 
 
 class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -426,7 +430,7 @@ class EndpointRecord(Record, kw_only=True):
     (incarnation, attempt) of a name than it has seen.
 
     Attributes:
-        job: the job that serves it; "" if a program outside of jobs does.
+        job: the job that serves it, or that stands for the program outside of jobs that does.
         attempt: the job's attempt.
         incarnation: of the name, or of the group whose name it is; 0 where names are not taken.
         nonce: identity of the server, new with each start.

@@ -164,7 +164,7 @@ def test_the_end_of_a_parent_ends_its_children(tmp_path: Path) -> None:
             record = await ended(core, child)
             assert record.status == "stopped"
             assert record.exit is not None
-            assert record.exit.message == "its parent no longer runs"
+            assert record.exit.message == f"its parent {parent} no longer runs"
             assert (await job(core, stays)).status == "running"
             await stopping.stop(core, stays, "enough")
             await ended(core, stays)

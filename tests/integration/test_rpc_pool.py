@@ -24,12 +24,9 @@ from fray.cluster import (
 )
 from fray.errors import ActorNotFoundError
 from fray.rpc import ActorContext, ActorServer
-from fray.rpc import server as rpc_server
 from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import RemoteTraceback
-from fray_coordinator.endpoints import all_endpoints
 from fray_layouts.errors import InvalidInput
-from tests.support.rpc import eventually
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
@@ -377,20 +374,6 @@ def test_a_fork_does_not_end_its_parent_s_server(tmp_path: Path) -> None:
         assert pool.size == 1
         assert pool.add(1) == 1
         server.shutdown()
-
-
-def test_a_driver_writes_its_records_again(
-    cluster: StorageCluster, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody else can tell that it lives: records without a job that are old are removed."""
-    monkeypatch.setattr(rpc_server, "KEPT_WITHOUT_JOB", 0.2)
-    serve(counter=Counter())
-
-    def published() -> float:
-        return cluster.run(lambda core: all_endpoints(core, {}))[0].published_at
-
-    first = published()
-    eventually(lambda: published() > first, 60.0)
 
 
 def test_keys_that_nobody_has_cost_the_storage_one_read_a_second(cluster: StorageCluster) -> None:

@@ -13,7 +13,6 @@ from fray_coordinator.keys import rotated
 from fray_coordinator.protocol.checkpoint import Checkpoint, checkpoint, fence
 from fray_coordinator.protocol.finish import RESTART_BACKOFF, Ending, finish, put_back
 from fray_coordinator.protocol.naming import (
-    KEPT_WITHOUT_JOB,
     SUBMISSION_PATIENCE,
     Hold,
     Seen,
@@ -174,13 +173,7 @@ def test_an_endpoint_is_never_replaced_by_an_older_one() -> None:
     ],
 )
 def test_an_endpoint_lives_as_long_as_its_attempt(job: JobRecord | None, outlived: bool) -> None:
-    assert outlived_its_job(published(1, 2), NOW, job, NOW) is outlived
-
-
-def test_an_endpoint_outside_of_jobs_lives_while_it_is_written() -> None:
-    alone = published(1, 0, job="")
-    assert not outlived_its_job(alone, NOW, None, NOW + KEPT_WITHOUT_JOB - 1)
-    assert outlived_its_job(alone, NOW, None, NOW + KEPT_WITHOUT_JOB + 1)
+    assert outlived_its_job(published(1, 2), job) is outlived
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["a", "b"])), min_size=1))

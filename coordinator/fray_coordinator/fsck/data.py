@@ -53,6 +53,6 @@ def endpoints(seen: Picture) -> Iterator[Suspicion]:
         job = Jobs.key(endpoint.record.job)
         if seen.is_doubtful(job) or not seen.is_settled(endpoint.key, job):
             continue
-        if outlived_its_job(endpoint.record, endpoint.updated, seen.jobs.get(endpoint.record.job), seen.now):
+        if outlived_its_job(endpoint.record, seen.jobs.get(endpoint.record.job)):
             what = "it tells where an actor can be called whose job no longer runs"
             yield Suspicion(Trouble(endpoint.key, what, BY_REPAIR), seen.versions(endpoint.key, job))

@@ -46,6 +46,11 @@ def verdict(child: JobRecord, parent: JobRecord | None, now: float, adoption_tim
     return Verdict.STOP
 
 
+def why(child: JobRecord) -> str:
+    """Why a child is stopped, for people: its parent may be a driver."""
+    return f"its parent {child.parent.job if child.parent else ''} no longer runs"
+
+
 def adopted(child: JobRecord, parent: str, attempt: int) -> JobRecord | None:
     """The child as a child of a later attempt of the same parent; None if there is nothing to change."""
     link = child.parent

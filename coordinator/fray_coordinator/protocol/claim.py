@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fray_coordinator.protocol.cascade import Verdict
+from fray_coordinator.protocol.cascade import Verdict, why
 from fray_coordinator.protocol.stop import stopped
 from fray_coordinator.protocol.transitions import Event, Status, move
 from fray_layouts.records import JobRecord, Lease
@@ -40,7 +40,7 @@ def claim(job: JobRecord, attempt: int, lease: Lease, family: Verdict) -> JobRec
     if job.status != Status.PENDING or job.attempt != attempt:
         return Skip(None)
     if family is Verdict.STOP:
-        return stopped(job, now, "its parent no longer runs", by="parent")
+        return stopped(job, now, why(job), by="parent")
     if overdue(job, now):
         return expired(job, now)
     if family is Verdict.WAIT:

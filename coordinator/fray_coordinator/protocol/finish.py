@@ -88,6 +88,9 @@ def put_back(job: JobRecord, agent: str, now: float, settings: Settings, why: st
     lost = Exit(kind="lost", message=f"its agent {agent} {why}")
     if job.stop is not None:
         return stopped(job, now, job.stop.reason, job.stop.by)
+    if job.driver:
+        lost.message = "the program was not heard of any more; what it owned ends with it"
+        return _give_up(job, lost, now, "")
     if job.agent_deaths + 1 >= settings.host_killer_limit:
         lost.message += f", the {settings.host_killer_limit}. in a row: the job may be what kills its hosts"
         return _failed(job, lost, now, settings)

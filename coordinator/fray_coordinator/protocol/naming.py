@@ -23,9 +23,6 @@ from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 SUBMISSION_PATIENCE = 60.0
 """Seconds after a name was taken that its holder's job may still be on its way."""
 
-KEPT_WITHOUT_JOB = 86400.0
-"""Seconds that an endpoint outside of jobs is kept after it was last written; its program writes it more often."""
-
 Rank = tuple[int, int]
 
 
@@ -109,15 +106,10 @@ def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
     return found is None or rank(found) <= rank(endpoint)
 
 
-def outlived_its_job(endpoint: EndpointRecord, written: float, job: JobRecord | None, now: float) -> bool:
+def outlived_its_job(endpoint: EndpointRecord, job: JobRecord | None) -> bool:
     """Whether the endpoint is to be removed.
 
     Args:
-        written: when it was last written, on the storage's clock, as is `now`.
         job: its job's record, read after the endpoint; None if there is none.
     """
-    if not endpoint.job:
-        return now - written > KEPT_WITHOUT_JOB
-    if job is None:
-        return True
-    return job.attempt > endpoint.attempt or job.status != Status.RUNNING
+    return job is None or job.attempt > endpoint.attempt or job.status != Status.RUNNING

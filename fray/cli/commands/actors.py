@@ -44,6 +44,6 @@ def _row(endpoint: EndpointRecord, now: float) -> tuple[str, ...]:
         endpoint.address,
         endpoint.job,
         str(endpoint.incarnation) if endpoint.incarnation else "",
-        str(endpoint.attempt) if endpoint.job else "",
+        str(endpoint.attempt),
         ago(now - endpoint.published_at),
     )

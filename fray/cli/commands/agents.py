@@ -25,7 +25,7 @@ def command(app: App, everything: bool) -> None:
     problems: dict[str, str] = {}
     agents, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)
-    shown = [agent for agent in agents if everything or agent.record.state == "live"]
+    shown = [agent for agent in agents if not agent.record.driver and (everything or agent.record.state == "live")]
     data = [_json(agent, now) for agent in shown]
     app.show(data, lambda: output.print_table(_COLUMNS, [_row(agent, now) for agent in shown]))
 

@@ -1,0 +1,140 @@
+"""Programs outside of jobs as real processes: they end, are killed, and are stopped for longer than they may be."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fray.cluster import ClusterResolver, JobId, StorageCluster
+from fray.types import JobInfo, JobStatus
+from tests.support.actors import wait_until
+from tests.support.agents import agents, on_cluster
+
+PROGRAM = """
+import sys
+from fray.client import StorageClient
+from fray.cluster import Entrypoint, JobRequest, StorageCluster
+from fray.pool import WorkerPool
+from fray.types import ActorConfig, ResourceConfig
+
+class Counter:
+    def add(self):
+        return 1
+
+cluster = StorageCluster(sys.argv[1], namespace=sys.argv[2])
+client = StorageClient(cluster)
+owned = client.create_actor(Counter, name="owned")
+detached = client.create_actor(Counter, name="detached", actor_config=ActorConfig(detached=True))
+hosted = client.host_actor(Counter, name="hosted")
+small = ResourceConfig(cpu=0.1)
+pool = WorkerPool(cluster, 1, small, name_prefix="worker")
+cluster.launch(JobRequest("job", Entrypoint.from_binary("sleep", ["600"]), small))
+assert owned.add() == detached.add() == pool.submit(len, "a").result() == 1
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(eval(line))
+"""
+
+COMES_BACK = """
+try:
+    owned.add()
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+print(client.create_actor(Counter, name="again").add(), flush=True)
+"""
+
+
+class Program:
+    """A driver in a namespace of its own."""
+
+    def __init__(self, root: str, namespace: str) -> None:
+        self.cluster = StorageCluster(root, namespace)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, root, namespace],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.reads() == "ready"
+
+    def does(self, code: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{code!r}\n")
+        self.process.stdin.flush()
+
+    def reads(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def job(self, name: str) -> JobInfo:
+        """Its latest job whose name begins so."""
+        mine = [job for job in self.cluster.list_jobs() if job.namespace == self.cluster.namespace]
+        return [job for job in mine if job.name.startswith(name)][-1]
+
+    def ended(self, name: str) -> bool:
+        return self.job(name).status.finished()
+
+    def is_served(self) -> bool:
+        return bool(ClusterResolver(self.cluster).find("hosted"))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        for job in self.cluster.list_jobs():
+            if job.namespace == self.cluster.namespace:
+                self.cluster.terminate(JobId(job.job_id))
+        self.cluster.close()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    place = tmp_path_factory.mktemp("cluster")
+    on_cluster(place / "root", lambda core: core.store.learn_clock())
+    with agents(str(place / "root"), place / "work", cores=8):
+        yield str(place / "root")
+
+
+@pytest.fixture
+def program(root: str, tmp_path: Path) -> Iterator[Program]:
+    program = Program(root, tmp_path.name.replace("_", "-"))
+    yield program
+    program.close()
+
+
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [
+        ("sys.exit()", "succeeded"),
+        ("raise KeyboardInterrupt", "succeeded"),
+        ("import os; os.kill(os.getpid(), 9)", "failed"),
+    ],
+)
+def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, way: str, status: str) -> None:
+    program.does(way)
+    program.process.wait()
+    wait_until(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())
+    assert program.job("owned").status is JobStatus.STOPPED
+    assert program.job("owned").error_message == f"stopped: its parent {program.job('driver').job_id} no longer runs"
+    assert program.job("driver").status == status
+    assert not program.ended("detached")
+    assert not program.ended("job")
+
+
+def test_a_driver_that_was_stopped_too_long_is_told_and_goes_on(program: Program) -> None:
+    before = program.job("driver").job_id
+    program.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: program.ended("owned") and not program.is_served())
+    program.process.send_signal(signal.SIGCONT)
+    program.does(COMES_BACK)
+    told = program.reads()
+    assert told.startswith("ActorUnavailableError")
+    assert f"its parent {before} no longer runs" in told
+    assert program.reads() == "1"
+    wait_until(program.is_served)
+    assert program.job("driver").job_id != before

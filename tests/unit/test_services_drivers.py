@@ -1,0 +1,268 @@
+"""Drivers: programs outside of jobs, what ends with them and when; in virtual time, under the pass of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from fray_agents.driver import Driver
+from fray_coordinator import endpoints, stopping
+from fray_coordinator.coordinate import Pass
+from fray_coordinator.core import Core
+from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
+from fray_coordinator.lookup import live_in, read_agents
+from fray_coordinator.protocol.death import declare_dead
+from fray_coordinator.store.api import ABSENT, ANY
+from fray_layouts import codec
+from fray_layouts.names import Agents, Jobs
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Settings
+from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.virtual import Cluster, run
+
+SETTINGS = Settings(poll_interval=0.05, repair_interval=3600.0)
+"""The regular repair comes too late for any of these tests."""
+DEATH = 40.0
+"""Seconds after which a silent driver is dead and what it owned is ended: five beats, two looks, and some."""
+
+
+class Served:
+    """What a program serves: an endpoint."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    async def announce(self, job: str) -> None:
+        record = EndpointRecord(
+            namespace="ns", name="a", actor_id="a", nonce="n", address="h:1", job=job, attempt=1, incarnation=0
+        )
+        await endpoints.publish(self.core, record, singleton=False)
+
+
+class Program:
+    """A program outside of jobs, and the way on which it asks."""
+
+    def __init__(self, cluster: Cluster, core: Core) -> None:
+        self.core = core
+        self.way = cluster.ways[-1]
+        self.driver = Driver(core, "ns", "train.py")
+
+    async def owns(self) -> JobRecord:
+        """A job that this program owns, which waits."""
+        return await launch(self.core, parent=await self.driver.job(), name="owned")
+
+    async def agent(self) -> AgentRecord:
+        lease = (await job_now(self.core, await self.driver.job())).lease
+        assert lease is not None
+        return await agent_now(self.core, lease.agent)
+
+
+async def program(cluster: Cluster) -> Program:
+    return Program(cluster, await cluster.core())
+
+
+def drive(main: Callable[[Cluster, Program, Pass], Awaitable[None]]) -> None:
+    """Run with one program, and an agent that runs the coordinator's pass."""
+
+    async def all_of_it(cluster: Cluster) -> None:
+        agent = await join(cluster, "a")
+        beating = asyncio.create_task(agent.beat_for_ever())
+        coordinator = Pass(agent.core, "a")
+        await coordinator.turn()
+        await main(cluster, await program(cluster), coordinator)
+        beating.cancel()
+
+    run(all_of_it, SETTINGS)
+
+
+def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        job = await program.driver.job()
+        await passes(coordinator, 600.0)
+        found = await job_now(program.core, job)
+        assert (found.status, found.attempt, found.spec.entrypoint.command) == ("running", 1, ["train.py"])
+        assert await program.driver.job() == job
+        agent = await program.agent()
+        assert agent.beat >= 100
+        assert agent.holdings[job].phase == "running"
+        assert (await pass_now(program.core)).pools["default"].agents == 1
+        live = live_in(await read_agents(program.core, {}), "default", program.core.now())
+        assert [one.id for one in live] == ["a"], "nobody waits for it to run a job"
+
+    drive(main)
+
+
+def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned = await program.owns()
+        detached = await launch(program.core, parent=await program.driver.job(), detached=True)
+        await program.driver.host(Served(program.core))
+        job = await program.driver.job()
+        await program.driver.close()
+        await passes(coordinator, DEATH)
+        ended, left = await job_now(program.core, job), await job_now(program.core, owned.id)
+        assert (ended.status, left.status) == ("failed", "stopped")
+        assert ended.exit is not None
+        assert (ended.exit.kind, ended.exit.message) == (
+            "lost",
+            "the program was not heard of any more; what it owned ends with it",
+        )
+        assert left.stop is not None
+        assert left.stop.reason == f"its parent {job} no longer runs"
+        assert (await job_now(program.core, detached.id)).status == "pending"
+        assert await endpoints.lookup(program.core, "ns", "a") == []
+        assert coordinator.problems == {}
+
+    drive(main)
+
+
+def test_one_repair_after_the_death_is_enough_also_if_the_burial_is_slower() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned, agent = await program.owns(), await program.agent()
+        await program.driver.host(Served(program.core))
+        await program.driver.close()
+        await program.core.records.update(
+            Agents.key(agent.id), AgentRecord, lambda now: declare_dead(now, now.beat) if now else None
+        )
+        await coordinator.repair.run({})
+        assert (await job_now(program.core, owned.id)).status == "stopped"
+        assert await endpoints.lookup(program.core, "ns", "a") == []
+
+    drive(main)
+
+
+def test_a_driver_that_leaves_ends_what_it_owns_at_once() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
+        begun = cluster.clock.boottime()
+        await program.driver.leave()
+        assert cluster.clock.boottime() - begun < 1.0, "nobody waits for a pass"
+        assert (await job_now(program.core, job)).status == "succeeded"
+        assert (await job_now(program.core, owned.id)).status == "stopped"
+        assert (await agent_now(program.core, agent.id)).state == "left"
+        assert await program.driver.job() != job, "it may begin again"
+
+    drive(main)
+
+
+def test_a_driver_that_cannot_leave_in_time_is_found_dead() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned = await program.owns()
+        program.way.cut = True
+        await program.driver.leave()
+        await passes(coordinator, DEATH)
+        assert (await job_now(coordinator.core, owned.id)).status == "stopped"
+
+    drive(main)
+
+
+def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned, dead = await program.owns(), await program.driver.job()
+        served = Served(program.core)
+        await program.driver.host(served)
+        program.way.cut = True
+        await passes(coordinator, 2 * DEATH)
+        with pytest.raises(StoreUnavailable):
+            await program.driver.job()
+        program.way.cut = False
+        back = await program.driver.job()
+        assert back != dead
+        await passes(coordinator, DEATH)
+        assert (await job_now(program.core, dead)).status == "failed"
+        assert (await job_now(program.core, owned.id)).status == "stopped"
+        assert (await job_now(program.core, (await program.owns()).id)).status == "pending"
+        assert [found.job for found in await endpoints.lookup(program.core, "ns", "a")] == [back]
+        assert await program.driver.job() == back
+        assert f"not heard of for so long that it counted as dead, as driver {dead}" in caplog.text
+
+    drive(main)
+
+
+def test_what_a_dead_driver_submits_is_not_started() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        dead = await program.driver.job()
+        await program.driver.close()
+        await passes(coordinator, DEATH)
+        late = await launch(program.core, attempt_of_parent=1, parent=dead)
+        other = await join(cluster, "b")
+        await other.try_claim()
+        assert (await job_now(program.core, late.id)).status == "stopped"
+        with pytest.raises(ParentNotRunning, match=dead):
+            await launch(program.core, parent=dead)
+
+    drive(main)
+
+
+def test_a_driver_whose_job_is_created_after_its_death_is_dead_too() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        async def frozen() -> None:
+            await passes(coordinator, DEATH)
+            assert cluster.keys(Jobs.prefix) == [], "its record comes only now"
+
+        program.way.before["put", Jobs.prefix] = frozen
+        job = await program.driver.job()
+        await program.driver.close()
+        await coordinator.repair.run(coordinator.watch.live())
+        assert (await job_now(program.core, job)).status == "failed"
+
+    drive(main)
+
+
+def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned, job = await program.owns(), await program.driver.job()
+        await stopping.stop(coordinator.core, job, "it is too much")
+        await asyncio.sleep(SETTINGS.beat_interval + 1.0)
+        assert (await job_now(program.core, job)).status == "stopped"
+        assert (await job_now(program.core, owned.id)).status == "stopped"
+        with pytest.raises(ParentNotRunning, match="it is too much"):
+            await program.driver.job()
+
+    drive(main)
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"recent_ops":[' + b"1," * 10**5 + b'""]}', b"[" * 10**5])
+@pytest.mark.parametrize("spoilt", ["agent", "job"])
+def test_an_odd_record_buries_no_driver_and_stops_no_pass(spoilt: str, body: bytes) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
+        other = Program(cluster, await cluster.core())
+        others, key = await other.owns(), Agents.key(agent.id) if spoilt == "agent" else Jobs.key(job)
+        await coordinator.core.store.put(key, body, ANY)
+        await other.driver.close()
+        await passes(coordinator, DEATH)
+        assert (await job_now(program.core, others.id)).status == "stopped", "the others are served"
+        assert (await job_now(program.core, owned.id)).status == "pending"
+        assert key in (await pass_now(program.core)).problems
+
+    drive(main)
+
+
+def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        agent = await program.agent()
+        haunted = replace(agent, id="later", state="haunted", holdings={})
+        await program.core.store.put(Agents.key("later"), codec.encode(haunted), ABSENT)
+        await passes(coordinator, DEATH)
+        assert (await agent_now(program.core, "later")).state == "haunted"
+
+    drive(main)
+
+
+def test_what_an_idle_driver_costs() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        await program.owns()
+        before, seen = len(program.way.asked), len(cluster.ways[0].asked)
+        await passes(coordinator, 3600.0, every=7.5)
+        asked = Counter(verb for verb, _ in program.way.asked[before:])
+        assert asked["put"] <= 3600 / SETTINGS.beat_interval
+        assert asked["get_if_changed"] + asked["unchanged"] <= 2 * 2, "its own job, once a repair interval"
+        assert asked["list"] == asked["get"] == asked["delete"] == 0
+        passed = Counter(cluster.ways[0].asked[seen:])
+        assert passed["get", Agents.key((await program.agent()).id)] <= 3600 / SETTINGS.beat_interval
+
+    drive(main)
