@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from fray_coordinator import burial
 from fray_coordinator.admission import Admission
 from fray_coordinator.background import Background
-from fray_coordinator.core import Core, told
-from fray_coordinator.errors import BadRecord, StoreError
+from fray_coordinator.core import READ_PATIENCE, Core, is_outage, told
+from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol import passlease
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
-from fray_coordinator.protocol.heartbeat import paced
+from fray_coordinator.protocol.heartbeat import believed, paced
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.repair import Repair
 from fray_coordinator.watch import Watch
@@ -175,10 +175,15 @@ class Pass:
 
     async def _old_holder(self, name: str) -> AgentRecord | None:
         """None if it is absent or cannot be read: nothing is known of its silence."""
-        try:
-            return record_of(await self.core.records.read(Agents.key(name), AgentRecord)) if name else None
-        except BadRecord:
+        if not name:
             return None
+        try:
+            found = record_of(await self.core.records.read(Agents.key(name), AgentRecord, READ_PATIENCE))
+        except (BadRecord, StoreUnavailable) as error:
+            if is_outage(error):
+                raise
+            return None
+        return believed(found, self.core.settings) if found is not None else None
 
     def _begin_anew(self, lease: Stored[PassRecord] | None) -> None:
         """Age is that of one version of the lease: what was counted before it was met is not its own."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import JobNotFound
-from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, believed
 from fray_coordinator.protocol.schedule import HostKind, shape_of, shortage
 from fray_coordinator.records import Stored
 from fray_layouts.errors import InvalidInput
@@ -68,10 +69,10 @@ async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) ->
 
 
 async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:
-    """Every agent's record; `problems` gets those that cannot be read."""
+    """Every agent's record, as observers take it; `problems` gets those that cannot be read."""
     keys = [row.key for row in await core.store.list(Agents.prefix) if Agents.parse(row.key)]
     found = await each_sound(keys, lambda key: core.records.read(key, AgentRecord), problems)
-    return [agent for agent in found if agent is not None]
+    return [replace(agent, record=believed(agent.record, core.settings)) for agent in found if agent is not None]
 
 
 def is_silent(agent: Stored[AgentRecord], now: float) -> bool:

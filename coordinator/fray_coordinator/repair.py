@@ -18,6 +18,7 @@ from fray_coordinator.errors import BadRecord
 from fray_coordinator.known import Ended, Open, known_of
 from fray_coordinator.protocol.cascade import Verdict
 from fray_coordinator.protocol.claim import expired, overdue
+from fray_coordinator.protocol.heartbeat import believed
 from fray_coordinator.protocol.retention import blobs_since, may_go
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.protocol.unlisted import Sighting, is_dropped, is_overdue
@@ -154,7 +155,10 @@ class Repair:
     async def _look_at_unlisted(self, key: str, known: Open) -> None:
         """Put the job back once its holder, read after the job, has not listed it for long enough."""
         holder = record_of(await self.core.records.read(Agents.key(known.holder), AgentRecord))
-        if holder is None or not is_overdue(Jobs.parse(key) or "", known.held_since, holder, self.core.now()):
+        if holder is None:
+            return
+        holder = believed(holder, self.core.settings)
+        if not is_overdue(Jobs.parse(key) or "", known.held_since, holder, self.core.now()):
             return
         last = Sighting(known.version, holder.beat)
         first = self._seen_unlisted.get(key, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from fray_coordinator import burial
 from fray_coordinator.core import Core, each_sound
 from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
-from fray_coordinator.protocol.heartbeat import is_fenced
+from fray_coordinator.protocol.heartbeat import believed, is_fenced
 from fray_coordinator.protocol.retention import agents_due
 from fray_coordinator.protocol.schedule import slots
 from fray_coordinator.records import Stored
@@ -144,7 +145,8 @@ class Watch:
     async def _read_row(self, row: Listed) -> None:
         agent = await self._unreadable.read(self.core.records, row, AgentRecord)
         if agent is not None:
-            self._keep(agent, self.core.clock.boottime())
+            as_believed = dataclasses.replace(agent, record=believed(agent.record, self.core.settings))
+            self._keep(as_believed, self.core.clock.boottime())
 
     def _keep(self, agent: Stored[AgentRecord], read_at: float | None) -> None:
         record = agent.record

@@ -217,7 +217,7 @@ SEGMENT = str(Segment(1.8e9, 0, "abcdef", 3))
     ("key", "words"),
     [
         (Jobs.key("job-odd"), "nobody can run, end or remove this job"),
-        (Agents.key("odd"), "not put back"),
+        (Agents.key("odd"), "are put back only after"),
         (Coordinator.lease, "until it is replaced, no file is admitted"),
         (Names.key("n", "actor", "x"), "nobody can take this name"),
         (Endpoint("n", "x", "id").key(), "nobody is called there"),

@@ -49,6 +49,20 @@ def test_an_agents_record_that_is_not_answered_keeps_no_death_from_being_seen() 
     run(main)
 
 
+def test_a_dead_holder_of_the_pass_whose_record_is_not_answered_is_followed() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core, holder = await cluster.core(), await cluster.core(), await join(cluster, "holder")
+        assert await Pass(user, holder.id).turn()
+        silence(cluster.ways[1], Agents.key(holder.id))
+        successor = Pass(core, "p")
+        for _ in range(8):  # the lease is three intervals of 7.5 s old after the fourth look
+            await successor.turn()
+            await core.clock.sleep(8.0)
+        assert (await pass_now(user)).holder == "p"
+
+    run(main)
+
+
 def test_a_jobs_record_that_is_not_answered_keeps_no_other_from_being_repaired() -> None:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core()

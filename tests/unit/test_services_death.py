@@ -53,6 +53,24 @@ def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before() -> None:
     run(main)
 
 
+@pytest.mark.parametrize(("promised", "believed"), [(1e9, 240.0), (1e-9, 5.0)])
+def test_a_strange_promise_keeps_nobody_from_being_declared_dead(promised: float, believed: float) -> None:
+    """One of years would never be over; within one of an instant nobody looks twice."""
+
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a", interval=promised)
+        job = await launch(user)
+        await agent.claim()
+        coordinator = Pass(await cluster.core(), "p")
+        await passes(coordinator, 5 * believed - 2 * LOOK)
+        assert (await agent_now(user, "a")).state == "live"
+        await passes(coordinator, 5 * LOOK)
+        assert (await agent_now(user, "a")).state == "dead"
+        assert (await job_now(user, job.id)).status == "pending"
+
+    run(main)
+
+
 def test_an_agent_that_beats_lives_for_ever() -> None:
     async def main(cluster: Cluster) -> None:
         watch, agent = Watch(await cluster.core()), await join(cluster, "a")

@@ -17,6 +17,7 @@ from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.store.api import ABSENT, ANY
 from fray_coordinator.submit import put_blob
+from fray_layouts.bounds import LATEST
 from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Child, Jobs, Pending, Work
 from fray_layouts.records import JobRecord, Settings
@@ -426,7 +427,8 @@ def test_many_jobs_are_repaired_with_few_reads() -> None:
 # --- jobs that a live holder has dropped -------------------------------------------------------------------------
 
 
-def test_a_job_that_its_live_agent_has_dropped_is_put_back() -> None:
+@pytest.mark.parametrize("since", [None, LATEST], ids=["", "by a lease from the future"])
+def test_a_job_that_its_live_agent_has_dropped_is_put_back(since: float | None) -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user)
@@ -435,6 +437,12 @@ def test_a_job_that_its_live_agent_has_dropped_is_put_back() -> None:
         await cluster.clock.sleep(60.0)
         await index.leave(user, entry_of(job))
         agent.holding.clear()
+        if since is not None:
+            held = await user.records.read(Jobs.key(job.id), JobRecord)
+            assert held is not None
+            assert held.record.lease is not None
+            strange = replace(held.record, lease=replace(held.record.lease, since=since))
+            await user.records.write(held.key, JobRecord, strange, held)
         await passes(Pass(await cluster.core(), "p"), 200.0)
         back = await job_now(user, job.id)
         assert (back.status, back.attempt, back.preemptions, back.agent_deaths) == ("pending", 2, 1, 1)

@@ -11,7 +11,7 @@ from fray_coordinator.coordinate import LISTED_A_SECOND
 from fray_coordinator.core import Core, each_sound, is_outage
 from fray_coordinator.errors import BadRecord, Misplaced, StoreError
 from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, Drop, NotRead
-from fray_coordinator.protocol.heartbeat import paced
+from fray_coordinator.protocol.heartbeat import believed, paced
 from fray_coordinator.protocol.passlease import LEASE_INTERVALS
 from fray_coordinator.records import Stored
 from fray_coordinator.store.api import Listed, Object
@@ -113,7 +113,7 @@ class Picture:
         if isinstance(stored.record, JobRecord):
             self.jobs[stored.record.id] = stored.record
         elif isinstance(stored.record, AgentRecord):
-            self.agents[stored.record.id] = stored.record
+            self.agents[stored.record.id] = believed(stored.record, self.settings)
 
 
 async def take_picture(core: Core, before: Picture | None = None) -> Picture:

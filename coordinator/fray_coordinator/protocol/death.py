@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, LONGEST_STRETCH, is_fenced
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced, longest_interval
 from fray_layouts.records import AgentRecord, Settings, Suspect
 
 MAX_GAP_INTERVALS = 2
@@ -87,7 +87,7 @@ def is_silent_for_good(unchanged: float, settings: Settings) -> bool:
     No beat can follow what its agent cannot read. So, unlike the age of a beat, this may be counted through outages.
     What the agent had promised before is not known: it is given the longest interval of all.
     """
-    return unchanged >= DEATH_INTERVALS * LONGEST_STRETCH * settings.idle_beat_interval
+    return unchanged >= DEATH_INTERVALS * longest_interval(settings)
 
 
 def written_off(agent: str) -> AgentRecord:

@@ -86,6 +86,21 @@ def interval_for(holds_leases: bool, live_agents: int, busy: float, idle: float)
     return paced((busy if holds_leases else idle) * stretch, live_agents, BEATS_A_SECOND)
 
 
+def longest_interval(settings: Settings) -> float:
+    """The longest that any agent promises."""
+    return LONGEST_STRETCH * max(settings.beat_interval, settings.idle_beat_interval)
+
+
+def believed(record: AgentRecord, settings: Settings) -> AgentRecord:
+    """The record as observers take it, who wait for what an agent may promise, whatever a strange record says.
+
+    One of years would never be over, and within one of an instant nobody looks twice: no age would accumulate.
+    """
+    shortest = min(settings.beat_interval, settings.idle_beat_interval)
+    interval = min(max(record.interval, shortest), longest_interval(settings))
+    return record if interval == record.interval else replace(record, interval=interval)
+
+
 def paced(interval: float, count: int, a_second: float) -> float:
     """Seconds between looks, at least `interval`, so that `count` agents (or objects) make `a_second` a second."""
     return max(interval, count / a_second)

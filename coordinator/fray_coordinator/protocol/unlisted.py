@@ -31,11 +31,14 @@ class Sighting:
 def is_overdue(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
     """Whether the holder lives and should have listed the job by now: else it is not worth a look.
 
+    A lease from the future is no agent's doing.
+
     Args:
         held_since: the storage's time of the job's lease.
         now: the storage's clock.
     """
-    return holder.state == "live" and job not in holder.holdings and now - held_since > BEATS * holder.interval
+    young = 0 <= now - held_since <= BEATS * holder.interval
+    return holder.state == "live" and job not in holder.holdings and not young
 
 
 def is_dropped(first: Sighting, last: Sighting) -> bool:
