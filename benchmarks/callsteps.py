@@ -97,7 +97,8 @@ def _run(request: Request) -> Callable[[], object]:
     def no_loop() -> None:
         raise AssertionError
 
-    actor = Actor(public_methods(_Echo()), 1, table, None, no_loop)  # type: ignore[arg-type]
+    echo = _Echo()
+    actor = Actor(echo, public_methods(echo), 1, table, None, no_loop)  # type: ignore[arg-type]
 
     def run() -> None:
         sequence[0] += 1
