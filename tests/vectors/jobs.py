@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from msgspec.structs import replace
@@ -45,6 +46,15 @@ def job(status: str = "pending", **fields: Any) -> JobRecord:
 def running(**fields: Any) -> JobRecord:
     """The same, running since ten seconds in the hands of h1-1."""
     return job("running", **{"lease": replace(LEASE, since=NOW - 10), "started_at": NOW - 10, **fields})
+
+
+def decided(record: JobRecord | None, given: Any) -> Any:
+    """What is to be written, without words for people that the code has chosen: others are as good."""
+    told = plain(record)
+    for part, words in (("exit", "message"), ("stop", "reason")):
+        if told and part in told and (text := told[part].get(words)) and text not in json.dumps(given):
+            del told[part][words]
+    return told
 
 
 def _claims() -> File:
@@ -92,7 +102,7 @@ def _claimed(record: JobRecord, attempt: int, parent: JobRecord | None) -> tuple
     family = cascade.verdict(record, parent, NOW, SETTINGS.repair_interval)
     wanted = claim(record, attempt, LEASE, family)
     given = {"job": plain(record), "attempt": attempt, "parent": plain(parent), "lease": plain(LEASE)}
-    return given, {"skip": wanted.until} if isinstance(wanted, Skip) else {"write": plain(wanted)}
+    return given, {"skip": wanted.until} if isinstance(wanted, Skip) else {"write": decided(wanted, given)}
 
 
 def _ends() -> File:
@@ -153,7 +163,7 @@ def _ends() -> File:
             "restarts": ending.restart,
             "now": NOW,
         }
-        made[case] = given, {"discard": True} if isinstance(wanted, Settled) else {"write": plain(wanted)}
+        made[case] = given, {"discard": True} if isinstance(wanted, Settled) else {"write": decided(wanted, given)}
     return File(
         "how an attempt ended, as its holder saw it, with the settings' defaults: what it writes over the record that"
         " lies there. `restarts`: the job is an actor's, and the holder trusts its leases and stays",

@@ -127,6 +127,15 @@ function plain(value, schema) {
   return value && ("write" in value ? { write: strip(value.write, { $ref }) } : strip(value, { $ref }));
 }
 
+/** What is told to people may be in other words: where the vectors leave them out, so is ours. */
+function withoutWords(made, expected) {
+  const [ours, theirs] = [made?.write ?? made, expected?.write ?? expected];
+  for (const [part, words] of [["exit", "message"], ["stop", "reason"]]) {
+    if (ours?.[part] && theirs?.[part] && !(words in theirs[part])) delete ours[part][words];
+  }
+  return made;
+}
+
 const isDefault = (field, node) => node !== undefined && "default" in node && isDeepStrictEqual(field, node.default);
 
 let wrong = 0;
@@ -137,7 +146,7 @@ for (const file of readdirSync(path.join(layouts, "vectors")).sort()) {
   for (const { case: title, input, expected } of cases) {
     const made = MADE[about] ? MADE[about](input) : NOT_HERE;
     if (made === NOT_HERE) counts["not here"] += 1;
-    else if (isDeepStrictEqual(made, expected)) counts.agree += 1;
+    else if (isDeepStrictEqual(withoutWords(made, expected), expected)) counts.agree += 1;
     else {
       wrong += 1;
       console.log(`${about}, ${title}:\n  expected ${JSON.stringify(expected)}\n  made     ${JSON.stringify(made)}`);
