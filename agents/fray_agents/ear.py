@@ -1,11 +1,13 @@
 """An agent's own small endpoint: it takes hints from those who have submitted or stopped something.
 
 A hint says nothing that storage does not say; it only makes the agent look now. Losing every one costs latency only.
+However many come, the agent looks no more often than the pauses here allow.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fray_agents.reach import Reach
@@ -19,15 +21,49 @@ if TYPE_CHECKING:
     from fray_agents.agent import Agent
 
 
+POKES_APART, LOOKS_APART = 0.1, 1.0
+"""Seconds between two looks that hints lead to: for work, which is one request; and at all that the agent holds."""
+
+
+class Spaced:
+    """Does something once it is asked to, as soon as the last time is so many seconds ago."""
+
+    def __init__(self, act: Callable[[], None], apart: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._act = act
+        self._apart = apart
+        self._not_before = 0.0
+        self._due: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def ask(self) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._ask)
+
+    def cancel(self) -> None:
+        """Do it no more."""
+        self._closed = True
+        if self._due is not None:
+            self._due.cancel()
+
+    def _ask(self) -> None:
+        if self._due is None and not self._closed:
+            self._due = self._loop.call_at(self._not_before, self._do)
+
+    def _do(self) -> None:
+        self._due, self._not_before = None, self._loop.time() + self._apart
+        self._act()
+
+
 class Listener:
     """Serves one process's agent; open it in the agent's loop. `close` before the loop ends."""
 
     def __init__(self, core: Core, reach: Reach) -> None:
         found = reach.found(core.store.local)
-        self._loop = asyncio.get_running_loop()
         self._agent: Agent | None = None
-        hints = {"poke": self._poke, "look": self._look}
-        self._server = HintServer(_Keys(core, self._loop), found.bind, hints)
+        self._poking, self._looking = Spaced(self._poke, POKES_APART), Spaced(self._look, LOOKS_APART)
+        hints = {"poke": self._poking.ask, "look": self._looking.ask}
+        self._server = HintServer(_Keys(core, asyncio.get_running_loop()), found.bind, hints)
         self.ear = Ear(
             address=f"{found.advertise}:{self._server.address.rpartition(':')[2]}", nonce=self._server.identity
         )
@@ -41,14 +77,16 @@ class Listener:
     def close(self) -> None:
         """Take no more."""
         self._server.close()
+        for hinted in (self._poking, self._looking):
+            hinted.cancel()
 
     def _poke(self) -> None:
         assert self._agent is not None, "it listens once there is one"
-        self._loop.call_soon_threadsafe(self._agent.poke)
+        self._agent.poke()
 
     def _look(self) -> None:
         assert self._agent is not None, "it listens once there is one"
-        self._loop.call_soon_threadsafe(self._agent.look)
+        self._agent.look()
 
 
 class _Keys(KeyCache):

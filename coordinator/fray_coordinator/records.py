@@ -65,9 +65,13 @@ class Records:
         """
         return self._decoded(key, kind, await self._store.get(key, patience))
 
-    async def reread(self, known: Stored[R]) -> Stored[R] | None:
-        """The record as it is now: `known` itself if it did not change (a cheap request), None if absent."""
-        answer = await self._store.get_if_changed(known.key, known.version)
+    async def reread(self, known: Stored[R], patience: float | None = None) -> Stored[R] | None:
+        """The record as it is now: `known` itself if it did not change (a cheap request), None if absent.
+
+        Args:
+            patience: as in `Store.get`.
+        """
+        answer = await self._store.get_if_changed(known.key, known.version, patience)
         return known if isinstance(answer, NotModified) else self._decoded(known.key, type(known.record), answer)
 
     async def update(

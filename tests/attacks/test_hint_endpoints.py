@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fray_agents import ear
 from fray_agents.ear import Listener
 from fray_agents.reach import Reach
 from fray_agents.rpc import ConnectionLost, NotAuthentic, RpcKey, Target, door
@@ -165,5 +166,25 @@ def test_keys_are_read_once_however_many_hints_come_and_never_while_none_do(tmp_
             for _ in range(30):
                 await asyncio.to_thread(tell, target, keys, "poke")
             assert core.store.usage.snapshot().reads == before + 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("hint", ["poke", "look"])
+def test_who_holds_the_key_makes_the_agent_look_no_more_often_than_it_allows(
+    hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ear, "POKES_APART", 3600.0)
+    monkeypatch.setattr(ear, "LOOKS_APART", 3600.0)
+
+    async def main() -> None:
+        async with listening(tmp_path / "root") as (core, target, agent):
+            keys = await keys_of(core)
+            for _ in range(20):
+                await asyncio.to_thread(tell, target, keys, hint)
+            await asyncio.to_thread(tell, target, keys, {"poke": "look", "look": "poke"}[hint])
+            while len(set(agent.hints)) < 2:  # noqa: ASYNC110  the last hint is on its way through the loop
+                await asyncio.sleep(0.001)
+            assert agent.hints.count(hint) == 1
 
     asyncio.run(main())

@@ -1,0 +1,52 @@
+"""However many hints come, an agent looks no more often than it would like to."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fray_agents.ear import Spaced
+from tests.support.virtual import Cluster, run
+
+
+def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval() -> None:
+    async def main(cluster: Cluster) -> list[float]:
+        looks: list[float] = []
+        hinted = Spaced(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+        for _ in range(1000):
+            hinted.ask()
+            await asyncio.sleep(0.0025)
+        await asyncio.sleep(10)
+        hinted.ask()
+        await asyncio.sleep(10)
+        return [round(look, 2) for look in looks]
+
+    assert run(main) == [0.0, 1.0, 2.0, 3.0, 12.5]
+
+
+def test_the_last_hint_of_a_flood_is_not_forgotten() -> None:
+    async def main(cluster: Cluster) -> list[float]:
+        looks: list[float] = []
+        hinted = Spaced(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+        hinted.ask()
+        await asyncio.sleep(0.5)
+        hinted.ask()
+        await asyncio.sleep(5)
+        return looks
+
+    assert run(main) == [0.0, 1.0]
+
+
+def test_nothing_is_done_after_the_end() -> None:
+    async def main(cluster: Cluster) -> list[int]:
+        looks: list[int] = []
+        hinted = Spaced(lambda: looks.append(1), apart=1.0)
+        hinted.ask()
+        await asyncio.sleep(0.5)
+        hinted.ask()
+        await asyncio.sleep(0.1)
+        hinted.cancel()
+        hinted.ask()
+        await asyncio.sleep(5)
+        return looks
+
+    assert run(main) == [1]
