@@ -43,16 +43,19 @@ def cluster_of_environment() -> StorageCluster:
 def open_cluster(root: str) -> StorageCluster:
     """The cluster under a root (`gs://`, `s3://`, `file://`, a path, `memory://`), or "local".
 
+    "local?use_isolated_env=False" is a local one whose jobs are threads; with True, and by default, they are processes.
+
     Raises:
-        InvalidInput: it is a cluster of Ray.
+        InvalidInput: it is a cluster of Ray, or a local one with another option.
     """
-    if root.partition("?")[0] == "ray":
+    kind, _, options = root.partition("?")
+    if kind == "ray":
         raise InvalidInput("root", root, "Fray does not run on Ray yet; name a root in storage, or 'local'")
     if (made_here := private.get(root)) is not None:
         return made_here
     with _lock:
         if root not in _open:
-            _open[root] = _local() if root == "local" else StorageCluster(root)
+            _open[root] = _local(root, options) if kind == "local" else StorageCluster(root)
         return _open[root]
 
 
@@ -64,16 +67,22 @@ def opened() -> list[StorageCluster]:
 
     A private one is not made for that: nobody could be found there.
     """
-    is_private = _chosen.get() is None and (task_environ().get("FRAY_CLUSTER_SPEC") or "local") == "local"
+    spec = task_environ().get("FRAY_CLUSTER_SPEC") or "local"
+    is_private = _chosen.get() is None and spec.partition("?")[0] == "local"
     with _lock:
         known = [*_open.values(), *private.values()]
     return list(dict.fromkeys(known if is_private else [current_cluster(), *known]))
 
 
-def _local() -> StorageCluster:
+def _local(root: str, options: str) -> StorageCluster:
     from fray.cluster.local import LocalCluster  # an agent's code, which few processes need
 
-    return LocalCluster()
+    match options:
+        case "" | "use_isolated_env=True":
+            return LocalCluster()
+        case "use_isolated_env=False":
+            return LocalCluster(use_processes=False)
+    raise InvalidInput("root", root, "say 'local', or 'local?use_isolated_env=False' for threads")
 
 
 os.register_at_fork(after_in_child=private.clear)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fray import aliases
-from fray.cluster import create_cluster
+from fray.cluster import LocalCluster, create_cluster
 from fray.errors import InvalidInput
 from fray.job import RayContext, create_job_ctx
 from fray.topology import TPU_TOPOLOGIES, tpu_family
@@ -148,6 +148,16 @@ def test_resources_compare_by_value_and_can_be_keys() -> None:
 def test_a_cluster_of_ray_is_no_folder_of_that_name() -> None:
     with pytest.raises(InvalidInput, match="not run on Ray yet"):
         create_cluster("ray?namespace=mine")
+
+
+def test_a_local_cluster_with_options_is_no_folder_of_that_name() -> None:
+    threads = create_cluster("local?use_isolated_env=False")
+    assert isinstance(threads, LocalCluster)
+    assert not threads.use_processes
+    assert create_cluster("local?use_isolated_env=False") is threads
+    with pytest.raises(InvalidInput, match=r"local\?nodes=3"):
+        create_cluster("local?nodes=3")
+    threads.close()
 
 
 @pytest.mark.parametrize("ask", [RayContext, lambda: create_job_ctx("ray")])
