@@ -10,14 +10,21 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _END: Any = object()
 
 _NOW: Future[None] = Future()
 _NOW.set_result(None)
+
+
+class Result(Protocol[T_co]):
+    """What gives a value of a type by `result`: futures of tasks and of actors, for type checkers."""
+
+    def result(self, timeout: float | None = None) -> T_co: ...
 
 
 class Awaited(ABC):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from fray.device_flops import known_flops
 from fray.topology import get_tpu_topology
@@ -143,6 +143,39 @@ def _fill(config: object, **values: object) -> None:
 DeviceConfig = CpuConfig | GpuConfig | TpuConfig
 
 
+class Placement(TypedDict, total=False):
+    """What `ResourceConfig.with_tpu` and its siblings take as the class does."""
+
+    disk: Size
+    preemptible: bool
+    regions: Sequence[str] | None
+    zone: str | None
+    target_cluster: str | None
+    image: str | None
+    container_profile: str | None
+    memory: Size | None
+
+
+class GpuOthers(Placement, total=False):
+    """The same, of `with_gpu`."""
+
+    replicas: int | None
+    device_alternatives: Sequence[str] | None
+
+
+class CpuOthers(GpuOthers, total=False):
+    """The same, of `with_cpu`."""
+
+    count: int | None
+
+
+class TpuOthers(Placement, total=False):
+    """The same, of `with_tpu`, whose type says how many processes there are."""
+
+    cpu: float
+    ram: Size | None
+
+
 @dataclass(frozen=True, init=False)
 class ResourceConfig:
     """What one replica of a job needs while it runs.
@@ -262,20 +295,27 @@ class ResourceConfig:
         )
 
     @classmethod
-    def with_cpu(cls, cpu: float = 1, ram: Size | None = None, **others: Any) -> ResourceConfig:
+    def with_cpu(cls, cpu: float = 1, ram: Size | None = None, **others: Unpack[CpuOthers]) -> ResourceConfig:
         """Resources without an accelerator; `others` as for the class."""
         return cls(cpu, ram, device=CpuConfig(), **others)
 
     @classmethod
     def with_gpu(
-        cls, gpu_type: str = "auto", count: int = 1, cpu: float = 4, ram: Size | None = None, **others: Any
+        cls,
+        gpu_type: str = "auto",
+        count: int = 1,
+        cpu: float = 4,
+        ram: Size | None = None,
+        **others: Unpack[GpuOthers],
     ) -> ResourceConfig:
         """`count` GPUs of a kind on one host, with 16 GB of memory by default; `others` as for the class."""
         size = "16GB" if ram is None and "memory" not in others else ram
         return cls(cpu, size, device=GpuConfig(gpu_type, count), **others)
 
     @classmethod
-    def with_tpu(cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Any) -> ResourceConfig:
+    def with_tpu(
+        cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Unpack[TpuOthers]
+    ) -> ResourceConfig:
         """`slice_count` slices of a TPU type such as "v5litepod-16"; of several types the first is preferred.
 
         `replicas` is the number of their virtual machines together: each has a process of its own.

@@ -117,7 +117,7 @@ _BILL = ("", "writes", "lists", "reads", "deletes", "on GCS")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=int, default=32, help="jobs to split the library into")
     parser.add_argument("--files", type=int, help="measure only the largest so many files")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="where the plot goes")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,13 +21,13 @@ def draw(ranking: Ranking) -> bytes:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(13, 7.2), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+    figure = Figure(figsize=(13, 7.2), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     colours = ScalarMappable(Normalize(0, 1), "viridis")
     packages = ranking.packages[:SHOWN]
-    shades = [colours.to_rgba(package.coverage) for package in packages]
+    shades = list(colours.to_rgba(np.array([package.coverage for package in packages])))
     _bars(left, {package.name: package.tokens / 1000 for package in packages}, shades, "{:,.0f}k")
     left.set_title("Largest packages: tokens", **_TITLE)
     bar = figure.colorbar(colours, ax=left, location="bottom", shrink=0.6, aspect=40, pad=0.03)
@@ -46,7 +49,7 @@ def draw(ranking: Ranking) -> bytes:
 _TITLE = {"loc": "left", "color": INK, "fontweight": "bold", "fontsize": 13}
 
 
-def _bars(axes: Axes, values: dict[str, float], colours: list[object], form: str) -> None:
+def _bars(axes: Axes, values: dict[str, float], colours: Sequence[object], form: str) -> None:
     bars = axes.barh(list(values), list(values.values()), color=colours, height=0.72)
     axes.bar_label(bars, [form.format(value) for value in values.values()], padding=4, color=QUIET, fontsize=9)
     axes.invert_yaxis()

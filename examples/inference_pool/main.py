@@ -124,7 +124,7 @@ def run(cluster: StorageCluster, config: Config) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", help="a cluster with agents; by default a private one")
     parser.add_argument("--servers", type=int, default=Config.servers)
     parser.add_argument("--repeats", type=int, default=Config.repeats, help="how often all prompts are asked")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -187,14 +188,14 @@ class MultiSliceJob:
         self.slices += self.cluster.launch_group([request], JobGroupConfig("multislice"))
         self.jobs.append(self.slices[-1])
 
-    def request(self, name: str, function: object, *args: object) -> JobRequest:
+    def request(self, name: str, function: Callable[..., object], *args: object) -> JobRequest:
         """A small job."""
         entrypoint = Entrypoint.from_callable(function, args=args)
         return JobRequest(name, entrypoint, ResourceConfig.with_cpu(cpu=0.25), max_retries_failure=3)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", help="a cluster with agents; by default a private one")
     parser.add_argument("--steps", type=int, default=Config.steps, help="of training")
     parser.add_argument("--pause", type=float, default=Config.pause, help="seconds that a gradient takes longer")

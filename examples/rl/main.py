@@ -27,7 +27,7 @@ from fray.cluster import (
     StorageCluster,
     current_cluster,
 )
-from fray.rpc import ActorPool, ActorServer
+from fray.rpc import ActorServer
 
 RIGHT = {"add": 3, "carry": 1, "divide": 5, "guess": 0, "prove": 4}
 """The lessons and the one action of each that is rewarded; nobody but the environment knows."""
@@ -58,7 +58,8 @@ class Rollout:
 def policy(weights: np.ndarray, lesson: str) -> np.ndarray:
     """How likely each action is."""
     scores = np.exp(weights[list(RIGHT).index(lesson)])
-    return scores / scores.sum()
+    chances: np.ndarray = scores / scores.sum()
+    return chances
 
 
 # --- what all share
@@ -151,7 +152,7 @@ def train(config: Config) -> np.ndarray:
 
 def improved(weights: np.ndarray, batch: list[Rollout], rate: float) -> np.ndarray:
     """One step of REINFORCE; the mean reward of a lesson is its baseline."""
-    gradient = np.zeros_like(weights)
+    gradient: np.ndarray = np.zeros_like(weights)
     for lesson in {rollout.lesson for rollout in batch}:
         tries = [rollout for rollout in batch if rollout.lesson == lesson]
         baseline = sum(rollout.reward for rollout in tries) / len(tries)
@@ -178,10 +179,12 @@ def roll_out(size: int = 16) -> None:
         rollouts.put(tried)
 
 
-def shared(cluster: StorageCluster) -> tuple[ActorPool, ActorPool]:
+def shared(cluster: StorageCluster) -> tuple[Curriculum, Weights]:
     """Handles to the curriculum and the weights, once they are there. No call of theirs does harm when made twice."""
     resolver = ClusterResolver(cluster)
-    return tuple(resolver.wait_for_actor(name).call(idempotent=True) for name in ("curriculum", "weights"))
+    curriculum: Curriculum = resolver.wait_for_actor("curriculum").call(idempotent=True)
+    weights: Weights = resolver.wait_for_actor("weights").call(idempotent=True)
+    return curriculum, weights
 
 
 # --- the driver
@@ -215,7 +218,7 @@ def run(cluster: StorageCluster, config: Config) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", help="a cluster with agents; by default a private one")
     parser.add_argument("--workers", type=int, default=Config.workers, help="rollout jobs")
     parser.add_argument("--rate", type=float, default=Config.rate, help="of learning")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -15,7 +16,9 @@ _NAME = re.compile(r"step-(\d{8})\.npz$")
 def save(model: Model, url: str, starts: list[int]) -> None:
     """Write the model. starts: the step at which each attempt so far began."""
     parts = {"weights": model.weights, "mean": model.mean, "square": model.square}
-    arrays = {f"{part}.{name}": values for part, named in parts.items() for name, values in named.items()}
+    arrays: dict[str, Any] = {
+        f"{part}.{name}": values for part, named in parts.items() for name, values in named.items()
+    }
     data = io.BytesIO()
     np.savez(data, step=model.step, starts=starts, **arrays)
     place = f"{url}/step-{model.step:08d}.npz"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import signal
-import sys
 import sysconfig
 import tempfile
 from dataclasses import dataclass
@@ -102,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

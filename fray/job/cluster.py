@@ -6,15 +6,15 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fray.actor.handle import cluster_at
 from fray.cluster import StorageCluster, current_cluster
 from fray.errors import FrayError
-from fray.futures import outcome
+from fray.futures import Yielding, outcome
 from fray.job.context import JobContext, Lifetime, checked_workers, each_of
 from fray.pool import ObjectRef, WorkerPool
 from fray.pool.objects import fetched
@@ -23,6 +23,8 @@ from fray_coordinator import sync
 
 if TYPE_CHECKING:
     from fray.actor import ActorHandle
+
+T = TypeVar("T")
 
 log = logging.getLogger("fray")
 
@@ -70,6 +72,10 @@ class ClusterContext(JobContext):
         """What a reference or a future stands for; see `JobContext.get`. Raises ObjectGone."""
         return each_of(ref, lambda one: fetched(outcome(one)))
 
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> Yielding[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Push `fn(*args)` for the next free worker; see `JobContext.run`."""
         return self._pool.submit(fn, *args)

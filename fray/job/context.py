@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 
 from fray.errors import InvalidInput
-from fray.futures import outcome, wait
+from fray.futures import Result, Yielding, outcome, wait
 from fray.lazily import exported
 from fray_agents.threads import task_environ
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fray.job.here import SyncContext as SyncContext
     from fray.job.here import ThreadContext as ThreadContext
     from fray.types import JobStatus
+
+T = TypeVar("T")
 
 Lifetime = Literal["non_detached", "detached"]
 
@@ -35,6 +37,12 @@ class JobContext(Protocol):
         """A reference to an object, for tasks that take it as an argument; `get` gives the object back."""
         ...
 
+    @overload
+    def get(self, ref: Result[T]) -> T: ...
+    @overload
+    def get(self, ref: Sequence[Result[T]]) -> list[T]: ...
+    @overload
+    def get(self, ref: Any) -> Any: ...
     def get(self, ref: Any) -> Any:
         """What a reference or a future, a task's or an actor's, stands for, waiting for it; any other value as it is.
 
@@ -46,6 +54,10 @@ class JobContext(Protocol):
         """
         return each_of(ref, outcome)
 
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> Yielding[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Start `fn(*args)`. Of a generator function the future also yields, by `next`, while the function runs.
 
@@ -54,7 +66,7 @@ class JobContext(Protocol):
         """
         ...
 
-    def wait(self, futures: Sequence[Any], num_returns: int = 1) -> tuple[list[Any], list[Any]]:
+    def wait(self, futures: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
         """Wait until `num_returns` are ready: exactly those, and the others, as the same objects.
 
         Args:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from fray import futures
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.futures import TaskFuture, Yielding
 from fray.job.context import JobContext, Lifetime, checked_workers
 from fray.types import JobStatus
+
+T = TypeVar("T")
 
 Run = Callable[[Callable[[], Any]], "Future[Any]"]
 
@@ -80,6 +82,10 @@ def _future_of(fn: Callable[..., Any]) -> Future[Any]:
 class SyncContext(_InProcess):
     """Runs every task at once, on the caller's thread; what it raises is raised by `get`."""
 
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> Yielding[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Call `fn(*args)` now, a generator to its end; its values can be had one by one all the same."""
         future = _future_of(fn)
@@ -94,7 +100,8 @@ class SyncContext(_InProcess):
 
         def run(call: Callable[[], Any]) -> Future[Any]:
             with turn:
-                return self.run(call)
+                future: Future[Any] = self.run(call)
+                return future
 
         return run
 
@@ -111,6 +118,10 @@ class ThreadContext(_InProcess):
         self._max_workers = checked_workers(max_workers)
         self._made: ThreadPoolExecutor | None = None
 
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> Yielding[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
         """Start `fn(*args)` on the next free thread."""
         future = _future_of(fn)

@@ -28,6 +28,7 @@ from fray_layouts.queue_names import QUEUE_NAME
 from fray_layouts.spec import check_name
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 log = logging.getLogger("fray")
@@ -190,13 +191,13 @@ class WorkerPool:
         known = self._queued("submit_as").futures.get(key)
         return known if known is not None else self._submit([Call(function_of(fn), args, kwargs, key)])[0]
 
-    def map_as(self, fn: Callable[..., T], items: Mapping[str, Any]) -> list[Future[T]]:
+    def map_as(self, fn: Callable[[S], T], items: Mapping[str, S]) -> list[Future[T]]:
         """`submit_as` of `fn(item)` for each key and item, in one push; the futures in their order."""
         known, function = self._queued("map_as").futures, function_of(fn)
         self._submit([Call(function, (item,), {}, key) for key, item in items.items() if key not in known])
         return [known[key] for key in items]
 
-    def map(self, fn: Callable[..., T], items: Iterable[Any]) -> list[Future[T]]:
+    def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[Future[T]]:
         """A future of `fn(item)` for each item, in order."""
         function = function_of(fn)
         return self._submit([Call(function, (item,), {}) for item in items])

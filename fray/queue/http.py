@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from fray.cluster import StorageCluster, current_cluster, open_cluster
 from fray.errors import InvalidInput
@@ -174,6 +174,10 @@ class HttpQueueServer:
         """The host under which others reach it."""
         return socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
 
+    @overload
+    def new_queue(self, name: str, queue: Queue[T]) -> HttpQueue[T]: ...
+    @overload
+    def new_queue(self, name: str, queue: None = None) -> HttpQueue[Any]: ...
     def new_queue(self, name: str, queue: Queue[Any] | None = None) -> HttpQueue[Any]:
         """A client of the queue of that name, which is made if there is none.
 

@@ -1,0 +1,67 @@
+"""Programs of users under strict type checkers: typical use of every public name, and the examples."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mypy import api
+
+from fray import aliases
+
+TOP = Path(__file__).parents[2]
+PROGRAMS = TOP / "tests" / "acceptance" / "user_programs"
+EXAMPLES = [folder for folder in sorted((TOP / "examples").iterdir()) if list(folder.glob("*.py"))]
+NOT_INSTALLED = TOP / "examples" / "data_processing"
+"""Needs Zephyr, which the tests' environment has not: a strict checker would call all that comes of it unknown."""
+
+
+def test_programs_are_clean_under_mypy(tmp_path: Path) -> None:
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nstrict = true\n[mypy-zephyr.*,fsspec.*,cloudpickle.*]\nignore_missing_imports = true\n")
+    said = {}
+    for folder in (PROGRAMS, *EXAMPLES):
+        files = map(str, sorted(folder.glob("*.py")))
+        told, errors, status = api.run([f"--config-file={config}", f"--cache-dir={tmp_path}", *files])
+        if status:
+            said[folder.name] = told + errors
+    assert not said
+
+
+def test_programs_are_clean_under_pyright(tmp_path: Path) -> None:
+    """Strict for programs that are there for their types; the examples use libraries that are not strictly typed."""
+    second_names = tmp_path / "second_names.py"
+    second_names.write_text("".join(_second_names()))
+    local = [{"root": str(folder)} for folder in EXAMPLES]
+    config = {
+        "include": [str(PROGRAMS), *map(str, EXAMPLES), str(second_names)],
+        "exclude": [str(NOT_INSTALLED)],
+        "strict": [str(PROGRAMS)],
+        "typeCheckingMode": "standard",
+        "executionEnvironments": [*local, {"root": str(TOP)}],
+    }
+    assert _pyright(config, tmp_path) == []
+
+
+def _second_names() -> Iterator[str]:
+    """A program that imports every second name that there is, and its home's."""
+    for module in aliases.MODULES:
+        for names in aliases.homes(module).values():
+            yield from (f"from {module} import {name}\n" for name in names)
+    for pair in aliases.NAMES.items():
+        yield from (f"from {module} import {name}\n" for module, _, name in (path.rpartition(".") for path in pair))
+
+
+def _pyright(config: dict[str, Any], folder: Path) -> list[str]:
+    """What basedpyright, which is pyright with its JavaScript in the wheel, has to say."""
+    path = folder / "pyrightconfig.json"
+    path.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "basedpyright", "-p", str(path), "--pythonpath", sys.executable, "--outputjson"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+    assert told["summary"]["filesAnalyzed"] >= 20
+    found = told["generalDiagnostics"]
+    return [f"{Path(one['file']).name}:{one['range']['start']['line'] + 1}: {one['message']}" for one in found]
