@@ -94,7 +94,7 @@ class Agent:
         self._core = core
         self._options = options
         self._lock = hostlock.take(core.root, self.id)
-        self._work_dir = self._lock.work_dir(options.work_dir)
+        self._work_dir = self._made_work_dir(options.work_dir)
         self._ledger = Ledger(options.capacity or discover(self._work_dir))
         self._host = socket.gethostname()
         reach = options.reach.found(core.store.local)
@@ -150,6 +150,13 @@ class Agent:
         self._gives_up = asyncio.Event()
         self._broken: asyncio.Queue[BaseException] = asyncio.Queue()
         self._background: set[asyncio.Task[None]] = set()
+
+    def _made_work_dir(self, parent: Path | None) -> Path:
+        try:
+            return self._lock.work_dir(parent)
+        except BaseException:
+            self._lock.release()
+            raise
 
     @property
     def tally(self) -> Tally:

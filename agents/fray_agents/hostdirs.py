@@ -6,6 +6,7 @@ live agent dead (host locks). The temporary directory itself is open to all; its
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -17,6 +18,15 @@ from pathlib import Path
 from fray_layouts.errors import Permanent
 
 log = logging.getLogger("fray")
+
+
+SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the host may have again without anybody's doing anything about Fray."""
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether the host has too little of something now."""
+    return isinstance(error, OSError) and error.errno in SHORTAGES
 
 
 class NotOurs(Permanent):
@@ -35,12 +45,19 @@ def user_dir(*names: str) -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make the directory `path`, in one that is there, or make sure that it is this user's alone. Raises `NotOurs`."""
+    """Make the directory `path`, in one that is there, or make sure that it is this user's alone.
+
+    Raises:
+        NotOurs: it cannot be that.
+        OSError: a shortage, which may pass.
+    """
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         pass  # whose it is, is seen below
     except OSError as error:
+        if is_shortage(error):
+            raise
         raise NotOurs(path, f"cannot be made ({error.strerror})") from None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -74,6 +74,10 @@ def take(root: str, agent_id: str) -> HostLock:
             nameless.rename(path)
         except (BlockingIOError, FileNotFoundError):
             os.close(fd)
+        except BaseException:
+            nameless.unlink(missing_ok=True)
+            os.close(fd)
+            raise
         else:
             return HostLock(path, fd)
 

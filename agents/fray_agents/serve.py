@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from fray_agents.agent import Agent, AgentOptions, Departure
 from fray_agents.ear import Listener
+from fray_agents.hostdirs import NotOurs, is_shortage
+from fray_agents.repeated import Repeated
 from fray_agents.spares import Spares
-from fray_coordinator.core import open_core
+from fray_coordinator.core import Core, open_core
+
+PAUSE = 5.0
+"""Seconds between two tries to find room for an agent's directory and lock."""
 
 
 async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
@@ -21,26 +27,28 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
 
     Raises:
         RootMismatch, StoreRefused, StoreUnavailable: the cluster cannot be opened.
+        NotOurs: this user has no directory of its own on this host. That it is full is waited out.
     """
     core = await open_core(root)
     loop = asyncio.get_running_loop()
     listener = Listener(core, options.reach) if options.reach.inbound else None
     spares = Spares(options.preload)
     options = replace(options, start_task=spares.start, ear=listener.ear if listener else None)
-    leaving = False
+    leaving = asyncio.Event()
     agent: Agent | None = None
 
     def leave() -> None:
-        nonlocal leaving
-        leaving = True
+        leaving.set()
         if agent is not None:
             agent.terminate()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave)
     try:
-        while not leaving:
-            agent = Agent(core, options)
+        while not leaving.is_set():
+            agent = await _made(core, options, leaving)
+            if agent is None:
+                return
             if listener is not None:
                 listener.listen(agent)
             on_join(agent.id)
@@ -52,3 +60,19 @@ async def serve(root: str, options: AgentOptions, on_join: Callable[[str], None]
         if listener is not None:
             listener.close()
         await core.store.close()
+
+
+async def _made(core: Core, options: AgentOptions, leaving: asyncio.Event) -> Agent | None:
+    """A new agent, once this host has room for it; None: it is to leave."""
+    warnings = Repeated(core.clock)
+    while not leaving.is_set():
+        try:
+            return Agent(core, options)
+        except (OSError, NotOurs) as error:
+            if not options.rejoins and not is_shortage(error):
+                raise
+            warnings.warn("this host cannot take an agent yet: %s", error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(core.jittered(PAUSE)):
+                await leaving.wait()
+    return None
