@@ -191,7 +191,7 @@ class ResourceConfig:
         replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same thing.
 
     Raises:
-        InvalidInput: both spellings of a field are given, or a device is given for `cpu`.
+        InvalidInput: both spellings of a field are given.
     """
 
     cpu: float
@@ -225,8 +225,6 @@ class ResourceConfig:
         memory: Size | None = None,
         count: int | None = None,
     ) -> None:
-        if isinstance(cpu, (CpuConfig, GpuConfig, TpuConfig)):
-            raise InvalidInput("resources.cpu", cpu, "cores come first; give device=, ram= and replicas= by name")
         size = _either("resources.ram", ram, "memory", memory)
         processes = _either("resources.replicas", replicas, "count", count)
         _fill(

@@ -147,6 +147,8 @@ def _pickles(value: object) -> bool:
 
 
 def _resources(resources: ResourceConfig) -> dict[str, Any]:
+    if isinstance(resources.cpu, DeviceConfig):
+        raise InvalidInput("resources.cpu", resources.cpu, "cores come first; give device= and the others by name")
     for name, remedy in _LATER.items():
         if (value := getattr(resources, name)) and list(value) != [ANY_REGION]:
             raise InvalidInput(f"resources.{name}", value, remedy)

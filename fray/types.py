@@ -50,6 +50,7 @@ __all__ = [
     "JobRequest",
     "JobStatus",
     "Namespace",
+    "ReservationConfig",
     "ResourceConfig",
     "TpuConfig",
     "TpuTopologyInfo",
@@ -316,6 +317,18 @@ class JobGroupConfig:
     namespace: str | None = None
     same_region: bool = True
     same_zone: bool = False
+
+
+class ReservationConfig:
+    """Reservations come in a later release: making one raises InvalidInput."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        raise no_reservations("ReservationConfig", kwargs)
+
+
+def no_reservations(field: str, value: object) -> InvalidInput:
+    """The error of who asks for one."""
+    return InvalidInput(field, value, "reservations come in a later release, with gangs; launch without one")
 
 
 @dataclass(frozen=True)

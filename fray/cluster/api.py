@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace
+from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
 from fray_coordinator.follow import LogLine
 from fray_layouts.records import Usage
 
@@ -58,6 +58,10 @@ class Cluster(Protocol):
             InvalidInput: as `launch`; or a reservation is named, or a namespace other than the group's: nothing was
                 submitted.
         """
+        ...
+
+    def create_reservation(self, config: ReservationConfig) -> str:
+        """A later release: raises InvalidInput."""
         ...
 
     def poll(self, job_id: JobId) -> JobInfo:

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from fray.cluster.here import Here, here
-from fray.types import JobGroupConfig, JobRequest
+from fray.types import JobGroupConfig, JobRequest, no_reservations
 from fray_agents.environment import CHILDREN_MARK
 from fray_agents.threads import task_environ
 from fray_coordinator.core import Core
@@ -55,7 +55,7 @@ def in_group(requests: Sequence[JobRequest], group: JobGroupConfig, reservation_
     """The requests as members of the group; InvalidInput for what no group can have yet."""
     check_name("group.name", group.name)
     if reservation_id is not None:
-        raise InvalidInput("reservation_id", reservation_id, "reservations come in a later release; leave it out")
+        raise no_reservations("reservation_id", reservation_id)
     if group.same_zone:
         raise InvalidInput("group.same_zone", True, "agents do not know their zone yet; use a pool for each zone")
     for request in requests:

@@ -19,7 +19,16 @@ from fray.cluster.info import decode_result, fetch_result, info_of, original_exc
 from fray.cluster.launch import in_group, launch, launcher, prepare
 from fray.errors import JobFailed
 from fray.spec import local_spec, to_spec
-from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, JobStatus, Namespace
+from fray.types import (
+    JobGroupConfig,
+    JobId,
+    JobInfo,
+    JobRequest,
+    JobStatus,
+    Namespace,
+    ReservationConfig,
+    no_reservations,
+)
 from fray_agents.environment import PRIVATE
 from fray_agents.threads import task_environ
 from fray_coordinator import stopping, sync
@@ -91,6 +100,9 @@ class StorageCluster:
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
     ) -> list[JobId]:
         return self.launch_many(in_group(requests, group, reservation_id))
+
+    def create_reservation(self, config: ReservationConfig) -> str:
+        raise no_reservations("config", config)
 
     def owner(self) -> JobId | None:
         """The parent of what is to end with this program, which is a job of its own as long as it lives.

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from fray.cluster import Entrypoint, JobGroupConfig, JobRequest, JobStatus, ResourceConfig, StorageCluster, open_cluster
+from fray.cluster import (
+    Entrypoint,
+    JobGroupConfig,
+    JobRequest,
+    JobStatus,
+    ReservationConfig,
+    ResourceConfig,
+    StorageCluster,
+    open_cluster,
+)
 from fray.errors import FrayError, InvalidInput
 from fray_coordinator import follow, sync
 from fray_coordinator.errors import ParentNotRunning
@@ -38,6 +47,13 @@ def test_nothing_is_submitted_if_one_request_is_wrong(cluster: StorageCluster) -
     with pytest.raises(InvalidInput, match=r"resources\.cpu"):
         cluster.launch_many([a_request(), a_request(resources=ResourceConfig(cpu=-1))])
     assert cluster.list_jobs() == []
+
+
+def test_who_reserves_is_told_that_it_comes_later(cluster: StorageCluster) -> None:
+    with pytest.raises(InvalidInput, match=r"ReservationConfig: .*later release"):
+        cluster.create_reservation(ReservationConfig(min_resources=ResourceConfig()))
+    with pytest.raises(InvalidInput, match=r"config: .*later release"):
+        cluster.create_reservation(None)  # type: ignore[arg-type]
 
 
 def test_a_group_is_submitted_whole_or_not_at_all(cluster: StorageCluster) -> None:

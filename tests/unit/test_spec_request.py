@@ -146,6 +146,7 @@ def test_a_function_of_a_script_may_not_use_what_cannot_be_pickled(monkeypatch: 
         ({"resources": ResourceConfig.with_tpu("v5litepod-16")}, "resources.device.variant: .*4 hosts"),
         ({"resources": ResourceConfig(device=TpuConfig("v5p-16"))}, "resources.device.variant: .*2 hosts"),
         ({"resources": ResourceConfig(device=TpuConfig("v6e-8", count=2))}, "resources.device.count: 2 .*8 chips"),
+        ({"resources": ResourceConfig(GpuConfig("h100"), 2)}, "resources.cpu: .*device="),  # type: ignore[arg-type]
         ({"resources": {"cpu": 1}}, "resources: .*ResourceConfig"),
         ({"replicas": 3}, "replicas: 3 "),
         ({"replicas": 3, "resources": ResourceConfig(replicas=2)}, "replicas: 3 .*resources.replicas says 2"),

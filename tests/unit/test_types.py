@@ -178,7 +178,6 @@ def test_an_environment_has_the_order_that_programs_give_it_in() -> None:
         (lambda: EnvironmentConfig(pip_packages="numpy"), "environment.pip_packages: .*list"),
         (lambda: EnvironmentConfig(env_vars=["A=hunter2"]), "environment.env_vars: .*dict"),  # type: ignore[arg-type]
         (lambda: EnvironmentConfig(secrets=["A"]), "environment.secret_env_vars: .*dict"),  # type: ignore[arg-type]
-        (lambda: ResourceConfig(CpuConfig(), 2, "4GB"), "resources.cpu: .*device="),  # type: ignore[arg-type]
     ],
 )
 def test_what_stands_in_another_place_than_it_should_is_named(make: Callable[[], object], message: str) -> None:
