@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -38,9 +39,14 @@ class Answer(NamedTuple):
 
 
 def endpoint_of(root: Path, namespace: str, name: str) -> dict[str, Any]:
-    """Where the actor of that name is called: the highest incarnation and attempt."""
-    found = [json.loads(path.read_bytes()) for path in (root / "actors" / namespace / name).glob("*.json")]
-    return max(found, key=lambda endpoint: (endpoint.get("incarnation", 0), endpoint.get("attempt", 0)))
+    """Where an actor of that name is called: one of the highest incarnation. Raises LookupError: none is announced."""
+    found = []
+    for path in (root / "actors" / namespace / name).glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):  # it has just ended
+            found.append(json.loads(path.read_bytes()))
+    if not found:
+        raise LookupError(f"no actor {name!r} is announced in the namespace {namespace!r}")
+    return max(found, key=lambda endpoint: int(endpoint.get("incarnation", 0)))
 
 
 def key_of(root: Path) -> tuple[str, bytes]:

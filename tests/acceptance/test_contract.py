@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from fray.client import StorageClient
+from fray.cluster import StorageCluster
 from fray_coordinator.core import open_core
 from fray_coordinator.protocol.inbox import record_of_drop
 from fray_layouts.names import Jobs
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
+from tests.acceptance import contract_caller as caller
 from tests.acceptance import contract_client as client
+from tests.support.actors import Counter
 from tests.support.agents import AgentProcess
 
 T = TypeVar("T")
@@ -158,6 +164,29 @@ def test_a_file_overwritten_before_its_admission_runs_as_it_is_now(tmp_path: Pat
     assert "changed" in first["exit"]["message"]
     assert "lease" not in first
     assert client.log_of(tmp_path, second) == b"second\n"
+
+
+def test_an_actor_is_called_in_json_and_found_again_after_its_process_died(root: Path) -> None:
+    def announced(another_than: str = "") -> dict[str, Any] | None:
+        with contextlib.suppress(LookupError):
+            found = caller.endpoint_of(root, "space", "counter")
+            return found if found["nonce"] != another_than else None
+        return None
+
+    with StorageCluster(str(root), namespace="space") as cluster:
+        StorageClient(cluster).create_actor(Counter, name="counter")
+        before = eventually(announced)
+        assert before is not None
+        connection = caller.Connection(before, caller.key_of(root))
+        assert [connection.call("add", [1]), connection.call("add", [], {"number": 2})] == [1, 3]
+        with pytest.raises((OSError, HTTPException)):
+            connection.call("die", [])
+        after = eventually(lambda: announced(another_than=before["nonce"]))
+        assert after is not None
+        assert after["attempt"] == before["attempt"] + 1
+        with pytest.raises(ConnectionError):
+            caller.Connection({**after, "nonce": before["nonce"]}, caller.key_of(root))
+        assert caller.Connection(after, caller.key_of(root)).call("add", [1]) == 1
 
 
 async def _create_unadmitted(root: Path, key: str) -> None:
