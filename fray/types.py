@@ -348,8 +348,10 @@ class JobInfo:
     job_id: JobId
     name: str
     status: JobStatus
-    namespace: Namespace
     error_message: str | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    namespace: Namespace = Namespace("")
     exit: Exit | None = None
     attempt: int = 1
     agent: str | None = None
@@ -358,6 +360,4 @@ class JobInfo:
     failures: int = 0
     preemptions: int = 0
     submit_time: float | None = None
-    start_time: float | None = None
-    end_time: float | None = None
     log_url: str = ""

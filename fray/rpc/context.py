@@ -73,7 +73,7 @@ def bound(target: object, context: ActorContext) -> Callable[[str], Callable[...
 
 def _asks(method: Callable[..., Any]) -> bool:
     try:
-        first = next(iter(inspect.signature(method).parameters.values()), None)
+        first = next(iter(_signature(method).parameters.values()), None)
     except (TypeError, ValueError):  # no callable, or a builtin without a signature
         return False
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
@@ -81,8 +81,16 @@ def _asks(method: Callable[..., Any]) -> bool:
     return first.name == "ctx" if first.annotation is first.empty else _is_context(first.annotation)
 
 
+def _signature(method: Callable[..., Any]) -> inspect.Signature:
+    """With what annotations in text mean, if all of them mean something: names may be there for type checkers alone."""
+    try:
+        return inspect.signature(method, eval_str=True)
+    except Exception:
+        return inspect.signature(method)
+
+
 def _is_context(annotation: object) -> bool:
-    """Whether an annotation is `ActorContext` or a union with it; in text the name alone decides, whatever it means."""
+    """Whether an annotation is `ActorContext` or a union with it; in text the name alone decides."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import threading
+import types
 import typing
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from fray.actor import CurrentActor
 from fray.cluster import (
     ClusterResolver,
     FixedResolver,
@@ -175,6 +177,15 @@ def test_a_context_is_asked_for_alone_or_in_a_union(serve: Serve, annotation: ob
 @pytest.mark.parametrize("annotation", [int, int | None, "dict[str, ActorContext | None]", "no ( annotation"])
 def test_what_only_mentions_a_context_asks_for_none(serve: Serve, annotation: object) -> None:
     serve(asks=annotated(annotation))
+    assert LocalResolver().lookup("asks").method(5) == ("int", ())
+
+
+def test_another_type_of_that_name_asks_for_no_context(serve: Serve) -> None:
+    asks: Any = annotated("ActorContext")
+    method = type(asks).method
+    type(asks).method = types.FunctionType(method.__code__, {"ActorContext": CurrentActor, "type": type})
+    type(asks).method.__annotations__["first"] = "ActorContext"
+    serve(asks=asks)
     assert LocalResolver().lookup("asks").method(5) == ("int", ())
 
 

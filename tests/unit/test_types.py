@@ -197,7 +197,7 @@ def test_three_statuses_are_final(status: JobStatus) -> None:
 
 def test_job_failed_survives_pickling_with_its_traceback() -> None:
     exit = Exit(kind="exception", traceback="Traceback ...\nKeyError: 3")
-    info = JobInfo(JobId("a-1"), "a", JobStatus.FAILED, Namespace("a"), "exception: KeyError", exit=exit)
+    info = JobInfo(JobId("a-1"), "a", JobStatus.FAILED, "exception: KeyError", 1.0, 2.0, Namespace("a"), exit)
     error = pickle.loads(pickle.dumps(JobFailed.of(info)))
     assert error.info == info
     assert "job a-1 failed at attempt 1" in str(error)
