@@ -323,12 +323,12 @@ class ReservationConfig:
     """Reservations come in a later release: making one raises InvalidInput."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        raise no_reservations("ReservationConfig", kwargs)
+        raise no_reservations("ReservationConfig")
 
 
-def no_reservations(field: str, value: object) -> InvalidInput:
+def no_reservations(field: str) -> InvalidInput:
     """The error of who asks for one."""
-    return InvalidInput(field, value, "reservations come in a later release, with gangs; launch without one")
+    return InvalidInput(field, "...", "reservations come in a later release, with gangs; launch without one")
 
 
 @dataclass(frozen=True)

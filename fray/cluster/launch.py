@@ -55,7 +55,7 @@ def in_group(requests: Sequence[JobRequest], group: JobGroupConfig, reservation_
     """The requests as members of the group; InvalidInput for what no group can have yet."""
     check_name("group.name", group.name)
     if reservation_id is not None:
-        raise no_reservations("reservation_id", reservation_id)
+        raise no_reservations("reservation_id")
     if group.same_zone:
         raise InvalidInput("group.same_zone", True, "agents do not know their zone yet; use a pool for each zone")
     for request in requests:

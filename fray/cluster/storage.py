@@ -102,7 +102,7 @@ class StorageCluster:
         return self.launch_many(in_group(requests, group, reservation_id))
 
     def create_reservation(self, config: ReservationConfig) -> str:
-        raise no_reservations("config", config)
+        raise no_reservations("config")
 
     def owner(self) -> JobId | None:
         """The parent of what is to end with this program, which is a job of its own as long as it lives.
