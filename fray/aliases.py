@@ -30,7 +30,7 @@ MODULES: Mapping[str, Sequence[str]] = {
     "fray.v2.device_flops": ("fray.device_flops",),
     "fray.v2.local": ("fray.local_backend",),
     "fray.v2.local_backend": ("fray.local_backend",),
-    "fray.v2.types": ("fray.types",),
+    "fray.v2.types": ("fray.types", "fray.client:JobHandle"),
 }
 """Modules that are others under a second name: all names of a home's `__all__`, or those behind the colon."""
 

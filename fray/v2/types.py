@@ -1,5 +1,8 @@
-"""See `fray.types`; made by `make aliases`."""
+"""What `fray` offers, under a second name; made by `make aliases`."""
 
+from fray.client import (
+    JobHandle,
+)
 from fray.types import (
     ANY_REGION,
     ActorConfig,
@@ -45,6 +48,7 @@ __all__ = [
     "GpuType",
     "HealthCheck",
     "JobGroupConfig",
+    "JobHandle",
     "JobId",
     "JobInfo",
     "JobRequest",
