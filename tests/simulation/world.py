@@ -8,23 +8,21 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 from unittest import mock
 
-from fray_agents.agent import Agent
 from fray_agents.tasks import TaskSpec
 from fray_coordinator import fsck
 from fray_coordinator.clock import Chance
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.errors import BadRecord, StoreError, StoreRefused, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.fsck import Trouble
 from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.transitions import TERMINAL
 from fray_coordinator.stopping import stop
-from fray_layouts.names import Agents, Jobs
 from fray_layouts.records import JobRecord, Settings
 from tests.simulation import agent_variants, calm, invariants, strange_variants, submission_variants, variants
 from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import EPOCH, HostClock
-from tests.simulation.effects import Effects, Run
+from tests.simulation.effects import Effects
 from tests.simulation.honest import HonestStore
 from tests.simulation.host import Host
 from tests.simulation.invariants import Broken
@@ -32,8 +30,8 @@ from tests.simulation.loop import OWNER, Participant
 from tests.simulation.mishaps import Mishaps, is_mishap
 from tests.simulation.network import Way
 from tests.simulation.patches import replaced
+from tests.simulation.reports import Reports
 from tests.simulation.scenario import SHARES, STRANGE, People, Perils, Scenario
-from tests.simulation.storm import Storm
 from tests.simulation.strangers import Strangers
 from tests.simulation.tasks import HostTask
 from tests.simulation.users import User
@@ -46,7 +44,7 @@ SWEEP = 10.0
 """Virtual seconds between two looks at all jobs."""
 
 
-class World(Storm):
+class World(Reports):
     """A cluster and its people."""
 
     kind = "jobs"
@@ -70,14 +68,9 @@ class World(Storm):
         self._stuck = random.Random(f"stuck {seed}")
         self.people = People.drawn(random.Random(f"people {seed}"))
         self.storage.latest = self.scenario.latest
-        self._hang_ups = random.Random(f"hang ups {seed}")
         self.effects = Effects()
         self.watching = Watching(self)
         self.hosts = [Host(self, f"h{n + 1}", random.Random(f"host {seed} {n}")) for n in range(self.scenario.hosts)]
-        self.agents: dict[str, Agent] = {}
-        self.known_jobs: list[str] = []
-        self._process_of: dict[str, tuple[Participant, Host]] = {}
-        self._gone_at: dict[Participant, float] = {}
         self.calm_since = 0.0
         self.idle_counted = 0
         self._outages = []
@@ -268,58 +261,8 @@ class World(Storm):
 
     # --- what participants and observers ask
 
-    def here(self) -> Host:
-        """The host of the process that runs now."""
-        owner = OWNER.get()
-        return next(host for host in self.hosts if host.process is owner)
-
-    def made(self, agent: Agent) -> None:
-        host = self.here()
-        assert host.process is not None
-        host.agent = self.agents[agent.id] = agent
-        self._process_of[agent.id] = (host.process, host)
-
-    def joined(self, agent_id: str, host: Host) -> None:
-        self.note(host.name, "joins as", agent_id)
-
-    def crashed(self, agent: Agent) -> None:
-        """An agent's process is gone: whoever was in its hands only must be findable otherwise."""
-        for job in list(agent._ledger.held):
-            invariants.reachable(self.watching, job, f"{agent.id} crashed")
-
     def mishap(self, place: str) -> None:
         self.mishaps.at(place)
-
-    def agent_failed(self, host: Host, error: BaseException) -> None:
-        """Only an exception out of nowhere may end an agent's process."""
-        if is_mishap(error):
-            return
-        name = "no object ends an agent"
-        if isinstance(error, StoreUnavailable):
-            name = "no outage kills an agent"
-        elif isinstance(error, StoreRefused):
-            name = "no refusal ends an agent"
-        broken = Broken(name, f"the agent process on {host.name} ended with {error!r:.500}", host.name)
-        broken.__cause__ = error
-        self.is_broken(broken)
-
-    def is_process_of(self, sender: Participant, agent_id: str) -> bool:
-        found = self._process_of.get(agent_id)
-        return found is not None and found[0] is sender
-
-    def acts_for(self, sender: Participant, agent_id: str) -> bool:
-        """Whether the sender is this agent's process and has not joined anew since under another id."""
-        process, host = self._process_of.get(agent_id, (None, None))
-        return process is sender and host is not None and host.agent is self.agents[agent_id]
-
-    def is_up(self, agent_id: str) -> bool:
-        found = self._process_of.get(agent_id)
-        return found is not None and found[0].mode != "gone" and not self.agents[agent_id]._heart.fenced.is_set()
-
-    def works(self, agent_id: str) -> bool:
-        """Whether the agent's process is up and goes by this id."""
-        process, host = self._process_of[agent_id]
-        return process.mode == "up" and host.agent is self.agents[agent_id]
 
     def troubles(self) -> list[Trouble]:
         """What `fray fsck` says now."""
@@ -334,54 +277,10 @@ class World(Storm):
         troubles: list[Trouble] = found.result()
         return troubles
 
-    def is_gone(self, agent_id: str, for_at_least: float = 0.0) -> bool:
-        process = self._process_of[agent_id][0]
-        return process.mode == "gone" and self.loop.now - self._gone_at[process] >= for_at_least
-
-    def asleep_since(self, agent_id: str) -> float:
-        """When the agent's process froze; infinity if it is awake."""
-        return self._process_of[agent_id][0].asleep_since
-
-    def same_host(self, sender: Participant, agent_id: str) -> bool:
-        return sender.name.startswith(f"{self._process_of[agent_id][1].name}.")
-
-    def holds_in_memory(self, agent_id: str, job: str, attempts: tuple[int, ...]) -> bool:
-        if not self.is_up(agent_id):
-            return False
-        held = self.agents[agent_id]._ledger.held.get(job)
-        return held is not None and held.attempt in attempts
-
-    def last_asked(self, agent_id: str) -> float:
-        """When the agent's process last sent a request about the agent's own record."""
-        return self.ways[self._process_of[agent_id][0]].asked[Agents.key(agent_id)]
-
     def endless(self) -> list[str]:
         """Jobs that somebody must stop, or they never end."""
         jobs = self.watching.jobs.values()
         return [job.id for job in jobs if _is_endless(job) and not _is_over(job)]
-
-    def listing(self, job: str) -> list[str]:
-        """Agents that have the job in memory or in their record."""
-        return [
-            name
-            for name, agent in self.agents.items()
-            if job in agent._ledger.held or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
-        ]
-
-    def listed_by(self, agent_id: str) -> list[str]:
-        """Jobs that the agent has in memory."""
-        return list(self.agents[agent_id]._ledger.held) if agent_id in self.agents else []
-
-    def is_used(self, key: str) -> bool:
-        """Whether the object is the record of a process that lives or of a job that runs."""
-        agent, job = Agents.parse(key) or "", Jobs.parse(key) or ""
-        lives = agent in self._process_of and not self.is_gone(agent, for_at_least=1.0)
-        return lives or bool(self.effects.running.get(job))
-
-    def trusted_until(self, agent_id: str) -> float | None:
-        if not self.is_up(agent_id):
-            return None
-        return self._process_of[agent_id][1].clock.when(self.agents[agent_id]._heart.trusted_until)
 
     def task(self, host: Host, spec: TaskSpec, deadline: float) -> HostTask:
         """A task that starts on the host."""
@@ -393,59 +292,6 @@ class World(Storm):
             return 0.0
         self.storage.faults["stuck task"] += 1
         return self.loop.now + self._stuck.uniform(5, 120)
-
-    def task_began(self, run: Run) -> None:
-        self.note(run.host, f"task {run.job}~{run.attempt}", f"starts under {run.agent}")
-        others = list(self.effects.running.get(run.job, ()))
-        self.effects.begin(run)
-        if run.job in self.strangers.harmed or self.strangers.is_stranger(Jobs.key(run.job)):
-            self.effects.twice.clear()
-            return
-        try:
-            if self.effects.twice:
-                invariants.an_attempt_runs_once(run)
-            invariants.one_copy_at_a_time(self.watching, run, others)
-        except Broken as broken:
-            self.is_broken(broken)
-
-    def task_ended(self, run: Run, how: str, complete: bool) -> None:
-        self.effects.end(run, self.loop.now, how, complete)
-        self.note(run.host, f"task {run.job}~{run.attempt}", f"ends: {how}")
-        if run.job in self.strangers.harmed:
-            return
-        try:
-            invariants.the_outage_grace_ends(self.watching, run)
-        except Broken as broken:
-            self.is_broken(broken)
-
-    def submitted(self, job: JobRecord, found: bool) -> None:
-        """A submission was acknowledged; `found`: as one that had been made before."""
-        if job.id in self.strangers.harmed:
-            return
-        if found and not job.spec.id:
-            self.is_broken(Broken("a new job is not an old one", f"{job.id} was found by its submitter", job.id))
-        if job.id not in self.watching.jobs and f"jobs/{job.id}.json" not in self.watching.gone:
-            self.is_broken(Broken("what was acknowledged is stored", f"{job.id} has no record", job.id))
-        if job.id not in self.known_jobs:
-            self.known_jobs.append(job.id)
-
-    def stop_landed(self, sender: Participant) -> None:
-        """Who asked that a job end may be gone before it tells the job's agent."""
-        if self.stormy and sender.name.startswith("user") and self._hang_ups.random() < self.people.hang_ups:
-            self.note(sender.name, "hangs up")
-            self._in(0.0, self.loop.crash, sender)
-
-    def stop_acknowledged(self, job_id: str) -> None:
-        job = self.watching.jobs.get(job_id)
-        harmed = job_id in self.strangers.harmed
-        if job is not None and not harmed and job.stop is None and job.status not in TERMINAL:
-            self.is_broken(Broken("a stop that returned is recorded", f"{job_id}: {invariants.told(job)}", job_id))
-
-    def outcome_seen(self, seen: JobRecord) -> None:
-        now = self.watching.jobs.get(seen.id) if seen.id not in self.strangers.harmed else None
-        if now is not None and (now.status, now.attempt) != (seen.status, seen.attempt):
-            message = f"{seen.id}: a waiter saw {invariants.told(seen)}, it is {invariants.told(now)}"
-            self.is_broken(Broken("an outcome that was seen stands", message, seen.id))
 
     # --- inside
 

@@ -1,0 +1,109 @@
+"""Which agents there are, on which host each runs in which process, and what each has in memory: seen from outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fray_agents.agent import Agent
+from fray_layouts.names import Agents, Jobs
+from tests.simulation.host import Host
+from tests.simulation.loop import OWNER, Participant
+from tests.simulation.storm import Storm
+
+if TYPE_CHECKING:
+    from tests.simulation.effects import Effects
+    from tests.simulation.watching import Watching
+
+
+class Membership(Storm):
+    """A world with agents.
+
+    Attributes:
+        agents: everyone that was ever made, by id.
+        effects: the runs of all tasks.
+    """
+
+    watching: Watching
+    effects: Effects
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.agents: dict[str, Agent] = {}
+        self._process_of: dict[str, tuple[Participant, Host]] = {}
+        self._gone_at: dict[Participant, float] = {}
+
+    def here(self) -> Host:
+        """The host of the process that runs now."""
+        owner = OWNER.get()
+        return next(host for host in self.hosts if host.process is owner)
+
+    def made(self, agent: Agent) -> None:
+        host = self.here()
+        assert host.process is not None
+        host.agent = self.agents[agent.id] = agent
+        self._process_of[agent.id] = (host.process, host)
+
+    def joined(self, agent_id: str, host: Host) -> None:
+        self.note(host.name, "joins as", agent_id)
+
+    def is_process_of(self, sender: Participant, agent_id: str) -> bool:
+        found = self._process_of.get(agent_id)
+        return found is not None and found[0] is sender
+
+    def acts_for(self, sender: Participant, agent_id: str) -> bool:
+        """Whether the sender is this agent's process and has not joined anew since under another id."""
+        process, host = self._process_of.get(agent_id, (None, None))
+        return process is sender and host is not None and host.agent is self.agents[agent_id]
+
+    def is_up(self, agent_id: str) -> bool:
+        found = self._process_of.get(agent_id)
+        return found is not None and found[0].mode != "gone" and not self.agents[agent_id]._heart.fenced.is_set()
+
+    def works(self, agent_id: str) -> bool:
+        """Whether the agent's process is up and goes by this id."""
+        process, host = self._process_of[agent_id]
+        return process.mode == "up" and host.agent is self.agents[agent_id]
+
+    def is_gone(self, agent_id: str, for_at_least: float = 0.0) -> bool:
+        process = self._process_of[agent_id][0]
+        return process.mode == "gone" and self.loop.now - self._gone_at[process] >= for_at_least
+
+    def asleep_since(self, agent_id: str) -> float:
+        """When the agent's process froze; infinity if it is awake."""
+        return self._process_of[agent_id][0].asleep_since
+
+    def same_host(self, sender: Participant, agent_id: str) -> bool:
+        return sender.name.startswith(f"{self._process_of[agent_id][1].name}.")
+
+    def holds_in_memory(self, agent_id: str, job: str, attempts: tuple[int, ...]) -> bool:
+        if not self.is_up(agent_id):
+            return False
+        held = self.agents[agent_id]._ledger.held.get(job)
+        return held is not None and held.attempt in attempts
+
+    def last_asked(self, agent_id: str) -> float:
+        """When the agent's process last sent a request about the agent's own record."""
+        return self.ways[self._process_of[agent_id][0]].asked[Agents.key(agent_id)]
+
+    def listing(self, job: str) -> list[str]:
+        """Agents that have the job in memory or in their record."""
+        return [
+            name
+            for name, agent in self.agents.items()
+            if job in agent._ledger.held or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
+        ]
+
+    def listed_by(self, agent_id: str) -> list[str]:
+        """Jobs that the agent has in memory."""
+        return list(self.agents[agent_id]._ledger.held) if agent_id in self.agents else []
+
+    def is_used(self, key: str) -> bool:
+        """Whether the object is the record of a process that lives or of a job that runs."""
+        agent, job = Agents.parse(key) or "", Jobs.parse(key) or ""
+        lives = agent in self._process_of and not self.is_gone(agent, for_at_least=1.0)
+        return lives or bool(self.effects.running.get(job))
+
+    def trusted_until(self, agent_id: str) -> float | None:
+        if not self.is_up(agent_id):
+            return None
+        return self._process_of[agent_id][1].clock.when(self.agents[agent_id]._heart.trusted_until)
