@@ -1,31 +1,54 @@
-"""Deliberately broken code: each variant swaps a few functions of the real code while it is applied."""
+"""Deliberately broken code: each variant swaps a few functions of the real code while it is applied.
+
+What hardly any seed comes to is looked for where it happens: a variant may have a setting, in which the sound code runs
+too, so that it is known which of the two an invariant catches.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 Swap = tuple[Any, str, Any]
 """(whose attribute, its name, what stands there instead)"""
-Variant = Callable[[], list[Swap]]
+Break = Callable[[], list[Swap]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to break the code. `setting`: what is swapped in the simulation for its sake, the code being sound."""
+
+    breaks: Break
+    setting: Sequence[Swap] = ()
 
 
 class Variants(dict[str, Variant]):
     """Variants by their function's name; the docstring says what they are."""
 
-    def variant(self, make: Variant) -> Variant:
+    def variant(self, make: Break) -> Break:
         """Register one."""
-        self[make.__name__] = make
+        self[make.__name__] = Variant(make)
         return make
 
+    def where(self, setting: Sequence[Swap]) -> Callable[[Break], Break]:
+        """Register one that is looked for in a setting."""
+
+        def register(make: Break) -> Break:
+            self[make.__name__] = Variant(make, setting)
+            return make
+
+        return register
+
     @contextmanager
-    def applied(self, name: str) -> Iterator[None]:
-        """While this lasts the code is broken in that way; "" leaves it as it is."""
+    def applied(self, name: str, sound: bool = False) -> Iterator[None]:
+        """While this lasts the code is broken in that way, or `sound` in its setting; "" leaves it as it is."""
+        variant = self[name] if name else Variant(list)
         with ExitStack() as stack:
-            for owner, attribute, new in self[name]() if name else []:
+            for owner, attribute, new in [*variant.setting, *([] if sound else variant.breaks())]:
                 stack.enter_context(mock.patch.object(owner, attribute, new))
             yield
 

@@ -95,8 +95,14 @@ def check(world: World) -> None:
         for task in host.running:
             message = f"the task of {task.run.job}~{task.run.attempt} still runs on {host.name}"
             raise Broken("no task outlives its job", message, task.run.job)
+    check_entries(world)
+
+
+def check_entries(world: World) -> None:
+    """No job that has ended is looked for, also while odd objects lie there."""
     for job, attempts in world.watching.entries.items():
-        if attempts and job in world.watching.jobs:
+        record = world.watching.jobs.get(job)
+        if attempts and record is not None and record.status in TERMINAL and job not in world.strangers.harmed:
             raise Broken("no entry outlives its job", f"{job} has ended, and its entries {attempts} are left", job)
 
 

@@ -33,6 +33,7 @@ class Outcome:
     """
 
     seed: int
+    plan: str
     figures: Figures
     cpu: float
     broken: str = ""
@@ -75,25 +76,27 @@ class Total:
         return "\n".join(lines)
 
 
-def run_seed(made: type[Stage], seed: int, variant: str = "", keep_history: bool = False) -> Outcome:
-    """One world of the class `made`, perhaps with a part of the code deliberately broken."""
+def run_seed(
+    made: type[Stage], seed: int, variant: str = "", keep_history: bool = False, sound: bool = False
+) -> Outcome:
+    """One world of the class `made`, perhaps with a part of the code deliberately broken, or `sound` all the same."""
     began = time.process_time()
     gc.disable()
-    world = made(seed)
     broken, crashed, story = "", False, ""
-    try:
-        with made.variants.applied(variant):
+    with made.variants.applied(variant, sound):
+        world = made(seed)
+        try:
             world.run()
-    except Broken as error:
-        broken, story = error.invariant, _story(world, variant, error)
-    except Exception as error:
-        broken, crashed, story = type(error).__name__, True, "".join(traceback.format_exception(error))
-    figures, cpu = world.figures, time.process_time() - began
+        except Broken as error:
+            broken, story = error.invariant, _story(world, variant, error)
+        except Exception as error:
+            broken, crashed, story = type(error).__name__, True, "".join(traceback.format_exception(error))
+    plan, figures, cpu = world.plan, world.figures, time.process_time() - began
     history = world.history.text() if keep_history else ""
     del world
     gc.enable()
     gc.collect()
-    return Outcome(seed, figures, cpu, broken, crashed, story, history)
+    return Outcome(seed, plan, figures, cpu, broken, crashed, story, history)
 
 
 def run_many(
@@ -152,7 +155,7 @@ def main(made: type[Stage]) -> int:
 
 def _one(made: type[Stage], given: argparse.Namespace) -> int:
     outcome = run_seed(made, given.seed, given.variant, given.replay)
-    print(f"scenario: {made(given.seed).plan}\n{outcome.history}", end="")
+    print(f"scenario: {outcome.plan}\n{outcome.history}", end="")
     print(outcome.story or f"seed {given.seed}: no invariant broke; digest {outcome.figures.digest}")
     return 1 if outcome.broken else 0
 

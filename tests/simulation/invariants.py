@@ -135,9 +135,11 @@ def repair_found_all(w: Watching, began: float, problems: Iterable[str]) -> None
 
 
 def a_working_holder_keeps_the_pass(w: Watching, before: str, after: str) -> None:
-    """Whatever lies under the root, a pass takes less time than its lease lasts."""
+    """Whatever lies under the root, a pass takes less time than its lease lasts, unless its holder can beat no more."""
     world = w.world
     if world.stormy or world.loop.now - world.calm_since < _LONGEST_WAIT or not after:
+        return
+    if before in world.strangers.harmed:
         return
     if before in world.agents and world.works(before) and not world.agents[before]._heart.leaving:
         raise Broken("a working holder keeps the pass", f"{after} took it from {before}, which works", before, after)

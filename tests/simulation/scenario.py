@@ -116,20 +116,22 @@ class Perils(Plan):
         )
 
 
-SHARES = {"strangers": 0.4, "refusals": 0.4, "mishaps": 0.4, "stuck": 0.4, "flood": 0.0}
+SHARES = {"strangers": 0.4, "refusals": 0.4, "mishaps": 0.4, "stuck": 0.4, "flood": 0.2}
 """Shares of the seeds in which there are strangers, bursts of refusals, exceptions, stuck tasks, and a flood."""
 
-FLOOD = 6000
-"""Files that take longer to look at, all of them, than the lease of the pass lasts."""
+FLOOD = 600
+"""Files that take longer to look at, all of them one by one, than the lease of the pass lasts."""
 
 STRANGE = {
     "leave_odd_object": 8.0,
+    "copy_record": 1.0,
     "copy_in_two_parts": 0.5,
     "spoil_hint": 1.0,
     "spoil_entry": 1.0,
     "spoil_pass": 0.5,
     "spoil_job": 0.5,
     "spoil_agent": 0.5,
+    "hold_agent": 0.3,
     "restore_job": 0.3,
     "touch": 1.0,
     "tidy_some": 0.5,

@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
+from fray_agents import hostlock
 from fray_agents.agent import Agent
 from fray_agents.claimer import Claimer
 from fray_agents.troubles import Troubles
-from fray_coordinator import core, records, repair
+from fray_coordinator import core, records, repair, unreadable_holders
+from fray_coordinator.coordinate import Pass
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import checkup, objects
+from fray_coordinator.protocol import heartbeat
 from fray_coordinator.store.api import NotModified
+from fray_coordinator.unreadable_holders import UnreadableHolders
 from fray_layouts import parsing
 from fray_layouts.errors import FrayError, Malformed
 from fray_layouts.names import Pools
+from fray_layouts.records import AgentRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
+from tests.simulation.scenario import Perils
 
 VARIANTS = Variants()
 variant = VARIANTS.variant
+where = VARIANTS.where
+
+
+def strangers_only(*habits: str) -> list[Swap]:
+    """A setting: in every seed there are strangers, who do nothing but this."""
+    real = Perils.drawn
+
+    def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
+        return real(draw, dict.fromkeys(shares, 0.0) | {"strangers": 1.0}, dict.fromkeys(habits, 1.0))
+
+    return [(Perils, "drawn", staticmethod(drawn))]
+
+
+def a_flood() -> list[Swap]:
+    """A setting: a flood of files and no other peril."""
+    real = Perils.drawn
+
+    def drawn(draw: random.Random, shares: dict[str, float], usual: dict[str, float]) -> Perils:
+        return real(draw, dict.fromkeys(shares, 0.0) | {"flood": 1.0}, usual)
+
+    return [(Perils, "drawn", staticmethod(drawn))]
 
 
 # --- odd objects
 
 
-@variant
+@where(strangers_only("copy_record"))
 def copies_are_taken_for_the_original() -> list[Swap]:
     """Nobody asks whether a record lies where it belongs."""
     return [(records, "key_of", lambda record: None)]
 
 
-@variant
+@where(strangers_only("spoil_pass"))
 def json_may_be_as_deep_as_the_stack_allows() -> list[Swap]:
     """What the decoder says about depth reaches whoever reads."""
 
@@ -71,6 +99,53 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
 def a_dropped_job_is_never_put_back() -> list[Swap]:
     """A job that its live holder does not list is left to it."""
     return [(repair, "is_dropped", lambda *sightings: False)]
+
+
+@variant
+def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
+    """Whoever holds a job has not dropped it before it could list it."""
+
+    def is_overdue(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
+        return job not in holder.holdings
+
+    return [(repair, "is_overdue", is_overdue), (repair, "is_dropped", lambda *sightings: True)]
+
+
+@where(strangers_only("spoil_agent"))
+def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
+    """What lies where an agent's record should is nobody's business but people's."""
+
+    async def look(self: UnreadableHolders, agent: str) -> None:
+        """Nothing is done about it."""
+
+    return [(UnreadableHolders, "look", look), (hostlock, "write_off", _nothing)]
+
+
+@where(strangers_only("spoil_agent"))
+def whose_record_cannot_be_read_is_dead_at_once() -> list[Swap]:
+    """Nobody waits until such an agent must have ended."""
+    return [(unreadable_holders, "is_silent_for_good", lambda unchanged, settings: True)]
+
+
+@where(strangers_only("hold_agent"))
+def an_unknown_state_counts_as_dead() -> list[Swap]:
+    """Whoever does not say that it lives has ended."""
+    return everywhere(heartbeat.is_fenced, lambda record: record is None or record.state != "live")
+
+
+@where(a_flood())
+def a_pass_waits_for_the_inbox() -> list[Swap]:
+    """However many files lie there, the pass ends when all of them were dealt with."""
+    real = Pass._serve
+
+    async def serve(self: Pass, seconds: float | None = None) -> None:
+        await real(self)
+
+    return [(Pass, "_serve", serve)]
+
+
+async def _nothing(*given: object) -> None:
+    """What is not done."""
 
 
 @variant

@@ -6,6 +6,7 @@ known without it: the jobs of an agent whose record is gone, the children of suc
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,15 @@ class Strangers:
         if odd.key not in self.world.storage.contents.objects:
             self._put(odd.key, odd.data, "odd object")
 
+    def copy_record(self) -> None:
+        """Somebody keeps a copy of a record beside it."""
+        records = self._lying(Jobs.prefix, Agents.prefix, Names.prefix, Endpoint.prefix)
+        if records:
+            key, data = self._draw.choice(records)
+            copy = f"{key.removesuffix('.json')}-{self._draw.choice(['bak', 'copy', '1'])}.json"
+            if copy not in self.world.storage.contents.objects:
+                self._put(copy, data, "copy")
+
     def copy_in_two_parts(self) -> None:
         """A file in the inbox that is a part of itself for a while."""
         spec = msgspec.json.encode(drawn_spec(self._draw, "quick"))
@@ -111,6 +121,14 @@ class Strangers:
 
     def spoil_agent(self) -> None:
         self._overwrite([key for key, _ in self._lying(Agents.prefix)])
+
+    def hold_agent(self) -> None:
+        """Somebody puts an agent into a state that this version does not know: that is left alone."""
+        key = self._drawn([Agents.key(name) for name, now in self.world.watching.agents.items() if now.state == "live"])
+        if key:
+            self.overwritten.add(key)
+            held = json.loads(self.world.storage.contents.objects[key].data) | {"state": "held"}
+            self._put(key, json.dumps(held).encode(), "held")
 
     def restore_job(self) -> None:
         """A backup brings an earlier body of a record back."""
@@ -199,10 +217,14 @@ class Strangers:
         keys = [key for prefix in prefixes or ("",) for key in objects.keys(prefix, None)]
         return [(key, objects.objects[key].data) for key in keys if key != "cluster.json"]
 
-    def _overwrite(self, keys: list[str], odd: bool = True) -> None:
+    def _drawn(self, keys: list[str]) -> str:
+        """One of those that lie there; "" if none does."""
         known = [key for key in keys if key in self.world.storage.contents.objects]
-        if known:
-            key = self._draw.choice(known)
+        return self._draw.choice(known) if known else ""
+
+    def _overwrite(self, keys: list[str], odd: bool = True) -> None:
+        key = self._drawn(keys)
+        if key:
             self.overwritten.add(key)
             if odd:
                 self._harm(key)

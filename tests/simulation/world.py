@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from fray_agents.tasks import TaskSpec
-from fray_coordinator import fsck
+from fray_coordinator import admission, fsck
 from fray_coordinator.clock import Chance
 from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core, core_on
@@ -84,7 +84,12 @@ class World(Reports):
     # --- the run
 
     def run(self) -> None:
-        with replaced(self), mock.patch.object(retention, "SUBMITTER_GIVES_UP", self.scenario.gives_up):
+        one_by_one = 1 if self.perils.flood else admission.AT_ONCE
+        with (
+            replaced(self),
+            mock.patch.object(retention, "SUBMITTER_GIVES_UP", self.scenario.gives_up),
+            mock.patch.object(admission, "AT_ONCE", one_by_one),
+        ):
             try:
                 self._storm()
                 self._calm()
@@ -138,6 +143,7 @@ class World(Reports):
             self._settle()
         if self.strangers.odd:
             calm.check_named(self)
+            calm.check_entries(self)
             self._tidy()
         calm.check(self)
         calm.check_held(self)
