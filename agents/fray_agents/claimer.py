@@ -238,11 +238,7 @@ class Claimer:
         return False
 
     async def _resolve(self, held: Held, entry: Pending) -> bool:
-        try:
-            answer = await self._outcome(entry)
-        except BaseException:
-            self.ledger.remove(held)
-            raise
+        answer = await self._outcome(entry)
         self.tally.rejected += answer.rejections
         if isinstance(answer, Claimed):
             self.tally.won += 1
@@ -257,9 +253,13 @@ class Claimer:
         return False
 
     async def _outcome(self, entry: Pending) -> Claimed | NotClaimed:
-        doing, in_doubt = f"claim {entry.job}", False
+        """What became of the claim, whatever goes wrong on the way: until that is known it stays listed."""
+        doing, again, in_doubt = f"claim {entry.job}", False, False
         while True:
             with self.troubles.survived(doing):
+                if again:
+                    await self.core.clock.sleep(self.core.jittered(1.0))
+                again = True
                 try:
                     return await try_claim(self.core, entry, self.agent, self.host, in_doubt)
                 except BadRecord as error:  # one odd object must not keep the agent from all the others
@@ -271,7 +271,6 @@ class Claimer:
                 except Exception:
                     in_doubt = True
                     raise
-            await self.core.clock.sleep(self.core.jittered(1.0))
 
     def _left_alone(self, entry: Pending, error: Exception) -> NotClaimed:
         self.troubles.warnings.warn("%s is not claimed: %s", entry.job, error)

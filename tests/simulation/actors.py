@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from fray_agents.tasks import TaskSpec
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_layouts.names import Endpoint
@@ -112,8 +112,8 @@ class ActorWorld(World):
                 try:
                     core = await self.core(owner, clock)
                     break
-                except StoreUnavailable:
-                    continue
+                except StoreError:
+                    await clock.sleep(1.0)
             self.callers.append(Caller(self, name, core, draw))
             await self.callers[-1].live()
 

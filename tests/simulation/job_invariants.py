@@ -157,7 +157,8 @@ def a_claim_is_listed_by_its_holder(w: Watching, c: Change) -> None:
     if job is None or job.status != Status.RUNNING or (c.before is not None and c.before.status == Status.RUNNING):
         return
     name = "a claim is listed by its holder"
-    if Agents.key(job.lease.agent) not in w.world.storage.contents.objects:
+    holder = Agents.key(job.lease.agent)
+    if holder not in w.world.storage.contents.objects and holder not in w.world.strangers.overwritten:
         raise Broken(name, f"{job.id} was claimed by {job.lease.agent}, which has no record", job.id)
     reachable(w, job.id, "it was claimed")
 

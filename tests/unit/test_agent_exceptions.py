@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from fray_agents import carrier, health
+from fray_agents import carrier, claimer, health
 from fray_agents.agent import Agent, AgentOptions
 from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST
 from fray_agents.taskhandle import TaskHandle
 from fray_agents.tasks import TaskSpec
 from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.follow import wait_for
 from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ANY
@@ -23,7 +24,7 @@ from fray_layouts.names import Blobs, Jobs
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import FakeTask, fake
 from tests.support.participants import agent_now, job_now, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster, VirtualClock, run
 
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
@@ -367,5 +368,38 @@ def test_a_claimed_job_that_nothing_carries_ends_the_agent(tmp_path: Path, monke
         await launch(stage.user, name="quick")
         with pytest.raises(MemoryError, match="no task can be made"):
             await asyncio.wait_for(stage.life, 600)
+
+    with_an_agent(tmp_path, act)
+
+
+def test_a_claim_in_doubt_stays_listed_whatever_its_repetition_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was applied, and its reply was lost: who listed it no more would run it for ever, by its record."""
+    claimers: list[asyncio.Task[Any] | None] = []
+    plain_claim, plain_sleep = claimer.try_claim, VirtualClock.sleep
+
+    async def reply_is_lost(*args: Any) -> Any:
+        answer = await plain_claim(*args)
+        if claimers:
+            return answer
+        claimers.append(asyncio.current_task())
+        raise StoreUnavailable("the reply is lost")
+
+    async def sleep(self: VirtualClock, seconds: float) -> None:
+        if asyncio.current_task() in claimers:
+            claimers.append(claimers.pop() and None)
+            raise MemoryError
+        await plain_sleep(self, seconds)
+
+    monkeypatch.setattr(claimer, "try_claim", reply_is_lost)
+    monkeypatch.setattr(VirtualClock, "sleep", sleep)
+
+    async def act(stage: Stage) -> None:
+        job = await launch(stage.user, name="slow")
+        await stage.until_running(job)
+        await asyncio.sleep(20)
+        assert list((await agent_now(stage.user, stage.agent.id)).holdings) == [job.id]
+        assert (await stage.ended(job)).attempt == 1
 
     with_an_agent(tmp_path, act)
