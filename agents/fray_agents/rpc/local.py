@@ -11,7 +11,7 @@ from fray_agents.rpc.caller import Channel, Kept
 from fray_agents.rpc.calls import NEW, CallId, Kind, Reply, Request
 from fray_agents.rpc.errors import ConnectionLost
 from fray_agents.rpc.pending import Pending, Waiting
-from fray_agents.rpc.serial import BY_REFERENCE, Packed, pack, pack_or_refer
+from fray_agents.rpc.serial import BY_REFERENCE, PICKLE, Packed, pack, pack_or_refer
 
 if TYPE_CHECKING:
     from fray_agents.rpc.dial import Target
@@ -51,6 +51,7 @@ class LocalChannel(Channel):
         self.client = client
         self.keyring = server.keyring
         self._server = server
+        self._coding = BY_REFERENCE if server.by_reference else PICKLE
         self._lock = threading.Lock()
         self._calls: dict[CallId, Pending] = {}
         self._next = 1
@@ -98,17 +99,15 @@ class LocalChannel(Channel):
         """Replies come by themselves."""
 
     def _pack(self, value: object) -> Packed:
-        return pack_or_refer(value) if self._server.by_reference else pack(value)
+        return pack_or_refer(value) if self._coding is BY_REFERENCE else pack(value)
 
     def _enter(self, kind: Callable[[Waiting, Request], Kept], request: Request, wait: bool = False) -> Kept:
         with self._lock:
             if self.closed:
                 raise ConnectionLost("the server of this process has ended", started=False)
             if request.id == NEW:
-                request = request._replace(id=CallId(self.client, self._next))
+                request = request._replace(id=CallId(self.client, self._next), coding=self._coding)
                 self._next += 1
-            if self._server.by_reference:
-                request = request._replace(coding=BY_REFERENCE)
             pending = kind(self, request)
             lowest = next((call.sequence for call in self._calls if call.client == self.client), request.id.sequence)
             self._calls[request.id] = pending
