@@ -17,7 +17,6 @@ from fray.actor.create import create_actor_group
 from fray.cluster.info import reason
 from fray.cluster.storage import StorageCluster
 from fray.pool import absence
-from fray.pool.contact import SILENCE
 from fray.pool.dispatch import Dispatcher, Done, Gone
 from fray.pool.runner import TaskRunner
 from fray.pool.tasks import Task
@@ -25,7 +24,7 @@ from fray.rpc import ActorEndpoint, ClusterResolver
 from fray.rpc.future import GONE, is_lost
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Call, Channel
-from fray_coordinator.errors import StoreError
+from fray_coordinator.errors import ParentNotRunning, StoreError
 from fray_coordinator.lookup import read_jobs
 from fray_layouts.records import JobRecord
 
@@ -60,13 +59,6 @@ class Link:
             return
         task.future.call = call
         call.add_done_callback(lambda call: ended(task, _end_of(call)))
-
-    def ping(self) -> None:
-        """Tell the worker that its driver lives; that it is gone shows when it is sent something."""
-        try:
-            self._channel.start(self.endpoint.name, "alive", (), {})
-        except GONE:
-            return
 
     def _define(self, task: Task) -> None:
         function = task.function
@@ -186,13 +178,16 @@ class Crew:
             except StoreError as error:
                 log.warning("workers of %s cannot be looked for now: %s", self._name, error)
                 self._look_now.wait(_LONGEST_PAUSE)
+            except ParentNotRunning as error:  # nobody could own others
+                self._ended = True
+                self._on_hopeless(str(error))
 
     def _keep_all(self) -> None:
         if len(self._links) < self._wanted:
             self._fill()
-        elif not self._look_now.wait(SILENCE / 5):
-            for link in list(self._links.values()):
-                link.ping()
+        else:
+            self._look_now.wait()
+            self._look_now.clear()
 
     def _fill(self) -> None:
         """Look until all are there, or are lost for good."""

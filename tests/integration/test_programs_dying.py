@@ -40,6 +40,14 @@ for line in sys.stdin:
     exec(eval(line))
 """
 
+STOPPED = """
+for attempt in (lambda: client.create_actor(Counter, name="more"), lambda: pool.submit(len, "a").result()):
+    try:
+        attempt()
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
 COMES_BACK = """
 try:
     owned.add()
@@ -114,6 +122,7 @@ def program(root: str, tmp_path: Path) -> Iterator[Program]:
         ("raise KeyboardInterrupt", "succeeded"),
         ("import os; os.kill(os.getpid(), 9)", "failed"),
     ],
+    ids=["ends", "is interrupted", "is killed"],
 )
 def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, way: str, status: str) -> None:
     program.does(way)
@@ -138,3 +147,13 @@ def test_a_driver_that_was_stopped_too_long_is_told_and_goes_on(program: Program
     assert program.reads() == "1"
     wait_until(program.is_served)
     assert program.job("driver").job_id != before
+
+
+def test_a_driver_that_is_stopped_owns_nothing_more(program: Program) -> None:
+    driver = program.job("driver").job_id
+    program.cluster.terminate(driver)
+    wait_until(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())
+    program.does(STOPPED)
+    told = f"this program, driver {driver}, was stopped (terminated by a program); start it again"
+    assert [program.reads(), program.reads()] == [f"ParentNotRunning {told}", f"PoolClosed {told}"]
+    assert program.process.poll() is None
