@@ -1,15 +1,17 @@
-"""What many consumers of one queue on a bucket ask for, counted in virtual time."""
+"""What many consumers of one queue on a bucket ask for, counted in virtual time, and how they keep out of each other's
+way."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 
-from tests.support.hands import hand
+import pytest
+
+from fray_coordinator.protocol import queue_look as look
+from tests.support.hands import NAMES, hand
 from tests.support.virtual import Cluster, Way, run
 
-CONSUMERS = 20
-ITEMS_A_SECOND = 20
 SECONDS = 20
 
 
@@ -24,17 +26,17 @@ def far(way: Way) -> None:
     way._pass = passed  # type: ignore[method-assign]
 
 
-async def steady(cluster: Cluster, seconds: float) -> tuple[Counter[str], int]:
-    """Requests of consumers by verb, those for leases apart, and how many items were done."""
+async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) -> tuple[Counter[str], int]:
+    """Requests of so many consumers of `rate` items a second by verb, those for leases apart, and items done."""
     producer = await hand(cluster)
-    consumers = [await hand(cluster) for _ in range(CONSUMERS)]
+    consumers = [await hand(cluster) for _ in range(consuming)]
     for way in cluster.ways:
         far(way)
     done = 0
 
     async def produce() -> None:
         while True:
-            await producer.push(*["x"] * ITEMS_A_SECOND, batch=1)
+            await producer.push(*["x"] * rate, batch=1)
             await cluster.clock.sleep(1.0)
 
     async def consume(number: int) -> None:
@@ -44,7 +46,7 @@ async def steady(cluster: Cluster, seconds: float) -> tuple[Counter[str], int]:
                 await consumers[number].consumer.done([delivery.id])
                 done += 1
 
-    working = [asyncio.create_task(work) for work in (produce(), *map(consume, range(CONSUMERS)))]
+    working = [asyncio.create_task(work) for work in (produce(), *map(consume, range(consuming)))]
     await cluster.clock.sleep(15.0)
     warm, before = [len(way.asked) for way in cluster.ways], done
     await cluster.clock.sleep(seconds)
@@ -61,17 +63,18 @@ async def steady(cluster: Cluster, seconds: float) -> tuple[Counter[str], int]:
     return asked, done - before
 
 
-def test_consumers_do_not_read_the_leases_of_what_others_finished() -> None:
-    """Every consumer read the lease of every finished segment, again and again."""
+@pytest.mark.parametrize(("consuming", "rate"), [(1, 3), (2, 4), (20, 20)])
+def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(consuming: int, rate: int) -> None:
+    """Every consumer read the lease of every finished segment, and all of them ran for every item."""
 
     async def main(cluster: Cluster) -> None:
-        asked, done = await steady(cluster, SECONDS)
-        assert done > 0.8 * ITEMS_A_SECOND * SECONDS
+        asked, done = await steady(cluster, consuming, rate, SECONDS)
+        assert done > 0.8 * rate * SECONDS
         each = {verb: number / done for verb, number in asked.items()}
         assert each["get"] < 1.1, "its segment"
-        assert each["lease"] < 1.2, "of the claims that somebody else won"
-        assert each["put"] < 3.2, "a claim and an acknowledgement, and claims that somebody else won"
-        assert sum(each.values()) - each["delete"] < 12, "with the looks of those who find nothing"
+        assert each["put"] < 2.5, "a claim and an acknowledgement, and claims that somebody else won"
+        assert each.get("lease", 0) < 0.5, "of the claims that somebody else won"
+        assert sum(each.values()) - each["delete"] < 5, "with the looks of those who find nothing"
 
     run(main)
 
@@ -96,5 +99,36 @@ def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy() -> N
             await dead.push(*"xyz", batch=1)
             await cluster.clock.sleep(1.0)
         assert cluster.clock.boottime() < 60.0
+
+    run(main)
+
+
+def test_consumers_that_know_each_other_share_the_segments_out() -> None:
+    everyone = {f"host, pid {number}" for number in range(20)}
+    tried: list[str] = []
+    for me in everyone:
+        free = [f"{number:018}-1" for number in range(400)]
+        mine = [free.pop(look.pick(free, me, everyone - {me}, len(free))) for _ in range(5)]
+        assert mine == sorted(mine), "the oldest first"
+        tried += mine
+    assert len(set(tried)) == len(tried), "nobody tries what falls to another"
+
+
+@pytest.mark.parametrize("wait", [0.0, 5.0])
+def test_who_was_beaten_to_one_item_gets_the_next(wait: float) -> None:
+    """Who waits may leave what little there is to others, but not for longer than he waits."""
+
+    async def main(cluster: Cluster) -> None:
+        one, other = await hand(cluster), await hand(cluster)
+        way = cluster.ways[0]
+        await other.push(*"ab", batch=1)
+        beaten: list[str] = []
+
+        async def beat() -> None:
+            beaten.extend(await other.bodies())
+
+        way.before["put", NAMES.segments] = beat
+        assert await one.bodies(wait=wait) == ["b"]
+        assert beaten == ["a"]
 
     run(main)

@@ -1,20 +1,29 @@
-"""What a listing of segments and leases tells, and which segment to try.
+"""What a listing of segments and leases tells, which segment to try, and when to look again.
 
 A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: that a segment had
-no lease is a reason to try, not to hold it. Consumers that all tried the oldest would beat each other to it; so among
-the first few each tries those that fall to it by their names, as far as they know each other from their leases; and it
-draws among ever more each time that it was beaten.
+no lease is a reason to try, not to hold it. A claim that another won costs two requests; so consumers that know each
+other share the segments out among themselves by rendezvous hashing, and each begins with those for which it comes
+first. Who looks in vain because of others rests longer, who finds work rests less: as many stay awake as are needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from math import exp2
 from zlib import crc32
 
 from fray_layouts.queue_names import Queues
 from fray_layouts.words import encode_time
 
+MOST_SPREAD = 8
+"""Segments for each consumer, at most, among which one is chosen."""
+SHORTEST_REST, LONGEST_REST = 0.2, 5.0
+"""Seconds between looks of a consumer that finds nothing."""
+HALVED = 2.0
+"""Seconds of work after which the rest is half as long."""
+MOST_AGE = 0.3
+"""Seconds after which a listing of few segments is old: others take one each in about that time."""
 SETTLED = 5.0
 """Seconds after which a create has landed, as a rule: later names are looked at again before a queue counts as empty.
 What lands later still is found on the repair interval."""
@@ -46,33 +55,58 @@ def seen(names: Queues, keys: Iterable[str], before: str = "") -> Sight:
     return sight
 
 
-def pick(free: Sequence[str], me: str, others: Set[str], spread: int, drawn: float, fresh: bool) -> int | None:
-    """Which of the free segments to try; None: better list again first.
+def pick(free: Sequence[str], me: str, others: Set[str], spread: int) -> int:
+    """Which of the first `spread` free segments to try: the oldest of those for which fewest others come first.
 
     Args:
         me, others: consumers, as they call themselves in leases.
-        spread: among how many of the first, so that the order is kept up to that.
-        drawn: evenly from [0, 1).
-        fresh: nothing was tried since the listing; what falls to others is theirs soon.
     """
-    if not others:
-        return 0
-    crowd = sorted({me, *others})
-    share, window = crowd.index(me), min(len(free), spread)
-    for at in range(window):
-        if crc32(free[at].encode()) % len(crowd) == share:
-            return at
-    return int(drawn * window) if fresh else None
+    mine, theirs = _salt(me), [_salt(other) for other in others]
+    best, fewest = 0, len(theirs) + 1
+    for at in range(min(len(free), spread)):
+        segment = crc32(free[at].encode())
+        weight = _weight(segment, mine)
+        before = sum(_weight(segment, other) > weight for other in theirs)
+        if before < fewest:
+            best, fewest = at, before
+        if not before:
+            break
+    return best
 
 
-def wider(spread: float) -> float:
-    """After being beaten."""
-    return min(2 * spread, 1000.0)
+def _salt(consumer: str) -> int:
+    """Of what it drew, which ends its name: not of its host and process."""
+    return crc32(consumer.rpartition(" ")[2].encode())
+
+
+def _weight(segment: int, salt: int) -> int:
+    """Evenly spread, and drawn anew for each pair."""
+    return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF
+
+
+def is_scarce(free: int, others: int) -> bool:
+    """Whether others will have taken those free segments soon."""
+    return free <= 2 * others
+
+
+def wider(spread: float, others: int) -> float:
+    """Among how many to choose after a claim that another won."""
+    return min(2 * spread, MOST_SPREAD * (others + 1.0))
 
 
 def narrower(spread: float) -> float:
-    """After winning."""
+    """The same after a claim that was won."""
     return max(1.0, spread * 0.9)
+
+
+def longer(rest: float) -> float:
+    """The rest after a look that was in vain because of others."""
+    return min(1.5 * rest, LONGEST_REST)
+
+
+def shorter(rest: float, worked: float) -> float:
+    """The rest after seconds of work: who finds work is needed."""
+    return max(SHORTEST_REST, rest * exp2(-worked / HALVED))
 
 
 def unsettled(names: Queues, reached: str, now: float) -> str:

@@ -104,19 +104,19 @@ class Consumer:
         local = self._home.core.store.local
         pause = FIRST_LOCAL_POLL if local else FIRST_POLL
         while True:
-            taken = await taken_or_returned(self._take(count, timeout, gate), self._return)
+            patient = self._clock.boottime() < deadline
+            taken = await taken_or_returned(self._take(count, timeout, gate, patient), self._return)
             left = deadline - self._clock.boottime()
             if taken or left <= 0:
                 return taken
-            await self._clock.sleep(
-                min(left, self._home.core.jittered(pause if local else max(pause, self._finder.lull)))
-            )
+            rest = pause if local else max(pause, self._finder.crowd.rest)
+            await self._clock.sleep(min(left, self._home.core.jittered(rest)))
             pause = min(2 * pause, LONGEST_LOCAL_POLL if local else LONGEST_POLL)
 
     async def _return(self, taken: list[Delivery]) -> None:
         await self.release([delivery.id for delivery in taken], failed=False)
 
-    async def _take(self, count: int, timeout: float, gate: Gate) -> list[Delivery]:
+    async def _take(self, count: int, timeout: float, gate: Gate, patient: bool) -> list[Delivery]:
         self._tend()
         await self._take_back_expired(timeout)
         taken: list[Delivery] = []
@@ -125,7 +125,7 @@ class Consumer:
             while len(taken) < count and gate.admits(False):
                 held = min(self._stocked.values(), key=lambda held: held.segment, default=None)
                 if held is None:
-                    found = await self._finder.find(count - len(taken), timeout)
+                    found = await self._finder.find(count - len(taken), timeout, patient)
                     for segment in found:
                         self._hold(segment)
                     if not found:

@@ -3,7 +3,8 @@
 A listing is used up before the next one is asked for, and the next begins where the last ended: that position is a
 cache for one repair interval, after which the look begins at the oldest segment again. Leases of others are remembered
 with their version, and read again on condition of it: when the bell tells that something came back, or when they may
-have expired. What has been finished meanwhile is seen in a listing, so that nobody reads its lease.
+have expired. What has been finished meanwhile is seen in a listing, so that nobody reads its lease. A claim that was
+lost tells that the listing is old; where little is left for many, who can wait leaves it to the others.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from fray_coordinator.core import each
 from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol import queue_look as look
+from fray_coordinator.queue import bell
 from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.claims import Beaten, claim, take_over
 from fray_coordinator.queue.collect import Collector
+from fray_coordinator.queue.crowd import Crowd
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import Home
 from fray_coordinator.records import Stored
 from fray_layouts.queue_names import Segment
 from fray_layouts.queues import QueueLease
 
-SHORTEST_LULL, LONGEST_LULL = 0.2, 5.0
 PAGE = 1000
 LOCAL_PAGE = 5000
 READS = 32
@@ -48,14 +50,14 @@ class Finder:
     """One consumer's view of the queue.
 
     Attributes:
-        lull: seconds after which, on a bucket, a look is worth its requests again.
+        crowd: the other consumers.
 
     Args:
         mine: whether this consumer holds that segment.
     """
 
     def __init__(self, home: Home, bell: Bell, collector: Collector, mine: Callable[[str], bool]) -> None:
-        self.lull = SHORTEST_LULL
+        self.crowd = Crowd(home)
         self._home = home
         self._bell = bell
         self._collector = collector
@@ -67,40 +69,43 @@ class Finder:
         self._finished: set[str] = set()
         self._failure: Exception | None = None
         self._reached = ""
-        self._ended = self._fresh = False
+        self._ended = False
+        self._picked = 0
         self._is_new = True
-        self._alarmed = False
-        self._spread = 1.0
-        self._repair_at = float("-inf")
+        self._alarmed = self._left_to_others = False
+        self._listed_at = self._heard_at = self._repair_at = float("-inf")
 
-    async def find(self, wanted: int, timeout: float) -> list[Held]:
+    async def find(self, wanted: int, timeout: float, patient: bool) -> list[Held]:
         """Segments, now claimed, with about so many items; none when there is nothing to be had now.
+
+        Args:
+            patient: none either when there is little, and others are taking it.
 
         Raises:
             StoreUnavailable: and nothing was claimed.
             Exception: there is nothing else to be had, and what a segment failed with is told, once.
         """
+        self.crowd.begin_look()
         while True:
             await self._begin_anew_if_due()
             if held := await self._what_came_back(timeout):
-                self._found()
-                return [held]
+                return self._found([held])
             if chosen := self._choose(wanted):
                 if won := await self._claim(chosen, timeout):
-                    self._found()
-                    return won
+                    return self._found(won)
+                if patient and self._left_to_others:
+                    return []
             elif not await self._look() and not self._read_all():
                 self._tell_failure()
-                self._found(nothing=True)
+                if self._alarmed:
+                    self._alarmed = False
+                    self.crowd.was_faster()
                 return []
 
-    def _found(self, nothing: bool = False) -> None:
-        """Learn from a look: who often finds that others took what the bell told of looks less often."""
-        if nothing and self._alarmed:
-            self.lull = min(2 * self.lull, LONGEST_LULL)
-        elif not nothing:
-            self.lull = max(self.lull / 2, SHORTEST_LULL)
+    def _found(self, held: list[Held]) -> list[Held]:
         self._alarmed = False
+        self.crowd.left_some()
+        return held
 
     def _tell_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -126,14 +131,11 @@ class Finder:
     def _choose(self, wanted: int) -> list[str]:
         """Up to 16 of the free ones; nobody else in this process gets them."""
         chosen: list[str] = []
+        if self._free and self._is_old() and self.crowd.takes(len(self._free)):
+            self._list_again()
         while self._free and wanted > 0 and len(chosen) < 16:
-            drawn = self._home.core.chance.random()
-            at = look.pick(self._free, self._home.holder, self._others(), self._window(), drawn, self._fresh)
-            if at is None:
-                if not chosen:
-                    self._list_again()
-                break
-            self._fresh = False
+            at = self.crowd.pick(self._free, self._picked)
+            self._picked += 1
             segment = self._free[at]
             del self._free[at]
             if not self._mine(segment) and segment not in self._claiming:
@@ -142,6 +144,7 @@ class Finder:
         return chosen
 
     async def _claim(self, chosen: list[str], timeout: float) -> list[Held]:
+        self._left_to_others = False
         self._claiming.update(chosen)
         try:
             results = await each(chosen, lambda segment: self._tried(segment, claim(self._home, segment, timeout)))
@@ -151,7 +154,7 @@ class Finder:
         if beaten:
             self._was_beaten(beaten)
         else:
-            self._spread = look.narrower(self._spread)
+            self.crowd.won()
         won = [result for result in results if isinstance(result, Held)]
         if not won and (failed := [result for result in results if isinstance(result, StoreUnavailable)]):
             raise failed[0]
@@ -177,9 +180,15 @@ class Finder:
         """Remember whose it is."""
         now = self._home.core.clock.boottime()
         for segment, lease in beaten:
-            self._watched[segment] = Watched(now, now + PATIENCE, lease)
-        self._spread = look.wider(self._spread)
+            self._watched[segment] = Watched(now, _together(now), lease)
+        self.crowd.lost([lease.record.holder for _, lease in beaten if lease is not None])
+        self._left_to_others = self.crowd.takes(len(self._free))
+        if self._left_to_others:
+            self.crowd.was_faster()
         self._list_again()
+
+    def _is_old(self) -> bool:
+        return self._home.core.clock.boottime() > self._listed_at + look.MOST_AGE
 
     def _list_again(self) -> None:
         """What is left of the listing is old."""
@@ -187,16 +196,6 @@ class Finder:
             self._reached = min(self._reached, self._home.names.segment(self._free[0])[:-1])
             self._free.clear()
         self._ended = False
-
-    def _window(self) -> int:
-        """Among how many to choose: as many as are in flight, and more after having been beaten."""
-        others = sum(watched.lease is not None for watched in self._watched.values())
-        return max(int(self._spread), others + len(self._claiming) + 1)
-
-    def _others(self) -> set[str]:
-        """Who else holds something, as far as is known."""
-        holders = {watched.lease.record.holder for watched in self._watched.values() if watched.lease}
-        return holders - {"", self._home.holder}
 
     # --- what others hold
 
@@ -281,7 +280,7 @@ class Finder:
         async with self._looking:
             if self._free:
                 return True
-            if not self._home.core.store.local and await self._bell.changed():
+            if self._may_have_rung() and await self._bell.changed():
                 self._ended = False
                 self._alarmed = not self._is_new
                 if self._bell.came_back:
@@ -289,6 +288,14 @@ class Finder:
             if self._ended and not self._home.core.store.local:
                 return self._any_due()
             return await self._page()
+
+    def _may_have_rung(self) -> bool:
+        """Whether to ask the bell: before resting, and as often as somebody may ring it."""
+        now = self._home.core.clock.boottime()
+        if self._home.core.store.local or not (self._ended or now >= self._heard_at + bell.INTERVAL):
+            return False
+        self._heard_at = now
+        return True
 
     def _came_back(self) -> None:
         """Something that others held is there again."""
@@ -307,7 +314,7 @@ class Finder:
         for segment in sight.orphans:
             self._watched.pop(segment, None)
         self._reached = max(self._reached, rows[-1]) if rows else self._reached
-        self._ended, self._fresh = len(rows) < limit, True
+        self._ended, self._listed_at, self._picked = len(rows) < limit, core.clock.boottime(), 0
         await self._collector.orphans(sight.orphans, all_of_them=not after and self._ended)
         return bool(self._free) or self._any_due() or not self._ended
 
@@ -315,9 +322,8 @@ class Finder:
         """Remember whose lease is to be read: the first `urgent` at once."""
         now = self._home.core.clock.boottime()
         new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
-        together = (now // PATIENCE + 2) * PATIENCE
         for number, segment in enumerate(new):
-            due = now if number < urgent or self._home.core.store.local else together
+            due = now if number < urgent or self._home.core.store.local else _together(now)
             self._watched[segment] = Watched(now, due)
 
     def _read_all(self) -> bool:
@@ -333,6 +339,11 @@ class Finder:
     def _any_due(self) -> bool:
         now = self._home.core.clock.boottime()
         return any(watched.due <= now for watched in self._watched.values())
+
+
+def _together(now: float) -> float:
+    """When leases that were seen now are read first, so that one listing tells of many."""
+    return (now // PATIENCE + 2) * PATIENCE
 
 
 def _segment_of(after: str) -> str:
