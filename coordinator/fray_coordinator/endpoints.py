@@ -99,9 +99,16 @@ class Lookup:
         if before is not None and before.version == row.version:
             return before
         try:
-            return await self.core.records.read(row.key, EndpointRecord, READ_PATIENCE)
-        except (BadRecord, StoreUnavailable) as error:  # nobody is served there; the pass tells of it
-            return await self.core.records.read(row.key, EndpointRecord) if is_outage(error) else None
+            return await self._read_patiently(row.key)
+        except BadRecord:  # nobody is served there; the pass tells of it
+            return None
+
+    async def _read_patiently(self, key: str) -> Stored[EndpointRecord] | None:
+        """An outage is waited for; one object that alone is not answered is none."""
+        try:
+            return await self.core.records.read(key, EndpointRecord, READ_PATIENCE)
+        except StoreUnavailable as error:
+            return await self.core.records.read(key, EndpointRecord) if is_outage(error) else None
 
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:

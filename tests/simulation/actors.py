@@ -36,6 +36,9 @@ OUTLIVES = 200.0
 """Virtual seconds that an endpoint may outlive its job, or a late write, while nothing fails: two repair intervals, the
 jitter of the passes between them, and the death of whoever ran the last one."""
 
+HARMFUL = ("spoil_job", "spoil_agent", "hold_agent", "restore_job")
+"""What strangers do to a record on which its actor, and so its callers, depend: here every caller must be answered."""
+
 ANSWERED = 900.0
 """Virtual seconds from the end of the last fault in which every caller has had a reply."""
 
@@ -76,9 +79,7 @@ class ActorWorld(World):
     """
 
     kind = "actors"
-    strange: ClassVar[dict[str, float]] = {
-        habit: weight for habit, weight in STRANGE.items() if habit not in ("spoil_job", "spoil_agent", "restore_job")
-    }
+    strange: ClassVar[dict[str, float]] = {habit: weight for habit, weight in STRANGE.items() if habit not in HARMFUL}
     module = "tests.simulation.actors"
     variants = VARIANTS
 

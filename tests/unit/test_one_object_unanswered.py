@@ -121,6 +121,24 @@ def test_an_outage_is_not_told_as_the_trouble_of_the_objects_that_it_meets() -> 
     run(main)
 
 
+def test_an_actor_is_looked_up_through_an_outage_with_an_odd_object_in_its_folder() -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        endpoint = EndpointRecord(namespace="n", name="a", actor_id="1", nonce="x", address="h:1")
+        await publish(core, endpoint, singleton=False)
+        await core.store.put(Endpoint("n", "a", "odd").key(), b"garbage", ANY)
+
+        async def outage() -> None:
+            cluster.cut()
+            asyncio.get_running_loop().call_later(20.0, cluster.cut, False)
+
+        cluster.ways[0].before["get", Endpoint.prefix] = outage
+        (found,) = await lookup(core, "n", "a")
+        assert found.actor_id == "1"
+
+    run(main)
+
+
 def test_a_full_disk_is_an_outage_though_everything_can_be_read() -> None:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core()
