@@ -38,6 +38,7 @@ NAMES: Mapping[str, str] = {
     "fray.actor.ActorContext": "fray.actor.CurrentActor",
     "fray.client.JobStatus": "fray.types.JobStatus",
     "fray.cluster.create_cluster": "fray.cluster.open_cluster",
+    "fray.job.context.RayContext": "fray.job.RayContext",
     "fray.job.context.SyncContext": "fray.job.SyncContext",
     "fray.job.context.ThreadContext": "fray.job.ThreadContext",
     "fray.job.context.create_job_ctx": "fray.job.create_job_ctx",

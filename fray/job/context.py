@@ -17,6 +17,7 @@ from fray.lazily import exported
 from fray_agents.threads import task_environ
 
 if TYPE_CHECKING:
+    from fray.job.create import RayContext as RayContext
     from fray.job.create import create_job_ctx as create_job_ctx
     from fray.job.here import SyncContext as SyncContext
     from fray.job.here import ThreadContext as ThreadContext
@@ -181,5 +182,5 @@ os.register_at_fork(after_in_child=_forget)
 
 # Programs import these from here; their modules are made with what is above.
 __getattr__, __dir__ = exported(
-    __name__, {"fray.job.create": ["create_job_ctx"], "fray.job.here": ["SyncContext", "ThreadContext"]}
+    __name__, {"fray.job.create": ["RayContext", "create_job_ctx"], "fray.job.here": ["SyncContext", "ThreadContext"]}
 )

@@ -69,6 +69,7 @@ fray.actor ActorContext
 fray.local_backend LocalJobHandle
 fray.job.context create_job_ctx
 fray.job.context _job_context
+fray.job.context RayContext
 fray.job SimpleActor
 fray.cluster create_cluster
 fray.cluster set_current_cluster
