@@ -122,7 +122,7 @@ def test_a_coroutine_that_exits_ends_its_own_call_only() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
-@pytest.mark.parametrize("step", ["fray_agents.rpc.connection.replies_parts", "fray_agents.rpc.connection.read_calls"])
+@pytest.mark.parametrize("step", ["fray_agents.rpc.table.replies_parts", "fray_agents.rpc.table.read_calls"])
 def test_a_connection_that_fails_within_the_server_is_opened_again(
     monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
