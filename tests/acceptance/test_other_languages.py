@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +15,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fray.client import StorageClient
+from fray.cluster import StorageCluster
 from fray.queue import FileQueue
+from fray.rpc import ActorServer
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.stopping import stop
 from fray_layouts.records import JobRecord
 from tests.support import node, servers
+from tests.support.actors import Counter
 from tests.support.agents import QUICK, agents, ended, eventually, is_alive, launch, lines, on_cluster, running
 
 LAYOUTS = Path(__file__).parents[2] / "layouts"
@@ -29,7 +34,7 @@ POOL = "node"
 QUICKER = replace(QUICK, requeue_backoff=0.05, poll_interval=0.2)
 
 locally = pytest.mark.parametrize("root", ["local"], indirect=True)
-in_a_bucket_too = pytest.mark.parametrize("root", ["local", "moto"], indirect=True)
+in_a_bucket_too = pytest.mark.parametrize("root", ["local", "seaweed"], indirect=True)
 everywhere = pytest.mark.parametrize("root", ["local", "moto", "seaweed"], indirect=True)
 
 
@@ -55,8 +60,8 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         assert check.stdout == "everything fits together\n"
 
 
-async def _create(root: str) -> None:
-    await (await open_core(root, QUICKER)).store.close()
+async def _create(root: str, **settings: Any) -> None:
+    await (await open_core(root, replace(QUICKER, **settings))).store.close()
 
 
 def submitted(root: str, script: str, **fields: Any) -> str:
@@ -159,29 +164,35 @@ def _kind_and_code(job: JobRecord) -> tuple[str, int | None]:
 
 
 @locally
-def test_jobs_of_an_agent_in_node_that_is_killed_run_elsewhere(root: str, tmp_path: Path) -> None:
-    starts = tmp_path / "starts"
-    code = f"""
-import os, time
-with open({str(starts)!r}, "a") as file: file.write(f"{{os.getpid()}}\\n")
+def test_jobs_of_agents_in_node_that_are_killed_or_frozen_run_elsewhere(root: str, tmp_path: Path) -> None:
+    """What ran there has ended before: whoever froze has not told the runner of its task that it may go on."""
+    starts = {pool: tmp_path / pool for pool in ("killed", "frozen")}
+    code = """
+import os, sys, time
+with open(sys.argv[1], "a") as file: file.write(f"{os.getpid()}\\n")
 while os.environ["FRAY_ATTEMPT"] == "1": time.sleep(0.01)
 """
 
-    async def begin(core: Core) -> str:
-        job = await launch(core, code, pool="doomed")
-        await eventually(lambda: _first(starts))
-        return job
+    async def begin(core: Core) -> list[str]:
+        jobs = [await launch(core, [sys.executable, "-c", code, str(starts[pool])], pool=pool) for pool in starts]
+        for path in starts.values():
+            await eventually(lambda path=path: _first(path))  # type: ignore[misc]
+        return jobs
 
-    with node.agent(root, "doomed", tmp_path / "first") as doomed:
-        job = on_cluster(root, begin)
-        doomed.kill()
-    with node.agent(root, "doomed", tmp_path / "second"):
-        record = on_cluster(root, lambda core: ended(core, job))
-    assert (record.status, record.attempt, record.agent_deaths) == ("succeeded", 2, 1)
-    assert record.history[0].exit.kind == "lost"
-    first, second = map(int, lines(starts))
-    assert not is_alive(first)
-    assert first != second
+    with contextlib.ExitStack() as stack:
+        first = [stack.enter_context(node.agent(root, pool, tmp_path / f"{pool}-1")) for pool in starts]
+        jobs = on_cluster(root, begin)
+        for process, signal_ in zip(first, (signal.SIGKILL, signal.SIGSTOP), strict=True):
+            process.send_signal(signal_)
+        for pool in starts:
+            stack.enter_context(node.agent(root, pool, tmp_path / f"{pool}-2"))
+        records = on_cluster(root, lambda core: all_ended(core, jobs))
+    for record, path in zip(records, starts.values(), strict=True):
+        assert (record.status, record.attempt, record.preemptions) == ("succeeded", 2, 1)
+        assert record.history[0].exit.kind == "lost"
+        one, other = map(int, lines(path))
+        assert not is_alive(one)
+        assert one != other
 
 
 async def _first(path: Path) -> list[str]:
@@ -203,7 +214,7 @@ def test_an_agent_in_node_that_leaves_gives_its_jobs_back(root: str, tmp_path: P
     assert (record.status, record.attempt, record.preemptions) == ("succeeded", 2, 1)
 
 
-@everywhere
+@in_a_bucket_too
 def test_producers_and_consumers_of_both_sides_share_a_queue(root: str) -> None:
     ours = [f"ours {number}" for number in range(300)] + ["x" * 100_000]
     theirs = [f"theirs {number}" for number in range(300)] + ["y" * 100_000]
@@ -244,3 +255,49 @@ def test_what_fails_in_a_consumer_in_node_is_a_dead_letter_for_both(root: str) -
         assert (letter.item, letter.deliveries) == ("bad", 5)
         assert "no taste" in letter.reason
         assert queue.pop() is None
+
+
+CALLS = """
+import { createInterface } from "node:readline";
+import { Actor } from "./actor.mjs";
+import { openCluster } from "./cluster.mjs";
+
+const actor = new Actor(await openCluster(process.argv[1]), "lab", "counter");
+for await (const line of createInterface({ input: process.stdin })) {
+  const options = JSON.parse(line);
+  console.log(await actor.call(options.method, options.args, {}, options).catch((error) => error.constructor.name));
+}
+await actor.close();
+"""
+
+
+@in_a_bucket_too
+def test_a_caller_in_node_calls_an_actor_and_finds_it_again_after_it_died(root: str) -> None:
+    with StorageCluster(root, namespace="lab") as cluster:
+        counter = StorageClient(cluster).create_actor(Counter, name="counter")
+        assert counter.add(1) == 1
+        called = node.node("actor.mjs", root, "lab", "counter", "add", "[2]")
+        assert node.said(called) == "3\n"
+        called = node.node("actor.mjs", root, "lab", "counter", "add", "[]", '{"number": 4}')
+        assert node.said(called) == "7\n"
+        assert "LookupError: not here" in node.node("actor.mjs", root, "lab", "counter", "fail", '["not here"]').stderr
+
+        command = [node.NODE, "--input-type=module", "--eval", CALLS, root]
+        calls = [{"method": "add"}, {"method": "die"}, {"method": "add", "args": [5]}]
+        given = "".join(f"{json.dumps(call)}\n" for call in calls)
+        done = subprocess.run(command, input=given, cwd=node.FOLDER, capture_output=True, text=True, timeout=60)
+        assert node.said(done) == "8\nCallInterrupted\n5\n"
+
+
+def test_calls_from_node_are_encrypted_where_the_cluster_says_so(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    asyncio.run(_create(root, encrypt=True))
+    with StorageCluster(root, namespace="lab") as cluster:
+        server = ActorServer(cluster)
+        server.register("counter", Counter())
+        server.serve_background()
+        try:
+            assert server.records["counter"].fingerprint
+            assert node.said(node.node("actor.mjs", root, "lab", "counter", "add", "[2]")) == "2\n"
+        finally:
+            server.shutdown()

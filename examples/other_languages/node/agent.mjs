@@ -11,235 +11,225 @@ import os from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
 
-import { ring } from "./client.mjs";
+import { ring, stop } from "./client.mjs";
 import { isProgram, openCluster } from "./cluster.mjs";
-import { agentId, agentKey, doorbellKey, jobKey, parsePending, pendingFolder, pendingKey } from "./names.mjs";
+import { Heartbeat, monotonic } from "./heartbeat.mjs";
+import { agentKey, childFolder, doorbellKey, jobKey, parsePending, pendingFolder, pendingKey } from "./names.mjs";
 import { stamped } from "./records.mjs";
-import { ABSENT, insist, sleep } from "./store.mjs";
+import { ABSENT, sleep, waitOut } from "./store.mjs";
 import { Task } from "./task.mjs";
 import { attemptEnded, claim } from "./transitions.mjs";
 
-const TRUST = 3; // intervals for which an applied beat may be relied on
-const MARGIN = 10; // seconds that a task may go on unheard of, while the outage grace lasts
-
-const monotonic = () => performance.now() / 1000;
-
 export class Agent {
-  #held = new Map(); // by job id: {attempt, phase, task, wants, listed}
-  #trustedUntil = 0;
-  #seenBell = null;
-  #seenSelf = null;
+  #held = new Map(); // by job id: {attempt, phase, task, amounts, entry, isListed}
+  #seen = { self: null, bell: null }; // versions
   #lookAt = 0; // when to look for work next, whether the doorbell rings or not
-  #beatAt = 0;
+  #repairAt = 0; // when to read the held jobs next, whether mail comes or not
   #startFailures = 0;
-  #leaving = false;
+  #isLeaving = false;
 
   /** `capacity`: {cpu, memory, disk}, in thousandths of a core and in bytes; `folder`: where tasks run. */
   constructor(cluster, { pool = "default", capacity, folder }) {
-    Object.assign(this, cluster, { pool, capacity, folder, host: os.hostname() });
+    Object.assign(this, cluster, { cluster, pool, capacity, folder, host: os.hostname() });
+    this.heart = new Heartbeat(cluster, { host: this.host, pool, capacity, inbound: false });
   }
 
   /** Serves until `leave` was called and all jobs are given back. `joined(id)` is called at each start under a new id. */
   async serve(joined = () => {}) {
     await this.#join(joined);
-    const heart = setInterval(() => this.#keepTasks(), this.settings.poll_interval * 1000);
-    const working = this.#every(() => this.#work());
-    await this.#every(() => this.#beatIfDue(joined), () => this.#leaving && !this.#held.size);
+    const keeper = setInterval(() => this.#keepTasks(), this.settings.poll_interval * 1000);
+    const working = this.#repeat(() => this.#work(), () => this.#isLeaving);
+    await this.#repeat(() => this.#live(joined), () => this.#isLeaving && !this.#held.size);
     await working;
-    clearInterval(heart);
+    clearInterval(keeper);
     await this.#beat("left");
   }
 
   /** Gives all jobs back and ends. */
   leave() {
-    this.#leaving = true;
+    this.#isLeaving = true;
     for (const { task } of this.#held.values()) task?.stop("preempted");
   }
 
-  /** Does something each poll interval until the agent leaves; what it throws is told, and it goes on. */
-  async #every(act, isEnough = () => this.#leaving) {
+  /** Does something each poll interval until it is enough; what it throws is told, and it goes on. */
+  async #repeat(act, isEnough) {
     while (!isEnough()) {
-      try {
-        await act();
-      } catch (error) {
-        console.error(error);
-      }
+      await act().catch((error) => console.error(error));
       await sleep(this.settings.poll_interval);
     }
   }
 
-  // Heartbeat ---------------------------------------------------------------------------------------------------------
+  // Living ------------------------------------------------------------------------------------------------------------
 
   async #join(joined) {
-    const now = this.store.now();
-    this.id = agentId(this.host, now);
-    const sent = monotonic();
-    await this.records.create(agentKey(this.id), {
-      id: this.id, host: this.host, pool: this.pool, started_at: now, inbound: false, capacity: this.capacity,
-      ...this.#promise(),
-    });
-    this.#beatWasApplied(sent);
-    joined(this.id);
+    await this.heart.join(this.#free());
+    this.#seen.self = null;
+    joined(this.heart.id);
   }
 
-  /** What each beat says anew. */
-  #promise() {
-    const interval = this.#held.size ? this.settings.beat_interval : this.settings.idle_beat_interval;
-    const holdings = Object.fromEntries([...this.#held].map(([id, { attempt, phase }]) => [id, { attempt, phase }]));
-    const isBroken = this.#startFailures >= this.settings.start_failure_limit;
-    return { interval, holdings, free: this.#free(), trouble: isBroken ? "tasks cannot be started here" : undefined };
-  }
-
-  /** A beat when it is time, or when somebody put mail into the record. */
-  async #beatIfDue(joined) {
-    const seen = await this.records.read(agentKey(this.id), this.#seenSelf?.version);
-    if (seen?.record) this.#seenSelf = seen;
-    const { mail = false, drain = false } = seen ? this.#seenSelf.record : {};
-    if (drain) this.leave();
-    if (seen && !mail && monotonic() < this.#beatAt) return;
-    if (!(await this.#beat())) {
-      this.#abandon();
-      await this.#join(joined);
-    } else if (mail) {
-      await this.#readHeld();
-    }
-  }
-
-  /** Whether the beat was applied: if not, the agent is nobody any more. */
-  async #beat(state) {
-    const sent = monotonic();
-    const listed = [...this.#held.values()];
-    const promise = this.#promise();
-    const found = await this.records.change(agentKey(this.id), (agent) => {
-      if ((agent.state ?? "live") !== "live") return null;
-      return { ...agent, ...promise, beat: (agent.beat ?? 0) + 1, mail: undefined, ...(state && { state }) };
-    });
-    if (!found?.applied) return false;
-    this.#beatWasApplied(sent, promise.interval);
-    for (const held of listed) held.listed = true;
-    return true;
-  }
-
-  #beatWasApplied(sent, interval = this.settings.idle_beat_interval) {
-    this.#trustedUntil = sent + TRUST * interval;
-    this.#beatAt = sent + interval;
-  }
-
-  /** Declared dead: the jobs are others' by now. */
-  #abandon() {
+  /** Reads what others wrote into the agent's record, and beats when it is time; given up, it joins again. */
+  async #live(joined) {
+    const found = await this.records.read(agentKey(this.heart.id), this.#seen.self);
+    this.#seen.self = found?.version;
+    if (found?.record?.drain) this.#isLeaving = true;
+    if (found && !found.record?.mail && !this.heart.isDue) return;
+    const { isApplied, hadMail } = await this.#beat();
+    if (hadMail) await this.#readHeld();
+    if (isApplied) return;
     for (const { task } of this.#held.values()) task?.kill();
     this.#held.clear();
+    await this.#join(joined);
   }
 
-  /** Tells how long the tasks may go on if this agent is heard of no more. */
+  /** A beat that lists what is held; the entries of jobs that it lists as running may then go. */
+  async #beat(state) {
+    const listed = [...this.#held.values()].filter(({ phase }) => phase !== "claiming");
+    const holdings = Object.fromEntries([...this.#held].map(([id, { attempt, phase }]) => [id, { attempt, phase }]));
+    const trouble = this.#isBroken ? "tasks cannot be started here; nothing more is claimed" : undefined;
+    const done = await this.heart.beat({ holdings, free: this.#free(), trouble, state });
+    if (done.isApplied) for (const held of listed) held.isListed = true;
+    return done;
+  }
+
+  /** Tells the tasks for how long they may go on if this process is heard of no more. */
   #keepTasks() {
-    const now = monotonic();
-    const left = mayRunUntil(now, this.#trustedUntil, this.settings.outage_grace) - now;
-    for (const { task } of this.#held.values()) left > 0 ? task?.trust(left) : task?.stop("preempted");
-  }
-
-  // Work --------------------------------------------------------------------------------------------------------------
-
-  /** Looks for jobs when the doorbell rang or it is time, and takes entries of jobs away that a beat lists. */
-  async #work() {
-    await this.#readHeldInTime();
-    for (const held of this.#held.values()) await this.#removeEntry(held);
-    const bell = await this.records.read(doorbellKey(this.pool), this.#seenBell);
-    const rang = bell !== null && bell.version !== this.#seenBell;
-    if (!rang && monotonic() < this.#lookAt) return;
-    this.#seenBell = bell?.version;
-    this.#lookAt = monotonic() + this.settings.repair_interval;
-    for await (const key of this.store.list(pendingFolder(this.pool))) {
-      if (this.#leaving || monotonic() > this.#trustedUntil) return;
-      const entry = parsePending(key);
-      if (entry && this.#fits(entry)) await this.#claim(entry).catch((error) => console.error(key, error));
-    }
-  }
-
-  #free() {
-    const free = { ...this.capacity };
-    for (const { wants } of this.#held.values()) for (const name of Object.keys(free)) free[name] -= wants[name];
-    return free;
-  }
-
-  #fits({ job, needs }) {
-    const isBroken = this.#startFailures >= this.settings.start_failure_limit;
-    return !isBroken && !this.#held.has(job) && fits(needs, { free: this.#free(), inbound: false });
-  }
-
-  /** Takes the job of a pending entry, if it still waits and may run now. */
-  async #claim({ key, job: id, attempt, needs }) {
-    const seen = await this.records.read(jobKey(id));
-    if (!seen || pendingKey(seen.record) !== key || !canRun(seen.record.spec)) return;
-    const parent = seen.record.parent && (await this.records.read(jobKey(seen.record.parent.job)))?.record;
-    const held = { attempt, phase: "claiming", wants: needs.amounts, entry: key };
-    this.#held.set(id, held); // before the claim is sent: an agent lists whatever it may hold
-    const agent = this.id;
-    let todo = {};
-    const found = await this.records.change(jobKey(id), (job) => {
-      todo = claim(job, attempt, parent, { agent, host: this.host, since: this.store.now() }, this.settings);
-      return todo.write;
-    });
-    if (todo.skip) this.#lookAt = Math.min(this.#lookAt, monotonic() + todo.skip - this.store.now());
-    if (!found?.applied || todo.write.status !== "running" || this.id !== agent) {
-      this.#held.delete(id);
-      return;
-    }
-    held.phase = "running";
-    this.#beatAt = 0;
-    this.#run(found.record, held).catch((error) => console.error(id, error));
-  }
-
-  /** Runs an attempt to its end and writes what came of it. */
-  async #run(job, held) {
-    const agent = this.id;
-    const place = { folder: this.folder, root: this.root, agent };
-    held.task = new Task(this.store, job, place, TRUST * this.settings.beat_interval);
-    if (this.#leaving) held.task.stop("preempted");
-    if (job.stop) held.task.stop("stopped");
-    const end = await held.task.done.catch((error) => ({ exit: { kind: "host-failed", message: String(error) } }));
-    this.#startFailures = end.exit.kind === "start-failed" ? this.#startFailures + 1 : 0;
-    held.phase = "ending";
-    if (this.#held.get(job.id) !== held) return; // declared dead meanwhile
-    await this.#commit(job.id, { agent, attempt: held.attempt, ...end });
-    await this.#removeEntry({ ...held, listed: true });
-    this.#held.delete(job.id);
-    this.#lookAt = 0;
-  }
-
-  async #commit(id, end) {
-    const found = await untilKnown(() =>
-      this.records.change(jobKey(id), (job) => attemptEnded(job, end, this.store.now(), this.settings)));
-    if (!found?.applied || found.record.status !== "pending") return;
-    const entry = JSON.stringify(stamped({ job: id, attempt: found.record.attempt }));
-    await untilKnown(() => this.store.write(pendingKey(found.record), entry, ABSENT));
-    await ring(this.store, this.pool);
-  }
-
-  /** Removes the entry of a claimed job, once an applied beat lists it: from then on its holder is known. */
-  async #removeEntry(held) {
-    if (!held.listed || !held.entry) return;
-    await this.store.remove(held.entry);
-    held.entry = null;
-  }
-
-  // Stops -------------------------------------------------------------------------------------------------------------
-
-  #readHeldAt = 0;
-
-  async #readHeldInTime() {
-    if (monotonic() < this.#readHeldAt) return;
-    this.#readHeldAt = monotonic() + this.settings.repair_interval;
-    await this.#readHeld();
+    const seconds = this.heart.taskSeconds;
+    for (const { task } of this.#held.values()) seconds ? task?.trust(seconds) : task?.stop("preempted");
   }
 
   /** Reads the jobs that run here: who wishes them to end, and whether they are still this agent's. */
   async #readHeld() {
     for (const [id, { attempt, task }] of [...this.#held]) {
       const job = task && (await this.records.read(jobKey(id)))?.record;
-      if (!task || !job) continue;
+      if (!job) continue;
       if (job.stop) task.stop("stopped");
-      if (job.lease?.agent !== this.id || (job.attempt ?? 1) !== attempt) task.kill();
+      if (job.lease?.agent !== this.heart.id || (job.attempt ?? 1) !== attempt) task.kill();
+    }
+  }
+
+  // Claiming ----------------------------------------------------------------------------------------------------------
+
+  /** Looks for jobs when the doorbell rang or it is time. */
+  async #work() {
+    for (const held of this.#held.values()) if (held.isListed) await this.#removeEntry(held);
+    const now = monotonic();
+    if (now >= this.#repairAt) await this.#repair(now);
+    const bell = await this.records.read(doorbellKey(this.pool), this.#seen.bell);
+    const rang = bell !== null && bell.version !== this.#seen.bell;
+    if (!rang && now < this.#lookAt) return;
+    this.#seen.bell = bell?.version;
+    this.#lookAt = this.#repairAt;
+    for await (const key of this.store.list(pendingFolder(this.pool))) {
+      if (this.#isLeaving || !this.heart.isTrusted) return;
+      const entry = parsePending(key);
+      if (entry && this.#hasRoom(entry)) await this.#claim(entry).catch((error) => console.error(key, error));
+    }
+  }
+
+  async #repair(now) {
+    this.#repairAt = now + this.settings.repair_interval;
+    await this.heart.countAgents();
+    await this.#readHeld();
+  }
+
+  get #isBroken() {
+    return this.#startFailures >= this.settings.start_failure_limit;
+  }
+
+  #free() {
+    const free = { ...this.capacity };
+    for (const { amounts } of this.#held.values()) for (const name of Object.keys(free)) free[name] -= amounts[name];
+    return free;
+  }
+
+  #hasRoom({ job, needs }) {
+    return !this.#isBroken && !this.#held.has(job) && fits(needs, { free: this.#free(), inbound: false });
+  }
+
+  /** Takes the job of a pending entry, if it still waits and may run now. */
+  async #claim({ key, job: id, attempt, needs }) {
+    const seen = (await this.records.read(jobKey(id)))?.record;
+    if (!seen || pendingKey(seen) !== key || !canRun(seen.spec)) return;
+    const parent = seen.parent && (await this.records.read(jobKey(seen.parent.job)))?.record;
+    const held = { attempt, phase: "claiming", amounts: needs.amounts, entry: key };
+    this.#held.set(id, held); // before the claim is sent: an agent lists whatever it may hold
+    this.heart.hurry();
+    const agent = this.heart.id;
+    const found = await waitOut(() => this.records.change(jobKey(id), (job) => this.#decide(job, held, parent, agent)));
+    const isOurs = found?.applied && found.record.lease?.agent === agent && this.#held.get(id) === held;
+    if (isOurs && found.record.status === "running") {
+      held.phase = "running";
+      this.#run(found.record, held);
+    } else {
+      if (found?.applied && found.record.status === "stopped") await this.#removeEntry(held);
+      if (this.#held.get(id) === held) this.#held.delete(id);
+    }
+  }
+
+  /** What a claim makes of a job; nothing, and a later look, if it may not run yet. */
+  #decide(job, { attempt }, parent, agent) {
+    const lease = { agent, host: this.host, since: this.store.now() };
+    const { write, skip } = claim(job, attempt, parent, lease, this.settings);
+    if (skip) this.#lookAt = Math.min(this.#lookAt, monotonic() + skip - lease.since);
+    return write;
+  }
+
+  // Running -----------------------------------------------------------------------------------------------------------
+
+  /** Runs an attempt to its end and writes what came of it; the job is listed until then. */
+  async #run(job, held) {
+    const agent = this.heart.id;
+    const end = await this.#attempt(job, held, agent);
+    this.#startFailures = end.exit.kind === "start-failed" ? this.#startFailures + 1 : 0;
+    held.phase = "ending";
+    if (this.#held.get(job.id) !== held) return; // given up meanwhile: the job is another's
+    await waitOut(() => this.#commit(job, { agent, attempt: held.attempt, ...end }));
+    await waitOut(() => this.#removeEntry(held));
+    await this.#tidy(job, held.attempt, end.left).catch((error) => console.error(job.id, error)); // or the repair does
+    this.#held.delete(job.id);
+    this.#lookAt = 0;
+  }
+
+  async #attempt(job, held, agent) {
+    try {
+      for (let earlier = 1; earlier < held.attempt; earlier++) await this.#stopChildren(job, earlier, "adoptable stay");
+      const place = { folder: this.folder, root: this.root, agent };
+      held.task = new Task(this.store, job, place, this.heart.taskSeconds);
+      if (this.#isLeaving) held.task.stop("preempted");
+      if (job.stop) held.task.stop("stopped");
+      return await held.task.done;
+    } catch (error) {
+      return { exit: { kind: "host-failed", message: String(error) } };
+    }
+  }
+
+  /** Writes the end of an attempt, and the entry of the next one if there is to be one. */
+  async #commit({ id }, end) {
+    const found = await this.records.change(jobKey(id), (job) => attemptEnded(job, end, this.store.now(), this.settings));
+    if (found?.record.status !== "pending" || found.record.attempt !== end.attempt + 1) return;
+    const entry = JSON.stringify(stamped({ job: id, attempt: found.record.attempt }));
+    await this.store.write(pendingKey(found.record), entry, ABSENT);
+    await ring(this.store, this.pool);
+  }
+
+  async #removeEntry(held) {
+    if (held.entry) await this.store.remove(held.entry);
+    held.entry = null;
+  }
+
+  /** What a task left to its agent: children that end with it, endpoints that nobody serves any more. */
+  async #tidy(job, attempt, { madeChildren = false, endpoints = [] } = {}) {
+    if (madeChildren) await this.#stopChildren(job, attempt);
+    for (const key of endpoints) await this.store.remove(key);
+  }
+
+  async #stopChildren({ id }, attempt, adoptableStay = "") {
+    const folder = childFolder(id, attempt);
+    for await (const key of this.store.list(folder)) {
+      const child = key.slice(folder.length);
+      const found = await this.records.read(jobKey(child));
+      if (!found || (adoptableStay && found.record.spec.id)) continue;
+      await stop(this.cluster, child, "its parent no longer runs", "parent");
     }
   }
 }
@@ -252,15 +242,8 @@ export function fits({ amounts, actor, onDemand, device, count }, { free, preemp
   return Object.entries(amounts).every(([name, amount]) => amount <= (free[name] ?? 0));
 }
 
-/** Until when a task may run if its agent, which trusts its leases until then, is heard of no more from now on. */
-export const mayRunUntil = (now, trustedUntil, outageGrace) =>
-  now < trustedUntil - MARGIN / 2 ? trustedUntil : Math.min(now + MARGIN, trustedUntil + outageGrace);
-
 /** What this agent knows how to run. */
 const canRun = (spec) => spec.entrypoint.command?.length > 0 && !spec.health_check && (spec.replicas ?? 1) === 1;
-
-/** Asks until the store has answered, however long that takes. */
-const untilKnown = (ask) => insist(ask, Infinity);
 
 async function main(words) {
   const options = { pool: { type: "string" }, cores: { type: "string" }, memory: { type: "string" },

@@ -54,8 +54,8 @@ export async function ring(store, pool = "default") {
 }
 
 /** Asks that a job end. Gives its record; one that runs ends as soon as its holder has read the wish. */
-export async function stop({ store, records }, id, reason = "stopped by a client in Node") {
-  const found = await records.change(jobKey(id), (job) => stopRequested(job, reason, store.now()));
+export async function stop({ store, records }, id, reason = "stopped by a client in Node", by = "user") {
+  const found = await records.change(jobKey(id), (job) => stopRequested(job, reason, store.now(), by));
   if (!found) throw new Error(`there is no job ${id}`);
   const job = found.record;
   if (job.status === "stopped" && found.applied) await store.remove(pendingKey(job)).catch(() => {});

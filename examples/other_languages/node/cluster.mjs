@@ -12,7 +12,7 @@ const LAYOUT = 1;
 /** Settings that a cluster has unless its `cluster.json` says otherwise: the defaults of the schema. In seconds. */
 const SETTINGS = {
   layout: LAYOUT, beat_interval: 5, idle_beat_interval: 60, poll_interval: 1, repair_interval: 60, quarantine: 600,
-  outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60, host_killer_limit: 3, start_failure_limit: 3,
+  outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60, start_failure_limit: 3, encrypt: false,
 };
 
 /** Opens a root, and makes it one if nobody has yet. */

@@ -155,7 +155,7 @@ export class Consumer {
 
   /** Hands out what is left of a segment; gives it back if something failed or was not handed out. */
   async #consume(held, handle) {
-    const renewal = setInterval(() => this.#renew(held), (this.timeout / 3) * 1000);
+    const renewal = setInterval(() => this.#renew(held).catch(() => {}), (this.timeout / 3) * 1000);
     try {
       for (const item of held.items.keys()) {
         if (this.#isStopping || !held.lease) break;

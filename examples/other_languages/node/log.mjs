@@ -1,6 +1,7 @@
 // The log of an attempt: lines in the CRI format, stored in chunks that are numbered from 1.
 
 import { createOnce } from "./records.mjs";
+import { waitOut } from "./store.mjs";
 
 const CHUNK = 256 * 2 ** 10;
 const LINE = 16 * 2 ** 10;
@@ -73,7 +74,7 @@ export class LogShipper {
     this.#size = 0;
     this.#unshipped += chunk.length;
     this.#shipping = this.#shipping.then(async () => {
-      await createOnce(this.#store, key, chunk);
+      await waitOut(() => createOnce(this.#store, key, chunk));
       this.#unshipped -= chunk.length;
     });
   }

@@ -46,10 +46,12 @@ export const agentId = (host, now, six = randomDigits(6)) =>
   `${host.replace(/[^A-Za-z0-9-]/g, "-").replace(/^-+/, "").slice(0, 100) || "host"}-${timeInName(now)}${six}`;
 
 export const CLUSTER = "cluster.json";
+export const PASS = "coordinator/pass.json";
 export const jobKey = (id) => `jobs/${id}.json`;
 export const agentKey = (id) => `agents/${id}.json`;
 export const doorbellKey = (pool) => `pools/${pool}/doorbell`;
 export const pendingFolder = (pool) => `pending/${pool}/`;
+export const childFolder = (parent, attempt) => `children/${parent}/${attempt}/`;
 export const childKey = (parent, attempt, child) => `children/${parent}/${attempt}/${child}`;
 export const attemptFolder = (id, attempt) => `work/${id}/${attempt}/0`;
 export const logKey = (id, attempt, number) => `${attemptFolder(id, attempt)}/log-${String(number).padStart(8, "0")}`;

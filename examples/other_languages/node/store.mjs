@@ -39,3 +39,15 @@ export async function insist(ask, patience = 60) {
     }
   }
 }
+
+/** Asks until it is done, whatever the store says: for what may neither be left out nor be given up. */
+export async function waitOut(ask) {
+  for (let wait = 0.1; ; wait = Math.min(2 * wait, 30)) {
+    try {
+      return await ask();
+    } catch (error) {
+      console.error(`${error}; asking again`);
+      await sleep(wait * (0.5 + Math.random()));
+    }
+  }
+}

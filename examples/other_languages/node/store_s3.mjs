@@ -68,7 +68,7 @@ export class S3Store {
     const headers = { ...conditions, ...this.#signature(method, url, conditions, data) };
     let answer;
     try {
-      const options = { method, headers, signal: AbortSignal.timeout(TIMEOUT) };
+      const options = { method, headers, redirect: "manual", signal: AbortSignal.timeout(TIMEOUT) };
       answer = await fetch(url, data === "" ? options : { ...options, body: data });
     } catch (error) {
       throw new Unknown(`${method} ${url}: ${error.cause?.message ?? error.message}`);
@@ -77,8 +77,7 @@ export class S3Store {
     if (date) this.#offset = (date + 500 - Date.now()) / 1000;
     if (answer.ok || expected.includes(answer.status)) return answer;
     const text = `${method} ${url}: ${answer.status} ${(await body(answer)).toString().slice(0, 500)}`;
-    if (answer.status >= 500 || [408, 409, 429].includes(answer.status)) throw new Unknown(text);
-    throw new Error(text);
+    throw saysNothing(answer.status, text) ? new Unknown(text) : new Error(text);
   }
 
   /** The headers that prove who asks. */
@@ -100,6 +99,11 @@ export class S3Store {
     return { ...sent, authorization: `AWS4-HMAC-SHA256 ${proof}` };
   }
 }
+
+/** Whether an answer leaves it open what became of a write, or lets it be sent again. */
+const saysNothing = (status, text) =>
+  status >= 500 || [307, 408, 409, 429].includes(status) ||
+  (status === 400 && /<Code>(RequestTimeout|IncompleteBody|BadDigest)</.test(text));
 
 const match = (version) => (version ? { "If-Match": version } : {});
 const sha256 = (data) => createHash("sha256").update(data).digest("hex");

@@ -9,18 +9,19 @@ import { fileURLToPath } from "node:url";
 import { LogShipper } from "./log.mjs";
 import { logKey, resultKey } from "./names.mjs";
 import { createOnce } from "./records.mjs";
-import { sleep } from "./store.mjs";
+import { sleep, waitOut } from "./store.mjs";
 
 const RUNNER = fileURLToPath(new URL("runner.mjs", import.meta.url));
 const IN_RECORD = 64 * 2 ** 10;
 const JSON_LIMIT = 4 * 2 ** 20;
 const RESULT_LIMIT = 256 * 2 ** 20;
 const DEPTH_LIMIT = 90;
+const ENDPOINT = /^actors\/[\w-][\w.-]*\/[\w-][\w.-]*\/[\w-][\w.-]*\.json$/;
 
-/** An attempt that runs. `done` gives its {exit, result, byRequest}, once all it printed is stored. */
+/** An attempt that runs. `done` gives its {exit, result, byRequest, left}, once all that it printed is stored. */
 export class Task {
   #runner;
-  #stopped = null; // the kind of exit that whoever ended the task asked for
+  #asked = null; // the kind of exit that whoever ended the task asked for
 
   /** `place`: {folder, root, agent}, where it runs and under whom; `trust`: seconds that it may go on unheard of. */
   constructor(store, job, place, trust) {
@@ -31,8 +32,8 @@ export class Task {
 
   /** SIGTERM, and SIGKILL after `grace` seconds. `kind` is how the attempt is then said to have ended. */
   async stop(kind, grace = this.job.spec.grace ?? 10) {
-    if (this.#stopped) return;
-    this.#stopped = kind;
+    if (this.#asked) return;
+    this.#asked = kind;
     this.#send({ signal: "SIGTERM" });
     await Promise.race([this.done, sleep(grace)]);
     this.kill();
@@ -56,29 +57,35 @@ export class Task {
     const folder = path.join(place.folder, `${job.id}-${attempt}`);
     const log = new LogShipper(store, (number) => logKey(job.id, attempt, number));
     try {
-      await fs.mkdir(folder, { recursive: true, mode: 0o700 });
       const end = await this.#process(log, environment(job, { ...place, folder }), folder, trust);
-      const left = this.#stopped ? this.#endedOnRequest(end) : await outcome(store, job, end, path.join(folder, "result"));
-      return { ...left, exit: { ...left.exit, log_chunks: await log.close() } };
+      const asked = this.#asked;
+      const isFinal = asked === "timeout" || (asked && end.code !== 0);
+      const came = isFinal ? { exit: endedBy(asked, end) } : await outcome(store, job, end, path.join(folder, "result"));
+      const exit = { ...came.exit, log_chunks: await log.close() };
+      return { ...came, exit, byRequest: asked !== null, left: await leftBehind(folder) };
     } finally {
       await fs.rm(folder, { recursive: true, force: true });
     }
   }
 
-  /** Runs the process to its end, and its output into the log: {code, signal}, {error, errno}, or {} if it was abandoned. */
-  async #process(log, env, cwd, trust) {
-    const runner = fork(RUNNER, { stdio: ["ignore", "pipe", "pipe", "ipc"] });
-    this.#runner = runner;
+  /** The process from start to end, its output into the log: {code, signal}; {error, errno}; {} if it was abandoned. */
+  async #process(log, env, folder, trust) {
+    const cwd = path.join(folder, "work");
     const timer = this.#deadline();
     try {
-      const end = new Promise((resolve, reject) => {
-        runner.once("error", reject);
+      await fs.mkdir(cwd, { recursive: true, mode: 0o700 });
+      const runner = fork(RUNNER, { stdio: ["ignore", "pipe", "pipe", "ipc"] });
+      this.#runner = runner;
+      const end = new Promise((resolve) => {
+        runner.once("error", (error) => resolve({ error: error.message, errno: "runner" }));
         runner.once("message", resolve);
         runner.once("exit", () => resolve({}));
       });
-      runner.send({ run: { command: this.job.spec.entrypoint.command, cwd, env }, trust });
+      this.#send({ run: { command: this.job.spec.entrypoint.command, cwd, env }, trust });
       await Promise.all([log.take("stdout", runner.stdout), log.take("stderr", runner.stderr), end]);
       return await end;
+    } catch (error) {
+      return { error: error.message, errno: "start" };
     } finally {
       clearTimeout(timer);
     }
@@ -88,19 +95,19 @@ export class Task {
     const { timeout } = this.job.spec;
     return timeout && setTimeout(() => this.stop("timeout"), timeout * 1000);
   }
-
-  /** A task that ended well all the same says so: whoever asked it to end may not have been in time. */
-  #endedOnRequest({ code, signal }) {
-    const number = signal ? { signal: os.constants.signals[signal] } : { code: code ?? undefined };
-    return { exit: { kind: this.#stopped, ...number }, byRequest: true };
-  }
 }
+
+const endedBy = (kind, { code, signal }) => ({ kind, ...(signal ? { signal: os.constants.signals[signal] } : { code: code ?? undefined }) });
+
+const withoutFray = (variables) => Object.fromEntries(Object.entries(variables).filter(([name]) => !name.startsWith("FRAY_")));
 
 function environment(job, { folder, root, agent }) {
   const { env_vars = {}, secret_env_vars = {} } = job.spec.environment ?? {};
   return {
     OMP_NUM_THREADS: String(Math.max(1, Math.floor(job.spec.resources?.cpu ?? 1))),
-    ...process.env,
+    ...withoutFray(process.env),
+    ...withoutFray(env_vars),
+    ...withoutFray(secret_env_vars),
     FRAY_JOB_ID: job.id,
     FRAY_JOB_NAME: job.spec.name,
     FRAY_NAMESPACE: job.spec.namespace,
@@ -114,8 +121,6 @@ function environment(job, { folder, root, agent }) {
     FRAY_BIND_HOST: "127.0.0.1",
     FRAY_ADVERTISE_HOST: "127.0.0.1",
     FRAY_NETWORK: "default",
-    ...env_vars,
-    ...secret_env_vars,
   };
 }
 
@@ -129,6 +134,13 @@ async function outcome(store, job, { code, signal, error, errno }, file) {
   if (code === undefined) return { exit: { kind: "preempted", message: "its agent was not heard of for too long" } };
   if (code) return { exit: { kind: "exited", code, message: `exit code ${code}` } };
   return result(store, job, file);
+}
+
+/** Whether the task has children, and the keys of the endpoints that it published. */
+async function leftBehind(folder) {
+  const madeChildren = await fs.access(path.join(folder, "children")).then(() => true, () => false);
+  const lines = await fs.readFile(path.join(folder, "endpoints"), "utf8").catch(() => "");
+  return { madeChildren, endpoints: lines.split("\n").filter((key) => ENDPOINT.test(key)) };
 }
 
 async function result(store, job, file) {
@@ -146,7 +158,7 @@ async function stored(store, key, bytes) {
   const encoding = value === undefined ? "bytes" : "json";
   const about = { encoding, size: bytes.length };
   if (bytes.length > IN_RECORD || (encoding === "json" && /\d{16}/.test(bytes.toString("latin1")))) {
-    await createOnce(store, key, bytes);
+    await waitOut(() => createOnce(store, key, bytes));
     return { ...about, key };
   }
   return encoding === "json" ? { ...about, value } : { ...about, data: bytes.toString("base64") };

@@ -2,7 +2,8 @@
 
 const HISTORY = 5;
 const AVOIDING = 60; // seconds that a host which could not start a job leaves it to others
-const HOST_GONE = ["preempted", "host-failed"];
+const AVOIDED = 8; // hosts that a record remembers
+const HOST_GONE = ["preempted", "stopped", "host-failed"]; // "stopped" is said by the holder, and nobody asked for it
 
 export const hasEnded = (job) => ["succeeded", "failed", "stopped"].includes(job.status);
 
@@ -39,9 +40,9 @@ function waitsForParent(job, parent, now, settings) {
 }
 
 /** Anything that has not ended → stopped, or, while it runs, a wish that its holder reads. */
-export function stopRequested(job, reason, now) {
-  if (job.status === "running" && job.lease) return job.stop ? null : { ...job, stop: { at: now, reason, by: "user" } };
-  return ["pending", "unadmitted", "running"].includes(job.status) ? stopped(job, reason, "user", now) : null;
+export function stopRequested(job, reason, now, by = "user") {
+  if (job.status === "running" && job.lease) return job.stop ? null : { ...job, stop: { at: now, reason, by } };
+  return ["pending", "unadmitted", "running"].includes(job.status) ? stopped(job, reason, by, now) : null;
 }
 
 const stopped = (job, reason, by, now) => ({
@@ -55,7 +56,9 @@ const stopped = (job, reason, by, now) => ({
 export function attemptEnded(job, { agent, attempt, exit, result, byRequest = false }, now, settings) {
   if (job.status !== "running" || job.lease?.agent !== agent || attemptOf(job) !== attempt) return null;
   const ended = { ...job, ended_at: now, exit };
-  if (exit.kind === "success" && !(job.stop && byRequest)) return { ...ended, status: "succeeded", ...(result && { result }) };
+  if (exit.kind === "success" && !(job.stop && byRequest)) {
+    return { ...ended, status: "succeeded", agent_deaths: undefined, ...(result && { result }) };
+  }
   if (job.stop) return { ...ended, status: "stopped", exit: { ...exit, kind: "stopped", message: job.stop.reason } };
   const counted = { ...job, ...counters(job, exit.kind) };
   const spent = spentBudget(counted);
@@ -66,11 +69,11 @@ export function attemptEnded(job, { agent, attempt, exit, result, byRequest = fa
 /** The counters after an attempt. A host that failed is to be avoided; a failure of the job's own clears all that. */
 function counters(job, kind) {
   const { failures = 0, preemptions = 0, start_failures = 0, avoid = [], lease } = job;
-  const avoided = [lease.host, ...avoid.filter((host) => host !== lease.host)];
+  const avoided = [lease.host, ...avoid.filter((host) => host !== lease.host)].slice(0, AVOIDED);
   if (kind === "start-failed") return { start_failures: start_failures + 1, avoid: avoided };
-  if (kind === "host-failed") return { preemptions: preemptions + 1, agent_deaths: 0, avoid: avoided };
-  if (kind === "preempted") return { preemptions: preemptions + 1, agent_deaths: 0 };
-  return { failures: failures + 1, agent_deaths: 0, start_failures: 0, avoid: [] };
+  const preempted = { preemptions: preemptions + 1, agent_deaths: undefined };
+  if (HOST_GONE.includes(kind)) return kind === "host-failed" ? { ...preempted, avoid: avoided } : preempted;
+  return { failures: failures + 1, agent_deaths: undefined, start_failures: undefined, avoid: undefined };
 }
 
 /** Nothing if there is a further attempt; else what is to be said about the last one beside how it ended. */

@@ -7,18 +7,22 @@ import { readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
 import { isDeepStrictEqual } from "node:util";
 
-import { fits, mayRunUntil } from "./agent.mjs";
+import { fits } from "./agent.mjs";
 import { printed } from "./client.mjs";
+import { mayRunUntil, promised } from "./heartbeat.mjs";
 import * as leases from "./leases.mjs";
 import * as names from "./names.mjs";
 import { nameTaken } from "./queue.mjs";
 import { outcome, stamped } from "./records.mjs";
 import { encodeSegment, letterName, parseSegmentName, QueueKeys, segmentName } from "./segments.mjs";
+import { directionKey, joined, seal } from "./session.mjs";
 import { ABSENT, ANYTHING } from "./store.mjs";
 import { lockOf, versionOf } from "./store_local.mjs";
 import { attemptEnded, claim, stopRequested } from "./transitions.mjs";
 
-const SETTINGS = { repair_interval: 60, outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60 };
+const SETTINGS = {
+  beat_interval: 5, idle_beat_interval: 60, repair_interval: 60, outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60,
+};
 const NOT_HERE = Symbol("these modules do not do that");
 
 const [, , layouts] = process.argv;
@@ -39,7 +43,10 @@ const MADE = {
   "ends": endOf,
   "budgets": budgetsOf,
   "fits": ({ shape, ...agent }) => fits(names.parseShape(shape), agent),
-  "deadlines": ({ now, trusted_until, actor }) => (actor ? NOT_HERE : mayRunUntil(now, trusted_until, SETTINGS.outage_grace)),
+  "deadlines": ({ now, trusted_until, actor }) => (actor ? NOT_HERE : mayRunUntil(now, trusted_until, SETTINGS)),
+  "beats": beatOf,
+  "sessions": sessionOf,
+  "seals": sealOf,
   "names": ({ name, job, for: owner, now }) => (job || owner || now ? NOT_HERE : nameTaken(name, now)),
   "segments": (items) => (items.includes(null) ? NOT_HERE : encodeSegment(items.map((item) => Buffer.from(item))).data.toString("base64")),
   "queue-leases": leaseOf,
@@ -69,6 +76,26 @@ function keyOf({ job, attempt, number, parent, child, actor, actor_id, namespace
   if (input.segment) return "item" in input ? queue.large(input.segment, input.item) : queue.lease(input.segment);
   return queue.finishedAt(time, six);
 }
+
+function beatOf({ busy, live_agents }) {
+  const interval = promised(busy, live_agents, SETTINGS);
+  return { interval, trusted_for: 3 * interval, declared_dead_after: 5 * interval };
+}
+
+function sessionOf(input) {
+  const [up, down] = ["up", "down"].map((direction) => sessionKey(direction, input));
+  return {
+    key_to_server: up.toString("hex"), key_to_client: down.toString("hex"), proof_of_server: seal(down, 0, "proof"),
+    proof_of_client: seal(up, 0, "proof"), proof_of_client_for_json: seal(up, 0, "json"),
+  };
+}
+
+function sealOf({ direction, position, path: place, body, ...input }) {
+  return seal(sessionKey({ to_server: "up", to_client: "down" }[direction], input), position, joined(place, body));
+}
+
+const sessionKey = (direction, { secret, client_nonce, server_nonce, identity, fingerprint = "" }) =>
+  directionKey(Buffer.from(secret, "base64"), direction, client_nonce, server_nonce, identity, fingerprint);
 
 function endOf({ job, ended_before_sigterm, restarts, now, ...end }) {
   if (restarts || job.spec.actor) return NOT_HERE;
