@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
+
+log = logging.getLogger("fray")
+
+TELL = 30.0
+"""Seconds after which a creation that waits for its actors says so."""
 
 
 class ActorGroup(Generic[T]):
@@ -83,8 +89,13 @@ class ActorGroup(Generic[T]):
         return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
 
     def _await_all(self) -> None:
-        """Wait until all serve calls, however long that takes. Raises ActorUnavailableError."""
-        self._cluster.run(lambda core: self._wait(core, len(self._job_ids), math.inf))
+        """Wait until all serve calls, however long that takes, and say so. Raises ActorUnavailableError."""
+        while True:
+            try:
+                self._cluster.run(lambda core: self._wait(core, len(self._job_ids), TELL))
+                return
+            except TimeoutError as error:
+                log.warning("creating actors waits for their __init__: %s", error)
 
     def discover_new(self) -> list[ActorHandle[T]]:
         """The handles of those that serve calls now and were not returned before by this or `wait_ready`."""

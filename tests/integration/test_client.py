@@ -10,12 +10,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
-from fray.actor import ActorHandle, current_actor
+from fray.actor import ActorHandle, current_actor, group
 from fray.client import JobFailed, JobHandle, StorageClient, wait_all
 from fray.cluster import ClusterResolver
 from fray.current_client import current_client, set_current_client
@@ -33,6 +34,7 @@ from fray.types import (
 from fray_agents.rpc.errors import RemoteError
 from tests.support.actors import wait_until
 from tests.support.agents import agents, on_cluster
+from tests.support.rpc import eventually
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
@@ -267,6 +269,27 @@ def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there()
     assert local.submit(call("beside", int)).wait(timeout=60) is JobStatus.SUCCEEDED
     with pytest.raises(KeyError, match="mine"):
         local.create_actor_group(Refusing, name="refusing", count=2)
+    local.shutdown(wait=False)
+
+
+class Slow:
+    def __init__(self, gate: threading.Event) -> None:
+        gate.wait(60)
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_a_creation_that_waits_for_an_init_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    local, gate = LocalClient(), threading.Event()
+    monkeypatch.setattr(group, "TELL", 0.05)
+    with ThreadPoolExecutor(1) as thread:
+        created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
+        eventually(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
+        gate.set()
+        assert created.result(60).ready()
     local.shutdown(wait=False)
 
 
