@@ -50,8 +50,7 @@ class Lending:
         running = [held for held in self.ledger.held.values() if held.phase == "running" and held.task is not None]
         for held in running:
             held.serves = held.serves or _has_left(held, ENDPOINTS_LIST)
-        computing = [held.job.record for held in self.ledger.held.values() if held.job is not None and not held.serves]
-        have_one = {job.parent.job for job in computing if job.parent is not None}
+        have_one = {parent for held in self.ledger.held.values() if (parent := _parent_that_it_computes_for(held))}
         for held in running:
             if held.entry.job not in have_one and self.may_claim() and _has_left(held, CHILDREN_MARK):
                 await self._lend_to_a_child(held.entry.job)
@@ -60,20 +59,29 @@ class Lending:
         """Have the first child run that waits to be started; forget those that have ended."""
         for row in await self.core.store.list(Child.prefix(parent)):
             child = Child.parse(row.key)
-            if child is None or child.child in self.ledger.held:
+            job = await self._read(child.child) if child is not None else None
+            if job is None:
                 continue
-            try:
-                found = await self.core.records.read(Jobs.key(child.child), JobRecord)
-            except BadRecord:  # the repair tells of it
-                continue
-            if found is not None and is_terminal(found.record):
+            if is_terminal(job):
                 await self.core.store.delete(row.key)
-            elif (
-                found is not None
-                and _is_due(found.record, self.core.now())
-                and await self.claim(entry_of(found.record))
-            ):
+            elif _is_due(job, self.core.now()) and await self.claim(entry_of(job)):
                 return
+
+    async def _read(self, job_id: str) -> JobRecord | None:
+        """The job's record, if it can be read and the job is not in this agent's hands."""
+        if job_id in self.ledger.held:
+            return None
+        try:
+            found = await self.core.records.read(Jobs.key(job_id), JobRecord)
+        except BadRecord:  # the repair tells of it
+            return None
+        return found.record if found is not None and job_id not in self.ledger.held else None
+
+
+def _parent_that_it_computes_for(held: Held) -> str:
+    """The job whose room it may be in; "" if there is none, or it takes no room."""
+    link = held.job.record.parent if held.job is not None and not held.serves else None
+    return link.job if link is not None and not link.detached else ""
 
 
 def _is_due(job: JobRecord, now: float) -> bool:

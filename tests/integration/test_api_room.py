@@ -61,9 +61,9 @@ def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_fr
 async def why_it_waits(core: Core, job: str) -> list[str]:
     """What is told of the job, once its agent has both slots taken."""
     while True:
-        (agent,) = await agents_now(core)
-        if len(agent.record.holdings) == 2:
-            return why_waiting((await read_job(core, job)).record, [agent.record], core.now())
+        (agent,) = [agent.record for agent in await agents_now(core) if not agent.record.driver]
+        if agent.free.cpu == 0:
+            return why_waiting((await read_job(core, job)).record, [agent], core.now())
         await core.clock.sleep(0.05)
 
 

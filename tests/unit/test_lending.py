@@ -1,0 +1,152 @@
+"""Room beyond an agent's slots: who gets it, and that odd objects harm themselves only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST
+from fray_agents.ledger import Held, Ledger
+from fray_agents.lending import Lending
+from fray_agents.taskhandle import TaskHandle
+from fray_agents.troubles import Troubles
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.store.api import ANY
+from fray_layouts.names import Child, Jobs, Pending
+from fray_layouts.records import JobRecord, Resources
+from tests.support.participants import Hand, join, launch
+from tests.support.virtual import Cluster, run
+
+
+class Task:
+    """What a task has left in its directory, as far as lending looks."""
+
+    def __init__(self, *names: str, broken: bool = False) -> None:
+        self.names, self.broken = names, broken
+
+    def left(self, name: str) -> bytes | None:
+        if self.broken:
+            raise IsADirectoryError(name)
+        return b"" if name in self.names else None
+
+
+class Stage:
+    """An agent of one slot with a parent in it, and what it claims beyond that."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.ledger = Ledger(Resources(cpu=1000, memory=2**40, disk=2**40))
+        self.claimed: list[str] = []
+        self.lending = Lending(core, self.ledger, lambda: True, self.claim, Troubles(core))
+
+    async def claim(self, entry: Pending) -> bool:
+        self.ledger.add(entry)
+        self.claimed.append(entry.job)
+        return True
+
+    async def holds(self, agent: Hand, task: Task) -> JobRecord:
+        """Claim what waits first, and run it."""
+        job = await agent.claim()
+        held = self.ledger.add(entry_of(job.record))
+        held.job, held.phase, held.task = job, "running", cast(TaskHandle, task)
+        return job.record
+
+    async def looks(self) -> None:
+        await self.lending._look()
+
+
+def on_stage(test: Callable[[Stage, JobRecord], Any], task: Task) -> None:
+    async def main(cluster: Cluster) -> None:
+        core = await cluster.core()
+        stage = Stage(core)
+        await launch(core, name="parent")
+        await test(stage, await stage.holds(await join(cluster, "a"), task))
+
+    run(main)
+
+
+def test_one_child_runs_in_its_parents_room_and_the_next_when_that_has_ended() -> None:
+    async def test(stage: Stage, parent: JobRecord) -> None:
+        await stage.looks()
+        assert stage.claimed == []
+        children = [await launch(stage.core, name=name, parent=parent.id) for name in ("a", "b")]
+        await launch(stage.core, name="stranger")
+        await stage.looks()
+        assert stage.claimed == [children[0].id]
+        first = stage.ledger.held[children[0].id]
+        first.job = await stage.core.records.read(Jobs.key(children[0].id), JobRecord)
+        await stage.looks()
+        assert stage.claimed == [children[0].id]
+        stage.ledger.remove(first)
+        await stage.core.records.update(Jobs.key(first.entry.job), JobRecord, _ended)
+        await stage.looks()
+        assert stage.claimed == [child.id for child in children]
+        assert await stage.core.store.get(Child(parent.id, 1, children[0].id).key()) is None
+
+    on_stage(test, Task(CHILDREN_MARK))
+
+
+def _ended(job: JobRecord | None) -> JobRecord | None:
+    assert job is not None
+    job.status, job.ended_at = "failed", 1.0
+    return job
+
+
+def test_a_child_that_the_agent_claims_meanwhile_is_not_claimed_twice() -> None:
+    async def test(stage: Stage, parent: JobRecord) -> None:
+        child = await launch(stage.core, name="child", parent=parent.id)
+        read = stage.core.store.get
+
+        async def read_while_it_is_claimed(key: str, *more: Any, **others: Any) -> Any:
+            stage.ledger.add(entry_of(child))
+            return await read(key, *more, **others)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.core.store, "get", read_while_it_is_claimed)
+            await stage.looks()
+        assert stage.claimed == []
+
+    on_stage(test, Task(CHILDREN_MARK))
+
+
+def test_children_that_cannot_be_read_and_those_that_are_tried_again_later_keep_no_other_from_its_room() -> None:
+    async def test(stage: Stage, parent: JobRecord) -> None:
+        names = ("a-odd", "b-early", "c-gone", "d-due")
+        odd, early, gone, due = [await launch(stage.core, name=name, parent=parent.id) for name in names]
+        await stage.core.store.put(Jobs.key(odd.id), b"no record", ANY)
+        await stage.core.records.update(Jobs.key(early.id), JobRecord, lambda job: _early(job, stage.core.now()))
+        await stage.core.store.delete(Jobs.key(gone.id))
+        await stage.looks()
+        assert stage.claimed == [due.id]
+
+    on_stage(test, Task(CHILDREN_MARK))
+
+
+def _early(job: JobRecord | None, now: float) -> JobRecord | None:
+    assert job is not None
+    job.not_before = now + 60
+    return job
+
+
+def test_who_serves_calls_takes_no_room_until_it_is_started_again() -> None:
+    async def test(stage: Stage, parent: JobRecord) -> None:
+        held: Held = stage.ledger.held[parent.id]
+        assert stage.ledger.free().cpu == 0
+        await stage.looks()
+        assert stage.ledger.free().cpu == 1000
+        assert held.job is not None
+        held.restart(held.job)
+        assert stage.ledger.free().cpu == 0
+
+    on_stage(test, Task(ENDPOINTS_LIST))
+
+
+def test_what_is_no_file_in_a_tasks_directory_harms_nobody() -> None:
+    async def test(stage: Stage, parent: JobRecord) -> None:
+        await stage.looks()
+        assert stage.ledger.free().cpu == 1000
+
+    on_stage(test, Task(broken=True))
