@@ -6,35 +6,28 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import cloudpickle
 import pytest
 
-from fray.actor import ActorHandle, current_actor, group
+from fray.actor import ActorHandle, current_actor
 from fray.client import JobFailed, JobHandle, StorageClient, wait_all
-from fray.cluster import ClusterResolver
-from fray.current_client import current_client, set_current_client
+from fray.current_client import current_client
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.local_backend import LocalClient
 from fray.types import (
-    ActorConfig,
-    CheckpointConfig,
     Entrypoint,
     EnvironmentConfig,
     JobRequest,
     JobStatus,
     ResourceConfig,
 )
-from fray_agents.rpc.errors import RemoteError
+from tests.support import actors
 from tests.support.actors import wait_until
 from tests.support.agents import agents, on_cluster
-from tests.support.rpc import eventually
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
@@ -240,59 +233,6 @@ def test_in_an_actor_the_current_client_is_that_of_its_cluster(client: StorageCl
         assert deeper == client.cluster.root
 
 
-class Knowing:
-    """Tells which client it works with."""
-
-    def client(self) -> object:
-        return current_client()
-
-
-class Collecting:
-    def __init__(self, into: list[int]) -> None:
-        self.into = into
-
-    def add(self, number: int) -> None:
-        self.into.append(number)
-
-
-class Refusing:
-    def __init__(self) -> None:
-        raise KeyError("mine")
-
-
-def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there() -> None:
-    local, seen = LocalClient(max_threads=1), [1]
-    local.create_actor(Collecting, seen, name="collecting").add(2)
-    assert seen == [1, 2]
-    group = local.create_actor_group(Collecting, seen, name="several", count=3)
-    assert group.ready_count == 3, "more than there are threads for jobs"
-    assert local.submit(call("beside", int)).wait(timeout=60) is JobStatus.SUCCEEDED
-    with pytest.raises(KeyError, match="mine"):
-        local.create_actor_group(Refusing, name="refusing", count=2)
-    local.shutdown(wait=False)
-
-
-class Slow:
-    def __init__(self, gate: threading.Event) -> None:
-        gate.wait(60)
-
-    def ready(self) -> bool:
-        return True
-
-
-def test_a_creation_that_waits_for_an_init_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    local, gate = LocalClient(), threading.Event()
-    monkeypatch.setattr(group, "TELL", 0.05)
-    with ThreadPoolExecutor(1) as thread:
-        created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
-        eventually(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
-        gate.set()
-        assert created.result(60).ready()
-    local.shutdown(wait=False)
-
-
 class Parent:
     """Answers one call at a time, and creates others that call it before they serve."""
 
@@ -324,54 +264,6 @@ def test_an_actor_creates_others_whose_init_calls_it(client: StorageClient) -> N
         never.whose.remote().result(timeout=60)
 
 
-class Holder:
-    """Takes and gives what cannot be pickled."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.taken: list[object] = []
-
-    def take(self, *given: object, **named: object) -> int:
-        self.taken += [*given, *named.values()]
-        return len(self.taken)
-
-    def give(self) -> object:
-        return self.lock
-
-    def give_all(self) -> Iterator[object]:
-        yield from [self.lock, *self.taken]
-
-
-def test_what_cannot_be_pickled_goes_as_it_is_within_a_local_client_and_nothing_else_does() -> None:
-    local, event, mine = LocalClient(), threading.Event(), [1]
-    holder = local.create_actor(Holder, name="holder")
-    assert holder.take.remote(event).result(timeout=60) == 1, "before there is a connection"
-    assert (holder.take(event=event), holder.take.remote(event).result(timeout=60), holder.take(mine)) == (2, 3, 4)
-    lock = holder.give()
-    assert lock is holder.give.remote().result(timeout=60)
-    assert holder.give() is lock
-    *themselves, copy = holder.give_all.stream()
-    assert [id(one) for one in themselves] == [id(lock), *[id(event)] * 3]
-    assert copy == mine
-    assert copy is not mine
-    pool = ClusterResolver(local.cluster).lookup("holder")
-    assert pool.take.remote(event).result(timeout=60) == 5
-    assert pool.take(event) == 6
-    durable = ActorConfig(checkpoint=CheckpointConfig(replies=True))
-    lasting = local.create_actor(Lasting, name="lasting", actor_config=durable)
-    with pytest.raises(RemoteError, match="cannot be pickled"):
-        lasting.give.remote().result(timeout=60)
-    local.shutdown(wait=False)
-
-
-class Lasting(Holder):
-    def __checkpoint__(self) -> None:
-        return None
-
-    def __restore__(self, state: None) -> None:
-        pass
-
-
 FROM_OUTSIDE = """
 import pickle, sys, threading
 holder, lock = pickle.load(sys.stdin.buffer), threading.Lock()
@@ -384,19 +276,11 @@ for call in (lambda: holder.take.remote(lock).result(60), lambda: holder.take(lo
 
 
 def test_what_cannot_be_pickled_goes_to_no_other_process(client: StorageClient) -> None:
-    holder = pickle.dumps(client.create_actor(Holder, name="elsewhere"))
+    holder = pickle.dumps(client.create_actor(actors.Holder, name="elsewhere"))
     ran = subprocess.run([sys.executable, "-c", FROM_OUTSIDE], input=holder, capture_output=True, check=True)
     told = ran.stdout.decode().splitlines()
     assert len(told) == 3, told
     assert all("pickle" in line for line in told), told
-
-
-def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
-    local = LocalClient(max_threads=4)
-    actor = local.create_actor(Knowing, name="knowing")
-    assert actor.client() is local
-    assert pickle.loads(pickle.dumps(local.cluster)) is local.cluster
-    local.shutdown(wait=False)
 
 
 DRIVER = """
@@ -419,17 +303,3 @@ def test_a_driver_that_died_finds_its_job_when_it_is_started_again(client: Stora
     assert first == second, ran[1].stderr
     (job,) = [info for info in client.cluster.list_jobs() if info.name == "long"]
     JobHandle(client.cluster, job.job_id).terminate()
-
-
-def test_threads_look_at_neither_devices_nor_replicas() -> None:
-    local = LocalClient()
-    assert isinstance(current_client(), LocalClient)
-    with set_current_client(local):
-        slices = ResourceConfig.with_tpu("v5litepod-16", slice_count=4, container_profile="gvisor")
-        request = call("tpu", lambda: "here", resources=slices, max_task_failures=1, processes_per_task=2)
-        job = current_client().submit(request)
-    assert local.cluster.result(job.job_id, timeout=60) == "here"
-    assert os.environ.get("FRAY_JOB_ID") is None
-    waiting = local.submit(call("last", time.sleep, 0.2))
-    local.shutdown()
-    assert not Path(local.cluster.root.removeprefix("file://")).exists(), waiting

@@ -148,6 +148,24 @@ class Broken:
         raise LookupError("no such model")
 
 
+class Holder:
+    """Takes and gives what cannot be pickled."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.taken: list[object] = []
+
+    def take(self, *given: object, **named: object) -> int:
+        self.taken += [*given, *named.values()]
+        return len(self.taken)
+
+    def give(self) -> object:
+        return self.lock
+
+    def give_all(self) -> Iterator[object]:
+        yield from [self.lock, *self.taken]
+
+
 def wait_until(look: Callable[[], Any], within: float = 30.0) -> Any:
     """The first true answer of `look`."""
     deadline = time.monotonic() + within

@@ -1,0 +1,130 @@
+"""What only threads of one process can have, and must: the client for development."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fray.actor import group
+from fray.cluster import ClusterResolver
+from fray.current_client import current_client, set_current_client
+from fray.local_backend import LocalClient
+from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
+from fray_agents.rpc.errors import RemoteError
+from tests.support import actors
+from tests.support.rpc import eventually
+
+
+def call(name: str, fn: object, *args: object, **fields: object) -> JobRequest:
+    return JobRequest(name, Entrypoint.from_callable(fn, args), **fields)  # type: ignore[arg-type]
+
+
+class Knowing:
+    """Tells which client it works with."""
+
+    def client(self) -> object:
+        return current_client()
+
+
+class Collecting:
+    def __init__(self, into: list[int]) -> None:
+        self.into = into
+
+    def add(self, number: int) -> None:
+        self.into.append(number)
+
+
+class Refusing:
+    def __init__(self) -> None:
+        raise KeyError("mine")
+
+
+def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there() -> None:
+    local, seen = LocalClient(max_threads=1), [1]
+    local.create_actor(Collecting, seen, name="collecting").add(2)
+    assert seen == [1, 2]
+    group = local.create_actor_group(Collecting, seen, name="several", count=3)
+    assert group.ready_count == 3, "more than there are threads for jobs"
+    assert local.submit(call("beside", int)).wait(timeout=60) is JobStatus.SUCCEEDED
+    with pytest.raises(KeyError, match="mine"):
+        local.create_actor_group(Refusing, name="refusing", count=2)
+    local.shutdown(wait=False)
+
+
+class Slow:
+    def __init__(self, gate: threading.Event) -> None:
+        gate.wait(60)
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_a_creation_that_waits_for_an_init_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    local, gate = LocalClient(), threading.Event()
+    monkeypatch.setattr(group, "TELL", 0.05)
+    with ThreadPoolExecutor(1) as thread:
+        created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
+        eventually(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
+        gate.set()
+        assert created.result(60).ready()
+    local.shutdown(wait=False)
+
+
+def test_what_cannot_be_pickled_goes_as_it_is_within_a_local_client_and_nothing_else_does() -> None:
+    local, event, mine = LocalClient(), threading.Event(), [1]
+    holder = local.create_actor(actors.Holder, name="holder")
+    assert holder.take.remote(event).result(timeout=60) == 1, "before there is a connection"
+    assert (holder.take(event=event), holder.take.remote(event).result(timeout=60), holder.take(mine)) == (2, 3, 4)
+    lock = holder.give()
+    assert lock is holder.give.remote().result(timeout=60)
+    assert holder.give() is lock
+    *themselves, copy = holder.give_all.stream()
+    assert [id(one) for one in themselves] == [id(lock), *[id(event)] * 3]
+    assert copy == mine
+    assert copy is not mine
+    pool = ClusterResolver(local.cluster).lookup("holder")
+    assert pool.take.remote(event).result(timeout=60) == 5
+    assert pool.take(event) == 6
+    durable = ActorConfig(checkpoint=CheckpointConfig(replies=True))
+    lasting = local.create_actor(Lasting, name="lasting", actor_config=durable)
+    with pytest.raises(RemoteError, match="cannot be pickled"):
+        lasting.give.remote().result(timeout=60)
+    local.shutdown(wait=False)
+
+
+class Lasting(actors.Holder):
+    def __checkpoint__(self) -> None:
+        return None
+
+    def __restore__(self, state: None) -> None:
+        pass
+
+
+def test_a_client_that_an_actor_returns_is_the_processs_own() -> None:
+    local = LocalClient(max_threads=4)
+    actor = local.create_actor(Knowing, name="knowing")
+    assert actor.client() is local
+    assert pickle.loads(pickle.dumps(local.cluster)) is local.cluster
+    local.shutdown(wait=False)
+
+
+def test_threads_look_at_neither_devices_nor_replicas() -> None:
+    local = LocalClient()
+    assert isinstance(current_client(), LocalClient)
+    with set_current_client(local):
+        slices = ResourceConfig.with_tpu("v5litepod-16", slice_count=4, container_profile="gvisor")
+        request = call("tpu", lambda: "here", resources=slices, max_task_failures=1, processes_per_task=2)
+        job = current_client().submit(request)
+    assert local.cluster.result(job.job_id, timeout=60) == "here"
+    assert os.environ.get("FRAY_JOB_ID") is None
+    waiting = local.submit(call("last", time.sleep, 0.2))
+    local.shutdown()
+    assert not Path(local.cluster.root.removeprefix("file://")).exists(), waiting
