@@ -16,12 +16,12 @@ const attemptOf = (job) => job.attempt ?? 1;
 export function claim(job, attempt, parent, lease, settings) {
   const now = lease.since;
   if (job.status !== "pending" || attemptOf(job) !== attempt) return { skip: null };
+  const wait = waitsForParent(job, parent, now, settings);
+  if (wait === Infinity) return { write: stopped(job, "its parent no longer runs", "parent", now) };
   const { pending_timeout } = job.spec;
   if (pending_timeout && now > waitingSince(job) + pending_timeout) {
     return { write: stopped(job, `not started within its pending_timeout of ${pending_timeout} s`, "expired", now) };
   }
-  const wait = waitsForParent(job, parent, now, settings);
-  if (wait === Infinity) return { write: stopped(job, "its parent no longer runs", "parent", now) };
   const until = Math.max(wait, (job.not_before ?? 0) + (job.avoid?.includes(lease.host) ? AVOIDING : 0));
   return until > now ? { skip: until } : { write: { ...job, status: "running", lease, started_at: now } };
 }
