@@ -9,13 +9,16 @@ import pytest
 
 from fray_coordinator.clock import Chance
 from fray_coordinator.errors import StoreRefused
+from fray_coordinator.protocol.queue_segments import LATEST
 from fray_coordinator.queue import count
 from fray_coordinator.queue.claims import Beaten, claim
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
 from fray_coordinator.queue.held import Held
 from fray_coordinator.queue.home import core_of
 from fray_coordinator.queue.letters import dead_home
+from fray_coordinator.queue.push import Item
 from fray_coordinator.store.store import Store
+from fray_layouts.queue_names import Segment
 from tests.support.hands import NAMES, hand
 from tests.support.virtual import Cluster, VirtualClock, Way, run
 
@@ -157,6 +160,26 @@ def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others() -> No
         await one.consumer.done([taken.id for taken in await one.take()])
         await one.consumer.close()
         assert await two.bodies(wait=300.0) == []
+        assert cluster.keys(NAMES.segments) == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is_finished(gone: bool) -> None:
+    """By the time in its name it was kept until then, by who finished it and by others."""
+
+    async def main(cluster: Cluster) -> None:
+        one, other = await hand(cluster), await hand(cluster)
+        await one.producer.create(Segment(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [Item(b"x")])
+        (delivery,) = await one.take()
+        await one.consumer.done([delivery.id])
+        if gone:
+            await one.consumer.close()
+        quarantine = one.home.settings.quarantine
+        end = cluster.clock.boottime() + (LATEST + 3) * quarantine
+        while cluster.clock.boottime() < end:
+            assert await other.bodies(wait=quarantine / 4) == []
         assert cluster.keys(NAMES.segments) == []
 
     run(main)

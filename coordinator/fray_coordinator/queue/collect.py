@@ -62,7 +62,7 @@ class Collector:
         """Clear away what this process finished: the segments, and the leases that are old enough by now."""
         await self.clear()
         now = self._clock.boottime()
-        due = [segment for segment in self._leases if self._is(is_collectable, segment)]
+        due = [segment for segment, lease in self._leases.items() if self._may_go(segment, lease)]
         if len(due) >= AT_ONCE or now >= self._noted_at + GATHERED * self._home.settings.quarantine:
             self._noted_at = now
             for batch in (due[begin : begin + AT_ONCE] for begin in range(0, len(due), AT_ONCE)):
@@ -106,7 +106,8 @@ class Collector:
         """Whether the one who finished it would have cleared it away by now."""
         if self._is(is_outlived, segment):
             return True
-        return seen_for > self._home.settings.quarantine and self._is(is_overdue, segment)
+        due = self._is(is_overdue, segment) or Segment.time_of(segment) > self._home.core.now()
+        return seen_for > self._home.settings.quarantine and due
 
     async def _orphan(self, segment: str) -> None:
         with suppress(BadRecord, StoreRefused):  # fsck tells of it
@@ -144,6 +145,11 @@ class Collector:
         lease = self._leases.pop(segment)
         await self._home.core.store.delete(self._home.names.segment(segment))
         await discard_lease(self._home, lease)
+
+    def _may_go(self, segment: str, lease: Stored[QueueLease]) -> bool:
+        """By the time in its name, or, if that lies far ahead, because no create was sent after the end."""
+        ended_long_ago = is_outlived(lease.updated, self._home.core.now(), self._home.settings.quarantine)
+        return ended_long_ago or self._is(is_collectable, segment)
 
     def _is(self, rule: Callable[[float, float, float], bool], segment: str) -> bool:
         return rule(Segment.time_of(segment), self._home.core.now(), self._home.settings.quarantine)
