@@ -49,7 +49,7 @@ class JobHandle:
     def usage(self) -> Usage | None:
         """What the current attempt uses, or the last one used: seconds of CPU, bytes of memory and disk.
 
-        It is what the job's agent told a few seconds ago at most. None before it has started, and of threads.
+        It is what the job's agent told a few seconds ago at most. None before it was measured, and of threads.
         """
         return self._cluster.usage(self._job_id)
 

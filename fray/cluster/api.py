@@ -113,7 +113,9 @@ class Cluster(Protocol):
         fail_on_error: bool = False,
         job_ids: JobId | Sequence[JobId] | None = None,
     ) -> JobInfo | list[JobInfo]:
-        """Block until the job, or all of several, ended. Logs a warning if no live agent could ever start one.
+        """Block until the job, or all of several, ended.
+
+        Logs a warning if no live agent could ever start one, or for half a minute none has had room for it.
 
         Args:
             raise_on_failure: raise as soon as one has failed or was stopped.
@@ -150,7 +152,7 @@ class Cluster(Protocol):
     def usage(self, job_id: JobId) -> Usage | None:
         """What the job's attempt uses now, as its agent told a few seconds ago at most; once it has ended, its totals.
 
-        None before it has started, and of threads, which nobody measures. Raises JobNotFound.
+        None before it was measured, and of threads, which nobody measures. Raises JobNotFound.
         """
         ...
 
