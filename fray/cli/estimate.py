@@ -44,6 +44,7 @@ def estimates(settings: Settings) -> list[Line]:
     return [
         Line("an idle agent, a month", MONTH / settings.idle_beat_interval + lists, bells + leases),
         Line("a busy agent beside its jobs, a month", MONTH / settings.beat_interval + lists, bells + leases + mail),
+        Line("a driver beside its actors, a month", MONTH / settings.beat_interval, lists),
         Line("the coordinator's pass, a month, once a cluster", passes, 0.0),
         Line("1,000 small jobs", 1000.0 * JOB_CLASS_A, 1000.0 * JOB_CLASS_B),
     ]

@@ -159,12 +159,13 @@ def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
 
 
 def test_costs_follow_the_settings() -> None:
-    idle, busy, turn, jobs = estimates(Settings())
+    idle, busy, driver, turn, jobs = estimates(Settings())
     assert idle.class_a == 2 * 30 * 24 * 60  # a beat and a repair's list each minute
     month = 30 * 86400
     assert idle.class_b == month / PAID_PACE[2] + month / 7.5  # the doorbell at its slowest, and the lease of the pass
     assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + idle.class_b * 0.0004 / 1000)
     assert busy.class_a > 6 * idle.class_a
+    assert (driver.class_a, driver.class_b) == (month / 5, month / 60)  # beats, and looks at its own job
     assert estimates(Settings(idle_beat_interval=30.0))[0].class_a > idle.class_a
     assert (turn.class_b, jobs.class_a, jobs.class_b) == (0, 7000, 8000)
 
