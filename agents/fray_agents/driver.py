@@ -44,7 +44,7 @@ class DriverLease:
     """One agent id and one job of this program, from before they are created until they have ended.
 
     Attributes:
-        job: id of the job.
+        agent, job: their ids.
         stopped: why somebody asked that it end; "" if nobody has.
         over: it holds nothing any more.
     """
@@ -54,7 +54,7 @@ class DriverLease:
         ids = Agents.fresh(host, now, core.chance.token()), JobId.fresh(NAME, now, core.chance.token())
         agent, record = born(*ids, host, namespace, program, now, core.settings.beat_interval)
         self._core = core
-        self._agent = agent.id
+        self.agent = agent.id
         self._record = record
         self._stored: Stored[JobRecord] | None = None
         self._held = Held(entry_of(record))
@@ -89,7 +89,7 @@ class DriverLease:
         if self.over or self._heart.trusts():
             return not self.over
         with contextlib.suppress(BadRecord):  # nobody can have declared it dead
-            found = record_of(await self._core.records.read(Agents.key(self._agent), AgentRecord))
+            found = record_of(await self._core.records.read(Agents.key(self.agent), AgentRecord))
             self.over = is_fenced(found)
         return not self.over
 
@@ -97,7 +97,7 @@ class DriverLease:
         """End the job, what it owns, and then the lease: `hold` returns once that is written. Raises StoreError."""
         self._ending = True
         if self._stored is not None:
-            await end_attempt(self._core, self._stored, self._agent, Ending(Exit(kind=kind, log_chunks=0)), None)
+            await end_attempt(self._core, self._stored, self.agent, Ending(Exit(kind=kind, log_chunks=0)), None)
             await families.end_children(self._core, self.job)
         self._heart.leaving = True
         self._ledger.remove(self._held)
@@ -114,7 +114,7 @@ class DriverLease:
                 if job is not None and job.stop is not None:
                     self.stopped = job.stop.reason or "asked for"
                     await self.end("stopped")
-                elif not holds(job, ATTEMPT, self._agent) and not self._ending:
+                elif not holds(job, ATTEMPT, self.agent) and not self._ending:
                     return
 
 

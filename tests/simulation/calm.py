@@ -114,7 +114,9 @@ def check_mail(world: World) -> None:
         if job.status != Status.RUNNING or job.stop is None or job.lease is None or not world.works(job.lease.agent):
             continue
         asked = world.watching.stopped[job.id]
-        bound = HEARD if asked > world.calm_since + AT_EASE else HEARD_ANYWAY
+        holder = world.watching.agents.get(job.lease.agent)
+        takes_mail = holder is not None and holder.state == "live"
+        bound = HEARD if asked > world.calm_since + AT_EASE and takes_mail else HEARD_ANYWAY
         if world.loop.now - max(asked, world.calm_since) > bound:
             message = f"{job.id} was asked to end at {asked:.1f} and is {told(job)}"
             raise Broken("mail is not lost", message, job.id, job.lease.agent)

@@ -115,7 +115,7 @@ def reachable(w: Watching, job_id: str, why: str) -> None:
     job = w.jobs.get(job_id) if job_id not in w.world.strangers.harmed else None
     if job is None or job.status in TERMINAL or job.status == Status.UNADMITTED or _is_findable(w, job):
         w.lost.pop(job_id, None)
-    elif job.status == Status.PENDING:
+    elif job.status == Status.PENDING or job.driver:
         w.lost.setdefault(job_id, w.world.loop.now)
     else:
         holder = told_agent(w.agents.get(job.lease.agent)) if job.lease else "nobody"

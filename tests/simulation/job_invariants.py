@@ -58,6 +58,8 @@ def one_result_and_it_is_the_attempts_own(w: Watching, c: Change) -> None:
     job = c.after
     if job is None or job.status != Status.SUCCEEDED or (c.before is not None and c.before.status == job.status):
         return
+    if job.driver:  # no task runs for it
+        return
     name = "one result, and it is the attempt's own"
     run = w.world.effects.of(job.id, job.attempt)
     if w.results.setdefault(job.id, job.attempt) != job.attempt:

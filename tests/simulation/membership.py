@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fray_agents.agent import Agent
+from fray_agents.driver import DriverLease
 from fray_layouts.names import Agents, Jobs
+from tests.simulation.clocks import HostClock
 from tests.simulation.host import Host
 from tests.simulation.loop import OWNER, Participant
 from tests.simulation.storm import Storm
@@ -15,11 +18,20 @@ if TYPE_CHECKING:
     from tests.simulation.watching import Watching
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a driver's lease is held: what a host is to an agent."""
+
+    name: str
+    clock: HostClock
+    agent: DriverLease
+
+
 class Membership(Storm):
     """A world with agents.
 
     Attributes:
-        agents: everyone that was ever made, by id.
+        agents: everyone that was ever made, by id; drivers too.
         effects: the runs of all tasks.
     """
 
@@ -28,8 +40,8 @@ class Membership(Storm):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.agents: dict[str, Agent] = {}
-        self._process_of: dict[str, tuple[Participant, Host]] = {}
+        self.agents: dict[str, Agent | DriverLease] = {}
+        self._process_of: dict[str, tuple[Participant, Host | Seat]] = {}
         self._gone_at: dict[Participant, float] = {}
 
     def here(self) -> Host:
@@ -42,6 +54,13 @@ class Membership(Storm):
         assert host.process is not None
         host.agent = self.agents[agent.id] = agent
         self._process_of[agent.id] = (host.process, host)
+
+    def drives(self, lease: DriverLease) -> None:
+        """A program begins to be a driver."""
+        program, clock = OWNER.get(), lease._core.clock
+        assert isinstance(clock, HostClock)
+        self.agents[lease.agent] = lease
+        self._process_of[lease.agent] = (program, Seat(program.name, clock, lease))
 
     def joined(self, agent_id: str, host: Host) -> None:
         self.note(host.name, "joins as", agent_id)

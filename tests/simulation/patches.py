@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fray_agents import agent as agent_module
+from fray_agents import driver as driver_module
 from fray_agents import hostlock
 from fray_agents import serve as serve_module
 from fray_agents.agent import Agent, AgentOptions
+from fray_agents.driver import DriverLease
 from fray_coordinator.core import Core
 from fray_layouts import codec
 from tests.simulation.loop import OWNER
@@ -36,6 +38,13 @@ def replaced(world: World) -> Iterator[None]:
         def __init__(self, core: Core, options: AgentOptions) -> None:
             super().__init__(core, options)
             world.made(self)
+
+    class Driven(DriverLease):
+        """A driver's lease that the world knows of."""
+
+        def __init__(self, core: Core, namespace: str, program: str) -> None:
+            super().__init__(core, namespace, program)
+            world.drives(self)
 
     async def open_core(root: str) -> Core:
         host = world.here()
@@ -80,6 +89,8 @@ def replaced(world: World) -> Iterator[None]:
             mock.patch.object(logging.getLogger("fray"), "disabled", True),
             mock.patch.object(codec, "decode", decode),
             mock.patch.object(agent_module, "socket", names),
+            mock.patch.object(driver_module, "socket", SimpleNamespace(gethostname=lambda: OWNER.get().name)),
+            mock.patch.object(driver_module, "DriverLease", Driven),
             mock.patch.object(hostlock, "lock_folder", lock_folder),
             mock.patch.object(hostlock.HostLock, "work_dir", lambda lock, disk: disk / lock.path.stem),
             mock.patch.object(serve_module, "open_core", open_core),

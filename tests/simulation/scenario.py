@@ -56,6 +56,8 @@ USUAL = {
     "submit_many": 1.0,
     "submit_by_id": 4.0,
     "submit_endless": 1.5,
+    "own_one": 2.0,
+    "leave": 0.3,
     "stop_endless": 1.0,
     "stop_one": 2.0,
     "stop_parent": 1.0,

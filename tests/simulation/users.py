@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fray_agents.driver import Driver
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, StoreUnavailable
 from fray_coordinator.follow import wait_for
@@ -32,6 +33,7 @@ class User:
         self.name = name
         self.core = core
         self.draw = draw
+        self._driver = Driver(core, "simulation", name)
         self._dropped: list[str] = []
         self._serial = 0
 
@@ -45,6 +47,7 @@ class User:
                 await getattr(self, action)()
             except (FrayError, TimeoutError):
                 continue
+        await self._driver.leave()
 
     async def submit_one(self) -> None:
         await self._submit(self._spec(self.draw))
@@ -64,6 +67,15 @@ class User:
     async def submit_endless(self) -> None:
         """A job that somebody stops later."""
         await self._submit(drawn_spec(self.draw, "endless"))
+
+    async def own_one(self) -> None:
+        """A job that ends with this program."""
+        spec = drawn_spec(self.draw, self.draw.choice(["quick", "long", "endless"]))
+        await self._submit({**spec, "parent": await self._driver.job()})
+
+    async def leave(self) -> None:
+        """End what this program owns; it may begin anew."""
+        await self._driver.leave()
 
     async def stop_endless(self) -> None:
         if jobs := self.world.endless():
