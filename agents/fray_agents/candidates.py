@@ -31,8 +31,8 @@ class Lane:
 
     @property
     def front(self) -> str:
-        """The entry that is due first."""
-        return self.keys[self.begin] if self.begin < len(self.keys) else self.keys[0]
+        """The entry that is due first; where only passed ones are left, what sorts behind all entries."""
+        return self.keys[self.begin] if self.begin < len(self.keys) else f"~{self.keys[0]}"
 
     def drawn(self, width: int, draw: float) -> str:
         """Take one of the first `width` entries of the front's priority."""
@@ -88,6 +88,10 @@ class Candidates:
             if lane is not None and key not in self._not_before:
                 lane.keys.append(key)
         return fits
+
+    def drop(self) -> None:
+        """Try none of these; what was put off comes when its time has come."""
+        self._lanes = {}
 
     def put_off(self, entry: Pending, until: float) -> None:
         """Do not try the entry before this storage time; `STALE`: not before everything is to be tried again."""

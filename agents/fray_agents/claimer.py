@@ -89,6 +89,7 @@ class Claimer:
     _walk: Walk = field(default_factory=Walk)
     _last: str | None = None
     _pages: int = 0
+    _at_head: bool = False
     _stale: int = 0
     _listed_at: float | None = None
     _rests_until: float = 0.0
@@ -144,6 +145,8 @@ class Claimer:
         claimed = self._stale = 0
         while self.may_claim() and self._stale < 2 * STALE_LIMIT and (entry := await self._next()) is not None:
             claimed += await self.claim(entry)
+        if self._stale >= 2 * STALE_LIMIT:
+            self._pass_stale()
         if self._stale >= STALE_LIMIT:
             self._rest(self._stale, STALE_A_SECOND)
         elif self._pages == PAGES and not self._candidates.untried:
@@ -180,6 +183,7 @@ class Claimer:
             if begin and (within := await self._page(begin)):
                 keys, self._last = within, ""  # where nothing of these fits, it looks from the head on
         self._candidates.listed(keys)
+        self._at_head = True
 
     async def _page(self, after: str | None) -> list[str]:
         """One listing; `_last` is where the next one goes on, None where there is no more."""
@@ -189,7 +193,7 @@ class Claimer:
 
     async def _list_on(self, last: str) -> None:
         """List one page more, behind `last` and what this agent has passed."""
-        free = self.ledger.free()
+        free, self._at_head = self.ledger.free(), False
         keys = await self._page(max(last, self._walk.behind(free)) or None)
         fits_ever = self._candidates.listed_too(keys, free if self._walk.waits_for_room else None)
         if keys and not self._candidates.fits(free):
@@ -197,12 +201,26 @@ class Claimer:
 
     async def _next(self) -> Pending | None:
         """The entry to try now, if any fits what is free."""
-        if self._stale == STALE_LIMIT and self._candidates.untried:
-            await self._list()
+        if self._stale == STALE_LIMIT and self._candidates.untried and self._at_head:
+            await self._leave_head()
         while (entry := self._fitting()) is None and self._last is not None and self._may_list_on():
             self._pages += 1
             await self._list_on(self._last)
         return entry
+
+    async def _leave_head(self) -> None:
+        """So many entries at the head were stale: go on behind what was passed, or see what is left by now."""
+        if self._last and self._last <= self._walk.behind(self.ledger.free()):
+            self._candidates.drop()
+        else:
+            await self._list()
+
+    def _pass_stale(self) -> None:
+        """Others have been where so many were stale in a row, or nobody removes them: the next look begins behind."""
+        free = self.ledger.free()
+        if self._last and self._last > self._walk.behind(free):
+            self._walk.passed(self._last, LIST_LIMIT, free, True)
+            self._candidates.drop()
 
     def _may_list_on(self) -> bool:
         return self._pages < PAGES and self.ledger.free().cpu > 0

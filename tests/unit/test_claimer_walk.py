@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from fray_agents.claimer import LIST_LIMIT, PAGES, PAGES_A_SECOND, PAID_PACE, Claimer
+from fray_agents.claimer import LIST_LIMIT, PAGES, PAGES_A_SECOND, PAID_PACE, STALE_LIMIT, Claimer
 from fray_agents.ledger import Held, Ledger
 from fray_agents.troubles import Troubles
 from fray_agents.walk import PASSED_AN_INTERVAL
@@ -24,6 +24,7 @@ from tests.support.virtual import EPOCH, Cluster, run
 GIB = 2**30
 HOST = Resources(cpu=4000, memory=8 * GIB, disk=8 * GIB)
 GPU = Shape(1000, 0, 0, "gpu", 8, False)
+SMALL = Shape(1000, 0, 0, "", 0, False)
 WIDE = Shape(4000, 0, 0, "", 0, False)
 LIST = ("list", Pending.prefix("default"))
 LONGEST_PAUSE = PAID_PACE[2] * 1.2
@@ -77,6 +78,12 @@ def unfit(cluster: Cluster, count: int, shape: Shape = GPU, priority: int = 0) -
     for number in range(count):
         entry = Pending("default", priority, EPOCH - 100.0 + number / 1000, f"unfit-{number}", 1, shape)
         cluster.contents.set(entry.key(), Object(b"", "1", EPOCH))
+
+
+async def ring(core: Core) -> None:
+    while True:
+        await doorbell.ring(core, "default")
+        await asyncio.sleep(0.5)
 
 
 async def submitted(core: Core, **fields: object) -> str:
@@ -193,16 +200,39 @@ def test_a_bell_that_never_rests_does_not_keep_the_walk_at_the_head() -> None:
         client = await cluster.core()
         wanted = await submitted(client)
 
-        async def ring() -> None:
-            while True:
-                await doorbell.ring(client, "default")
-                await asyncio.sleep(0.5)
-
-        ringing = asyncio.create_task(ring())
+        ringing = asyncio.create_task(ring(client))
         async with searching(cluster) as agent:
             await agent.claims(wanted, within=4 * LONGEST_PAUSE)
             assert agent.lists() == 4 + 12, "a head for each of four looks"
         ringing.cancel()
+
+    run(main)
+
+
+def test_entries_without_jobs_that_would_fit_cost_a_few_tries_a_page() -> None:
+    """Somebody has left them there; until the quarantine nobody removes them."""
+
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 5500, shape=SMALL)
+        wanted = await submitted(await cluster.core())
+        async with searching(cluster) as agent:
+            await agent.claims(wanted, within=7 * LONGEST_PAUSE)
+            tries = sum(verb == "get" and key.startswith("jobs/") for verb, key in agent.asked)
+            assert tries <= 7 * 2 * STALE_LIMIT
+            assert agent.lists() <= 7 + 1
+
+    run(main)
+
+
+def test_entries_without_jobs_at_the_head_do_not_hide_the_others_while_the_bell_rings() -> None:
+    async def main(cluster: Cluster) -> None:
+        unfit(cluster, 5500, shape=SMALL)
+        client = await cluster.core()
+        wanted = await submitted(client)
+        async with searching(cluster) as agent:
+            ringing = asyncio.create_task(ring(client))
+            await agent.claims(wanted, within=8 * LONGEST_PAUSE)
+            ringing.cancel()
 
     run(main)
 

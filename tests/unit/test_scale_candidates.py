@@ -82,6 +82,16 @@ def test_what_comes_before_a_stale_entry_is_tried_last() -> None:
     assert tried(known) == [*listed[3:], *listed[:2]]
 
 
+def test_where_others_have_been_to_the_end_entries_of_other_shapes_come_first() -> None:
+    listed, wide = entries(0, 0, 0), entries(0, begin=3, shape=Shape(2000, GIB, GIB, "", 0, False))
+    known = candidates(listed + wide)
+    stale = known.next(HOST, NOW, 3, 0.9)
+    assert stale is not None
+    assert stale.key() == listed[2]
+    known.put_off(stale, STALE)
+    assert tried(known) == [*wide, *listed[:2]]
+
+
 def test_a_stale_entry_stays_out_of_the_next_listing_until_everything_is_tried_again() -> None:
     listed = entries(0, 0)
     known = candidates(listed)
