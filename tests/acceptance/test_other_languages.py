@@ -125,13 +125,13 @@ async def all_ended(core: Core, jobs: list[str]) -> list[JobRecord]:
     return await asyncio.gather(*(ended(core, job) for job in jobs))
 
 
-@everywhere
+@in_a_bucket_too
 def test_an_agent_in_node_runs_our_jobs(root: str) -> None:
     """Well, failing with a retry, not to be found, beyond its deadline, stopped, and with more output than a chunk."""
-    text = "".join(f"line {number} \u00e9\n" for number in range(30_000)) + "a long line " * 4000
+    text = "".join(f"line {number} \u00e9\n" for number in range(8_000)) + "a long line " * 4000
     loud = """
 import os
-for number in range(30_000): print("line", number, "\u00e9")
+for number in range(8_000): print("line", number, "\u00e9")
 print("a long line " * 4000, end="")
 open(os.environ["FRAY_RESULT"], "w").write("[2]")
 """

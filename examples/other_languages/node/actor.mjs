@@ -89,7 +89,7 @@ export class Actor {
   async #endpoint() {
     let best = null;
     for await (const key of this.store.list(this.folder)) {
-      const endpoint = (await this.records.read(key))?.record;
+      const endpoint = await this.records.readable(key);
       if (endpoint && isAtLeast(rank(endpoint), best ? rank(best) : this.#met)) best = endpoint;
     }
     if (!best) throw new Broken(`no actor ${this.name} is announced`);

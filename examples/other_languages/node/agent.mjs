@@ -34,7 +34,7 @@ export class Agent {
     this.heart = new Heartbeat(cluster, { host: this.host, pool, capacity, inbound: false });
   }
 
-  /** Serves until `leave` was called and all jobs are given back. `joined(id)` is called at each start under a new id. */
+  /** Serves until `leave` was called and all jobs are given back. `joined(id)` hears each id that it serves under. */
   async serve(joined = () => {}) {
     await this.#join(joined);
     const keeper = setInterval(() => this.#keepTasks(), this.settings.poll_interval * 1000);
@@ -192,7 +192,9 @@ export class Agent {
 
   async #attempt(job, held, agent) {
     try {
-      for (let earlier = 1; earlier < held.attempt; earlier++) await this.#stopChildren(job, earlier, "adoptable stay");
+      for (let earlier = 1; earlier < held.attempt; earlier++) {
+        await this.#stopChildren(job, earlier, "adoptable stay").catch((error) => console.error(job.id, error));
+      }
       const place = { folder: this.folder, root: this.root, agent };
       held.task = new Task(this.store, job, place, this.heart.taskSeconds);
       if (this.#isLeaving) held.task.stop("preempted");
@@ -205,7 +207,8 @@ export class Agent {
 
   /** Writes the end of an attempt, and the entry of the next one if there is to be one. */
   async #commit({ id }, end) {
-    const found = await this.records.change(jobKey(id), (job) => attemptEnded(job, end, this.store.now(), this.settings));
+    const ended = (job) => attemptEnded(job, end, this.store.now(), this.settings);
+    const found = await this.records.change(jobKey(id), ended);
     if (found?.record.status !== "pending" || found.record.attempt !== end.attempt + 1) return;
     const entry = JSON.stringify(stamped({ job: id, attempt: found.record.attempt }));
     await this.store.write(pendingKey(found.record), entry, ABSENT);

@@ -22,7 +22,8 @@ export async function openCluster(root) {
   const { record } = (await records.read(CLUSTER)) ??
     (await records.create(CLUSTER, { cluster_id: randomDigits(16), created_at: store.now() }));
   const settings = { ...SETTINGS, ...record };
-  if (settings.layout !== LAYOUT) throw new Error(`${root} has layout ${settings.layout}; this program knows ${LAYOUT}`);
+  const { layout } = settings;
+  if (layout !== LAYOUT) throw new Error(`${root} has layout ${layout}; this program knows ${LAYOUT}`);
   return { root, store, records, settings };
 }
 

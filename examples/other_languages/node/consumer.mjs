@@ -108,7 +108,8 @@ export class Consumer {
     if (!found) return null;
     const lease = leases.parsed(found.data);
     if (!lease || lease.problem) return null;
-    if (this.#seen.get(name)?.version !== found.version) this.#seen.set(name, { version: found.version, since: monotonic() });
+    const { version } = found;
+    if (this.#seen.get(name)?.version !== version) this.#seen.set(name, { version, since: monotonic() });
     const unchangedFor = monotonic() - this.#seen.get(name).since;
     if (!leases.isFree(lease, unchangedFor, found.updated, this.store.now())) return null;
     const sent = monotonic();
@@ -166,13 +167,13 @@ export class Consumer {
       await this.#complete(held);
     }
     const isFinished = held.lease && leases.isFinished(held.lease, held.items.length);
-    if (isFinished) await this.#finish(held.name, held.items.length);
+    if (isFinished) await this.#finish(held.name);
     else if (held.lease) await this.#change(held, leases.released(held.owner));
   }
 
   async #deliver(held, item, handle) {
     const { maxDeliveries } = this.queue;
-    if (leases.isSpent(held.lease, item, maxDeliveries)) return this.#bury(held, item, "its deliveries failed too often");
+    if (leases.isSpent(held.lease, item, maxDeliveries)) return this.#bury(held, item, "its deliveries failed");
     if (held.lease.suspect) await this.#change(held, leases.marked(held.owner, item));
     else if (monotonic() > held.sent + FRESH * this.timeout) await this.#renew(held);
     if (!held.lease) return;
@@ -236,11 +237,10 @@ export class Consumer {
   // Tidying up --------------------------------------------------------------------------------------------------------
 
   /** Removes a segment all of whose items are done. Its lease stays until no late write can bring the segment back. */
-  async #finish(name, items) {
+  async #finish(name) {
     const found = await insist(() => this.store.read(this.keys.segment(name)));
-    for (let item = 0; item < items; item++) {
-      if (found && decodeSegment(name, found.data).items[item] === null) await this.store.remove(this.keys.large(name, item));
-    }
+    const items = found ? decodeSegment(name, found.data).items : [];
+    for (const [item, bytes] of items.entries()) if (!bytes) await this.store.remove(this.keys.large(name, item));
     if (found) await this.store.remove(this.keys.segment(name), found.version);
     this.#finished.push({ name, at: leases.collectableAt(parseSegmentName(name).at, this.queue.quarantine) });
   }

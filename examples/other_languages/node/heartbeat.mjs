@@ -68,7 +68,8 @@ export class Heartbeat {
     const found = await this.records.change(agentKey(this.id), (agent) => {
       if (["dead", "left"].includes(agent.state)) return null;
       hadMail = agent.mail ?? false;
-      return { ...agent, holdings, free, trouble, interval, beat: (agent.beat ?? 0) + 1, mail: undefined, ...(state && { state }) };
+      const told = { holdings, free, trouble, interval, mail: undefined, ...(state && { state }) };
+      return { ...agent, ...told, beat: (agent.beat ?? 0) + 1 };
     });
     if (found?.applied) this.#applied(sent, interval);
     return { isApplied: found?.applied ?? false, hadMail };

@@ -1,4 +1,4 @@
-// Leases of segments: what a lease's record may become. Each is a plain function of the record; nothing if it may not be.
+// Leases of segments: what a lease's record may become. Each is a plain function of it; nothing if it may not be.
 
 export const TIMEOUT = 60; // seconds
 export const MARGIN = 2; // seconds by which two clocks of the storage may differ
@@ -49,7 +49,10 @@ export const renewed = ifMine((lease) => ({ ...lease }));
 export const released = ifMine((lease) => ({ ...lease, owner: "", holder: "" }));
 
 export const completed = (owner, items) =>
-  ifMine((lease) => ({ ...lease, done: [...items].reduce((all, item) => all | bit(item), bits(lease)).toString(16) }))(owner);
+  ifMine((lease) => {
+    const done = items.reduce((all, item) => all | bit(item), bits(lease));
+    return { ...lease, done: done.toString(16) };
+  })(owner);
 
 export const marked = (owner, item) =>
   ifMine((lease) => ({ ...lease, marks: { ...lease.marks, [item]: marksOf(lease, item) + 1 } }))(owner);

@@ -3,7 +3,6 @@
 import { createHash, randomBytes } from "node:crypto";
 
 const DIGITS = "0123456789abcdefghjkmnpqrstvwxyz";
-const BASE32HEX = "0123456789abcdefghijklmnopqrstuv";
 const MIB = 2 ** 20;
 
 /** `value` in `length` digits of base 32, the highest first. */
@@ -29,16 +28,16 @@ export function timeOfName(text) {
 /** `length` random digits. */
 export const randomDigits = (length) => Array.from(randomBytes(length), (byte) => DIGITS[byte % 32]).join("");
 
-/** The first `length` digits of the base32hex of SHA-256 of a text. */
-export function digestDigits(text, length) {
-  const bits = Array.from(createHash("sha256").update(text).digest(), (byte) => byte.toString(2).padStart(8, "0")).join("");
-  return Array.from({ length }, (_, index) => BASE32HEX[parseInt(bits.slice(5 * index, 5 * index + 5), 2)]).join("");
+/** The first eight digits of the base32hex of SHA-256 of a text. */
+function digestDigits(text) {
+  const hex = createHash("sha256").update(text).digest("hex");
+  return parseInt(hex.slice(0, 10), 16).toString(32).padStart(8, "0");
 }
 
 /** The id of a job: fixed by an `id` of the submitter's own and the namespace that was named, else new. */
 export function jobId({ name, id, namespace = "" }, submittedAt) {
   if (!id) return `${name}-${timeInName(submittedAt)}${randomDigits(6)}`;
-  return `${name}-${id}-${digestDigits(`${namespace}\n${name}\n${id}`, 8)}`;
+  return `${name}-${id}-${digestDigits(`${namespace}\n${name}\n${id}`)}`;
 }
 
 /** The id of an agent that starts now. */

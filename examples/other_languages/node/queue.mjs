@@ -61,7 +61,8 @@ export class Queue {
   async #ring() {
     if (this.store.isLocal || performance.now() < this.#rungAt + BELL_INTERVAL * 1000) return;
     this.#rungAt = performance.now();
-    await this.store.write(this.keys.bell, JSON.stringify(stamped({ rung_at: this.store.now() })), ANYTHING).catch(() => {});
+    const bell = JSON.stringify(stamped({ rung_at: this.store.now() }));
+    await this.store.write(this.keys.bell, bell, ANYTHING).catch(() => {});
   }
 }
 

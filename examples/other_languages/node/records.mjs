@@ -17,6 +17,16 @@ export class Records {
     return found?.data ? { record: parse(key, found.data), version: found.version } : found;
   }
 
+  /** The record; null if there is none, or none that can be read: then it is nobody's. */
+  async readable(key) {
+    try {
+      return (await this.read(key))?.record ?? null;
+    } catch (error) {
+      if (error instanceof SyntaxError) return null;
+      throw error;
+    }
+  }
+
   /** Creates a record. Gives what then stands there, and whether that came of this call: {record, version, applied}. */
   async create(key, body) {
     const made = await this.#write(key, stamped(body), ABSENT);
@@ -72,7 +82,7 @@ export function stamped(body, before, op = randomDigits(16)) {
   return { ...body, op, recent_ops: recent, created_op: before.created_op };
 }
 
-/** What became of a write whose answer was a refusal or silence, by what is `there` now: "unsent" if it may be sent again. */
+/** What became of a write whose answer was a refusal or silence, by what is there now: "unsent" may be sent again. */
 export function outcome(op, condition, there) {
   if (there?.record.op === op) return "applied";
   if (there?.record.created_op === op || there?.record.recent_ops?.includes(op)) return "superseded";
@@ -83,7 +93,8 @@ export function outcome(op, condition, there) {
 
 function parse(key, data) {
   const record = JSON.parse(data.toString());
-  if (record === null || typeof record !== "object" || Array.isArray(record)) throw new SyntaxError(`${key}: no record`);
+  const isObject = record !== null && typeof record === "object" && !Array.isArray(record);
+  if (!isObject) throw new SyntaxError(`${key}: no record`);
   return record;
 }
 

@@ -8,7 +8,8 @@ export const LARGE = 64 * 2 ** 10; // an item of so many bytes is an object of i
 const NAME = /^([0-9a-hjkmnp-tv-z]{9})([0-9a-hjkmnp-tv-z]{3})([0-9a-hjkmnp-tv-z]{6})-([1-9]\d*)$/;
 
 /** A new segment's name. `order` tells apart what one producer names in one millisecond. */
-export const segmentName = (seconds, order, token, items) => `${timeInName(seconds)}${digits(order, 3)}${token}-${items}`;
+export const segmentName = (seconds, order, token, items) =>
+  `${timeInName(seconds)}${digits(order, 3)}${token}-${items}`;
 
 /** The time in a segment's name, and how many items it holds; null if the name is no segment's. */
 export function parseSegmentName(name) {
@@ -51,7 +52,8 @@ export function encodeSegment(items, letter) {
   const large = [...items.keys()].filter((item) => items[item].length >= LARGE);
   const sizes = items.map((bytes) => (bytes.length >= LARGE ? 0 : bytes.length));
   const header = { encoding: "json", sizes, ...(large.length && { large }), ...(letter && { letter }) };
-  return { large, data: Buffer.concat([Buffer.from(`${JSON.stringify(header)}\n`), ...items.filter((bytes) => bytes.length < LARGE)]) };
+  const small = items.filter((bytes) => bytes.length < LARGE);
+  return { large, data: Buffer.concat([Buffer.from(`${JSON.stringify(header)}\n`), ...small]) };
 }
 
 /** {encoding, items}: the bytes of each item, null for one that is an object of its own. Throws if it is no segment. */
@@ -59,8 +61,9 @@ export function decodeSegment(name, data) {
   const line = data.indexOf("\n");
   const { encoding, sizes, large = [] } = JSON.parse(data.subarray(0, Math.max(line, 0)).toString());
   const total = sizes.reduce((sum, size) => sum + size, 0);
-  if (sizes.length !== parseSegmentName(name).items) throw new SyntaxError(`${sizes.length} items, and its name says otherwise`);
-  if (line + 1 + total !== data.length) throw new SyntaxError(`${data.length - line - 1} bytes of items instead of ${total}`);
+  const there = data.length - line - 1;
+  if (sizes.length !== parseSegmentName(name).items) throw new SyntaxError(`${sizes.length} items; its name differs`);
+  if (there !== total) throw new SyntaxError(`${there} bytes of items instead of ${total}`);
   let at = line + 1;
   const items = sizes.map((size, item) => (large.includes(item) ? null : data.subarray(at, (at += size))));
   return { encoding, items };

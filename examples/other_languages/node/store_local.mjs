@@ -39,7 +39,8 @@ export class LocalStore {
     const bytes = Buffer.from(data);
     const finished = await this.#finished(bytes);
     try {
-      const done = condition === ABSENT ? await this.#create(finished, key) : await this.#replace(finished, key, condition);
+      const isNew = condition === ABSENT;
+      const done = await (isNew ? this.#create(finished, key) : this.#replace(finished, key, condition));
       return done ? versionOf(bytes) : null;
     } finally {
       await present(fs.unlink(finished));
@@ -89,7 +90,8 @@ export class LocalStore {
   }
 
   async #create(finished, key) {
-    const created = await this.#inFolder(key, () => unless("EEXIST", fs.link(finished, this.#path(key)).then(() => true)));
+    const link = () => unless("EEXIST", fs.link(finished, this.#path(key)).then(() => true));
+    const created = await this.#inFolder(key, link);
     if (created) await sync(path.dirname(this.#path(key)));
     return created;
   }

@@ -32,7 +32,8 @@ export class S3Store {
     if (answer.status === 404) return null;
     if (answer.status === 304) return { version: unless };
     const data = await body(answer);
-    return { data, version: answer.headers.get("etag"), updated: Date.parse(answer.headers.get("last-modified")) / 1000 };
+    const updated = Date.parse(answer.headers.get("last-modified")) / 1000;
+    return { data, version: answer.headers.get("etag"), updated };
   }
 
   async write(key, data, condition) {
@@ -108,7 +109,8 @@ const saysNothing = (status, text) =>
 const match = (version) => (version ? { "If-Match": version } : {});
 const sha256 = (data) => createHash("sha256").update(data).digest("hex");
 const hmac = (key, text) => createHmac("sha256", key).update(text).digest();
-const encode = (text) => encodeURIComponent(text).replace(/[!'()*]/g, (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`);
+const percent = (sign) => `%${sign.charCodeAt(0).toString(16).toUpperCase()}`;
+const encode = (text) => encodeURIComponent(text).replace(/[!'()*]/g, percent);
 
 async function body(answer) {
   try {

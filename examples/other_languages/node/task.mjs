@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 import { LogShipper } from "./log.mjs";
 import { logKey, resultKey } from "./names.mjs";
 import { createOnce } from "./records.mjs";
-import { sleep, waitOut } from "./store.mjs";
+import { waitOut } from "./store.mjs";
 
 const RUNNER = fileURLToPath(new URL("runner.mjs", import.meta.url));
 const IN_RECORD = 64 * 2 ** 10;
@@ -35,8 +35,9 @@ export class Task {
     if (this.#asked) return;
     this.#asked = kind;
     this.#send({ signal: "SIGTERM" });
-    await Promise.race([this.done, sleep(grace)]);
-    this.kill();
+    const timer = setTimeout(() => this.kill(), grace * 1000);
+    await this.done.catch(() => {}); // whoever waits for the end hears of it
+    clearTimeout(timer);
   }
 
   kill() {
@@ -60,7 +61,8 @@ export class Task {
       const end = await this.#process(log, environment(job, { ...place, folder }), folder, trust);
       const asked = this.#asked;
       const isFinal = asked === "timeout" || (asked && end.code !== 0);
-      const came = isFinal ? { exit: endedBy(asked, end) } : await outcome(store, job, end, path.join(folder, "result"));
+      const result = path.join(folder, "result");
+      const came = isFinal ? { exit: endedBy(asked, end) } : await outcome(store, job, end, result);
       const exit = { ...came.exit, log_chunks: await log.close() };
       return { ...came, exit, byRequest: asked !== null, left: await leftBehind(folder) };
     } finally {
@@ -74,6 +76,7 @@ export class Task {
     const timer = this.#deadline();
     try {
       await fs.mkdir(cwd, { recursive: true, mode: 0o700 });
+      if (this.#asked) return {};
       const runner = fork(RUNNER, { stdio: ["ignore", "pipe", "pipe", "ipc"] });
       this.#runner = runner;
       const end = new Promise((resolve) => {
@@ -97,9 +100,11 @@ export class Task {
   }
 }
 
-const endedBy = (kind, { code, signal }) => ({ kind, ...(signal ? { signal: os.constants.signals[signal] } : { code: code ?? undefined }) });
+const endedBy = (kind, { code, signal }) =>
+  signal ? { kind, signal: os.constants.signals[signal] } : { kind, code: code ?? undefined };
 
-const withoutFray = (variables) => Object.fromEntries(Object.entries(variables).filter(([name]) => !name.startsWith("FRAY_")));
+const withoutFray = (variables) =>
+  Object.fromEntries(Object.entries(variables).filter(([name]) => !name.startsWith("FRAY_")));
 
 function environment(job, { folder, root, agent }) {
   const { env_vars = {}, secret_env_vars = {} } = job.spec.environment ?? {};

@@ -14,14 +14,15 @@ import * as leases from "./leases.mjs";
 import * as names from "./names.mjs";
 import { nameTaken } from "./queue.mjs";
 import { outcome, stamped } from "./records.mjs";
-import { encodeSegment, letterName, parseSegmentName, QueueKeys, segmentName } from "./segments.mjs";
+import { encodeSegment, letterName, QueueKeys, segmentName } from "./segments.mjs";
 import { directionKey, joined, seal } from "./session.mjs";
 import { ABSENT, ANYTHING } from "./store.mjs";
 import { lockOf, versionOf } from "./store_local.mjs";
 import { attemptEnded, claim, stopRequested } from "./transitions.mjs";
 
 const SETTINGS = {
-  beat_interval: 5, idle_beat_interval: 60, repair_interval: 60, outage_grace: 900, requeue_backoff: 1, requeue_backoff_max: 60,
+  beat_interval: 5, idle_beat_interval: 60, repair_interval: 60, outage_grace: 900, requeue_backoff: 1,
+  requeue_backoff_max: 60,
 };
 const NOT_HERE = Symbol("these modules do not do that");
 
@@ -36,7 +37,7 @@ const MADE = {
   "keys": keyOf,
   "local-files": ({ base64, key }) => (key ? lockOf(key) : versionOf(Buffer.from(base64, "base64"))),
   "successors": ({ previous, op, changes }) => plain(stamped({ ...previous, ...changes }, previous, op), "name"),
-  "outcomes": ({ op, condition, found, version }) => WORDS[outcome(op, conditionOf(condition), found && { record: found, version })],
+  "outcomes": outcomeOf,
   "logs": (lines) => Buffer.concat([...printed(chunkOf(lines))].map(([, bytes]) => bytes)).toString("base64"),
   "claims": ({ job, attempt, parent, lease }) => plain(claim(job, attempt, parent, lease, SETTINGS), "job"),
   "stops": ({ job, reason, now }) => plain(stopRequested(job, reason, now), "job"),
@@ -48,9 +49,9 @@ const MADE = {
   "sessions": sessionOf,
   "seals": sealOf,
   "names": ({ name, job, for: owner, now }) => (job || owner || now ? NOT_HERE : nameTaken(name, now)),
-  "segments": (items) => (items.includes(null) ? NOT_HERE : encodeSegment(items.map((item) => Buffer.from(item))).data.toString("base64")),
+  "segments": segmentOf,
   "queue-leases": leaseOf,
-  "queue-expiry": ({ timeout, unchanged_for, updated, now }) => leases.isFree({ owner: "x", timeout }, unchanged_for, updated, now),
+  "queue-expiry": (seen) => leases.isFree({ ...seen, owner: "x" }, seen.unchanged_for, seen.updated, seen.now),
   "queue-deliveries": ({ marks, max_deliveries }) => leases.isSpent({ marks: { 0: marks } }, 0, max_deliveries),
   "queue-collecting": collectingOf,
   "dead-letters": ({ segment, item, time }) => letterName(segment, item, time),
@@ -62,9 +63,21 @@ const WORDS = {
 };
 
 const conditionOf = (text) => ({ absent: ABSENT, any: ANYTHING })[text] ?? { version: text };
-const chunkOf = (lines) => Buffer.concat(lines.flatMap((line) => [Buffer.from("2026-01-01T00:00:00.000000Z "), Buffer.from(line, "base64"), Buffer.from("\n")]));
+const TIME = Buffer.from("2026-01-01T00:00:00.000000Z ");
+const lineOf = (text) => [TIME, Buffer.from(text, "base64"), Buffer.from("\n")];
+const chunkOf = (lines) => Buffer.concat(lines.flatMap(lineOf));
 
-function keyOf({ job, attempt, number, parent, child, actor, actor_id, namespace, kind, name, host, time, six, ...input }) {
+function outcomeOf({ op, condition, found, version }) {
+  return WORDS[outcome(op, conditionOf(condition), found && { record: found, version })];
+}
+
+function segmentOf(items) {
+  if (items.includes(null)) return NOT_HERE; // whether an item is large, its size says here
+  return encodeSegment(items.map((item) => Buffer.from(item))).data.toString("base64");
+}
+
+function keyOf(input) {
+  const { job, attempt, number, parent, child, actor, actor_id, namespace, kind, name, host, time, six } = input;
   const queue = new QueueKeys(input.below ?? `queues/${namespace}/${name}~${input.incarnation}/`);
   if (host) return names.agentId(host, time, six);
   if (child) return names.childKey(parent, attempt, child);
@@ -143,13 +156,18 @@ function collectingOf({ named, now, quarantine }) {
 /** A record as vectors have it: fields that have their default are left out, at every depth. */
 function plain(value, schema) {
   const { $defs, $ref } = JSON.parse(readFileSync(path.join(layouts, "schemas", `${schema}.json`), "utf8"));
-  const definition = (node) => (node?.$ref ? $defs[node.$ref.split("/").pop()] : node?.anyOf ? definition(node.anyOf[0]) : node);
+  const definition = (node) => {
+    if (node?.$ref) return $defs[node.$ref.split("/").pop()];
+    return node?.anyOf ? definition(node.anyOf[0]) : node;
+  };
   const strip = (item, node) => {
     const { properties = {}, items, additionalProperties } = definition(node) ?? {};
     if (Array.isArray(item)) return item.map((element) => strip(element, items));
     if (item === null || typeof item !== "object") return item;
-    const kept = Object.entries(item).filter(([name, field]) => field !== undefined && !isDefault(field, properties[name]));
-    return Object.fromEntries(kept.map(([name, field]) => [name, strip(field, properties[name] ?? additionalProperties)]));
+    const isKept = ([name, field]) => field !== undefined && !isDefault(field, properties[name]);
+    const kept = Object.entries(item).filter(isKept);
+    const stripped = kept.map(([name, field]) => [name, strip(field, properties[name] ?? additionalProperties)]);
+    return Object.fromEntries(stripped);
   };
   return value && ("write" in value ? { write: strip(value.write, { $ref }) } : strip(value, { $ref }));
 }
