@@ -37,11 +37,12 @@ POOLS_EVERY = 3600.0
 
 @dataclass(slots=True)
 class Repair:
-    """One participant's repairs. `problems` maps a key to what went wrong with it in the last run."""
+    """One participant's repairs. `problems` maps a key to what went wrong with it in the last run that ended."""
 
     core: Core
     admission: Admission
     problems: dict[str, str] = field(default_factory=dict)
+    _found: dict[str, str] = field(default_factory=dict)
     _endpoints: Outlived = field(init=False)
     _jobs: dict[str, Open] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
@@ -64,16 +65,17 @@ class Repair:
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         """One repair. `live`: the agents, by id, that a look just before saw alive."""
-        self.problems = {}
+        self._found = {}
         await self._read_jobs()
         steps = {
             "pending/": lambda: self._mend(live),
             "children/": self._end_families,
-            Endpoint.prefix: lambda: self._endpoints.remove(self._attempt_running, self.problems),
+            Endpoint.prefix: lambda: self._endpoints.remove(self._attempt_running, self._found),
             Blobs.prefix: self._sweep_blobs,
             Tasks.area: self._sweep_pools,
         }
-        await each_sound(steps, lambda area: steps[area](), self.problems, at_once=1)
+        await each_sound(steps, lambda area: steps[area](), self._found, at_once=1)
+        self.problems = self._found
 
     async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list("pending/")}
@@ -92,7 +94,7 @@ class Repair:
 
     async def _read_jobs(self) -> None:
         rows = await self.core.store.list(Jobs.prefix, versions=True)
-        rows = self._unreadable.sift((row for row in rows if Jobs.parse(row.key)), self.problems)
+        rows = self._unreadable.sift((row for row in rows if Jobs.parse(row.key)), self._found)
         jobs, ended = self._jobs, self._ended
         self._jobs, self._ended = {}, {}
 
@@ -219,15 +221,15 @@ class Repair:
     async def _sweep_blobs(self) -> None:
         """Once a month; not while there are records that cannot be read, which may name any blob."""
         since = blobs_since(self.core.now(), self.core.settings)
-        if since == self._swept_until or self.problems:
+        if since == self._swept_until or self._found:
             return
         used = {job.blob for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
-        await sweep.remove_blobs(self.core, used, since, self.problems)
+        await sweep.remove_blobs(self.core, used, since, self._found)
         self._swept_until = since
 
     async def _sweep_pools(self) -> None:
         if self.core.clock.boottime() >= self._pools_due:
-            await pools.remove_unused(self.core, self.problems)
+            await pools.remove_unused(self.core, self._found)
             self._pools_due = self.core.clock.boottime() + POOLS_EVERY
 
     async def _each(
@@ -236,4 +238,4 @@ class Repair:
         act: Callable[[T], Awaitable[object]],
         name: Callable[[T], str] = str,
     ) -> None:
-        await each_sound(items, act, self.problems, name)
+        await each_sound(items, act, self._found, name)

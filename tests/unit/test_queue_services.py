@@ -243,6 +243,30 @@ def test_a_create_that_lands_again_after_its_items_were_done_brings_nothing_back
     run(main)
 
 
+def test_who_is_refused_what_was_finished_takes_nothing_that_may_be_among_it() -> None:
+    """Else a burst of refusals would bring acknowledged items back, and be remembered for longer than it lasts."""
+
+    async def main(cluster: Cluster) -> None:
+        one, two = await hand(cluster), await hand(cluster)
+        await one.push("a")
+        [key] = cluster.keys(NAMES.segments)
+        segment = cluster.contents.objects[key]
+        await one.consumer.done([taken.id for taken in await one.take()])
+        await cluster.clock.sleep(100.0)
+        cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
+        cluster.ways[1].refused = [("get", NAMES.finished)]
+        with pytest.raises(StoreRefused):
+            await two.take()
+        await two.push("b")
+        (other,) = await two.take(wait=60.0)
+        assert other.body == b"b"
+        await two.consumer.done([other.id])
+        cluster.ways[1].refused = []
+        assert await two.bodies(wait=300.0) == []
+
+    run(main)
+
+
 def test_a_push_is_seen_by_who_waits_within_its_next_poll() -> None:
     async def main(cluster: Cluster) -> None:
         one, two = await hand(cluster), await hand(cluster)

@@ -57,6 +57,20 @@ def test_whatever_an_agents_record_raises_the_others_are_watched(error: Exceptio
     run(main)
 
 
+def test_what_a_repair_found_is_told_until_the_next_one_has_ended() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        await user.store.put(Jobs.key("odd-1"), b"garbage", ANY)
+        await passes(coordinator, 30.0)
+        cluster.ways[1].before["list", Jobs.prefix] = lambda: cluster.clock.sleep(100.0)
+        for _ in range(12):
+            await passes(coordinator, 10.0)
+            assert Jobs.key("odd-1") in (await pass_now(user)).problems
+        assert "list" not in [verb for verb, _ in cluster.ways[1].before]
+
+    run(main)
+
+
 @EVERY_ERROR
 def test_whatever_a_jobs_record_raises_the_others_are_repaired(error: Exception) -> None:
     async def main(cluster: Cluster) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fray_coordinator.core import Core, each
-from fray_coordinator.errors import StoreRefused
 from fray_coordinator.protocol.queue_segments import is_outlived
 from fray_coordinator.store.api import ABSENT
 from fray_layouts import codec
@@ -30,7 +29,7 @@ class FinishedLog:
         await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
 
     async def holds(self, segment: str) -> bool:
-        """Whether the segment was finished before."""
+        """Whether the segment was finished before. Raises StoreError: that is not known."""
         since = self._names.finished + encode_time(Segment.time_of(segment))
         rows = await self._core.store.list(self._names.finished, since)
         keys = [row.key for row in rows if self._names.finished_time(row.key) is not None]
@@ -50,6 +49,6 @@ class FinishedLog:
         try:
             found = await self._core.store.get(key)
             names = codec.decode(found.data, FinishedSegments).record.segments if found else []
-        except (Malformed, StoreRefused):
+        except Malformed:
             names = []  # an odd object says nothing: an item may come twice, none is lost
         self._read[key] = frozenset(names)
