@@ -1,7 +1,9 @@
 """A small world for the inbox on local files, into which a person copies: `cp` is not atomic and takes no lock.
 
 What is parsed and decided is `parse_spec`, `record_of_drop` and `settle`; the rest mirrors `Admission` and the store's
-`move_aside`, which compares the content and then renames, while the `cp` may go on. A version is the content. A copy
+`withdraw`, which compares the content and then renames, while the `cp` may go on: first to a name that is given once,
+under which the drop becomes a job, then aside. A version is the content; a record's id is made of it, of the name, and
+of the time in the name or, without one, of the file. Other rights change the file's time. The agent may die. A copy
 that is not finished changes within `inbox_patience`, unless it stalls, once, in the inbox: one that stalled again in
 the file moved aside would be lost.
 """
@@ -26,30 +28,54 @@ class Rules:
     """The rules that can be switched off, one at a time."""
 
     two_looks: bool = True
+    named_first: bool = True
     renamed_aside: bool = True
     aside_read_again: bool = True
     aside_lies_still: bool = True
 
 
 class File(NamedTuple):
-    """A file: its content, and what was known of it `patience` ago. `dealt_with`: as what it was moved aside."""
+    """A file: its content, and what was known of it `patience` ago.
+
+    `time`: in its name, or its own. `dealt_with`: as what it was moved aside.
+    """
 
     content: bytes
+    time: int = 0
     seen: bytes | None = None
     still: bool = False
     dealt_with: bytes = b""
 
 
+class Agent(NamedTuple):
+    """What the agent is about to do, with which file, as it read it."""
+
+    phase: str = "idle"
+    where: str = ""
+    read: File = File(b"")
+
+
 class Drops(NamedTuple):
-    """A state. `copying`: (drop, which file it writes to: "box", "aside" or "lost"). `agent`: (phase, what it read)."""
+    """A state. `copying`: (drop, which file it writes to: "box", "taken", "aside" or "lost").
+
+    `box`: as it was dropped; `taken`: under its own name. `admitted`: (content, time) of the records.
+    """
 
     box: File | None = None
+    taken: File | None = None
     aside: File | None = None
     dropped: int = 0
+    names: int = 0
     copying: tuple[int, str] | None = None
-    agent: tuple[str, bytes] = ("idle", b"")
-    admitted: frozenset[bytes] = frozenset()
-    stalls: bool = False
+    agent: Agent = Agent()
+    admitted: frozenset[tuple[bytes, int]] = frozenset()
+    faults: frozenset[str] = frozenset()
+
+    def file(self, where: str) -> File | None:
+        return {"box": self.box, "taken": self.taken, "aside": self.aside}.get(where)
+
+    def having(self, where: str, file: File | None) -> Drops:
+        return self._replace(**{where: file})
 
 
 def content(drop: int) -> bytes:
@@ -67,19 +93,20 @@ def spec_of(data: bytes) -> JobSpec | None:
 class DropWorld:
     """The steps under `rules`, with so many `drops` under one name, one after another."""
 
-    def __init__(self, rules: Rules, drops: int, stalls: bool) -> None:
+    def __init__(self, rules: Rules, drops: int, *faults: str) -> None:
         self.rules = rules
         self.drops = drops
-        self.start = Drops(stalls=stalls)
+        self.start = Drops(faults=frozenset(faults))
 
     def good(self, w: Drops) -> bool:
         """All is copied and dealt with, and the last version became a job."""
-        ended = w.dropped == self.drops and w.copying is None and w.box is None and w.aside is None
-        return ended and content(self.drops - 1) in w.admitted
+        ended = w.dropped == self.drops and w.copying is None and w.box is w.taken is w.aside is None
+        return ended and content(self.drops - 1) in {data for data, _ in w.admitted}
 
     def steps(self, w: Drops) -> Iterator[Step[Drops]]:
         yield from self._person(w)
-        yield from self._time(w)
+        for where in ("box", "taken", "aside"):
+            yield from self._time(w, where)
         yield from self._agent(w)
         if w.aside is not None:
             yield self._look_aside(w, w.aside)
@@ -94,73 +121,92 @@ class DropWorld:
             whole = content(drop)
             yield Step(f"cp {drop} writes half of it to {where}", self._written(w, where, whole[:20]))
             yield Step(f"cp {drop} finishes in {where}", self._written(w, where, whole)._replace(copying=None))
+        if w.box is not None and "chmod" in w.faults:
+            changed = w._replace(box=w.box._replace(time=-1), faults=w.faults - {"chmod"})
+            yield Step("the file gets other rights", changed, fault=True)
 
     def _written(self, w: Drops, where: str, data: bytes) -> Drops:
-        if where == "box" and w.box is not None:
-            return w._replace(box=w.box._replace(content=data))
-        if where == "aside" and w.aside is not None:
-            return w._replace(aside=w.aside._replace(content=data))
-        return w
+        file = w.file(where)
+        return w.having(where, file._replace(content=data)) if file is not None else w
 
-    def _time(self, w: Drops) -> Iterator[Step[Drops]]:
+    def _time(self, w: Drops, where: str) -> Iterator[Step[Drops]]:
         """`inbox_patience` passes since a file was seen; a copy that is not finished has changed it by then."""
-        writes = w.copying[1] if w.copying else ""
-        if w.box is not None and w.box.seen is not None and not w.box.still:
-            waited = w._replace(box=w.box._replace(still=True))
-            if writes != "box":
-                yield Step("patience with the inbox ends", waited)
-            elif w.stalls and w.box.content == w.box.seen:
-                yield Step("the copy stalls until patience ends", waited._replace(stalls=False), fault=True)
-        if w.aside is not None and w.aside.seen is not None and not w.aside.still and writes != "aside":
-            yield Step("patience with the file aside ends", w._replace(aside=w.aside._replace(still=True)))
+        file = w.file(where)
+        if file is None or file.seen is None or file.still:
+            return
+        waited = w.having(where, file._replace(still=True))
+        if w.copying is None or w.copying[1] != where:
+            yield Step(f"patience with the file in {where} ends", waited)
+        elif where != "aside" and "stall" in w.faults and file.content == file.seen:
+            yield Step("the copy stalls until patience ends", waited._replace(faults=w.faults - {"stall"}), fault=True)
 
     def _agent(self, w: Drops) -> Iterator[Step[Drops]]:
-        phase, read = w.agent
+        phase, where, read = w.agent
+        lies = w.file(where)
+        unchanged = lies is not None and lies.content == read.content
+        if phase != "idle" and "death" in w.faults:
+            yield Step("the agent dies", w._replace(agent=Agent(), faults=w.faults - {"death"}), fault=True)
         match phase:
+            case "idle" if w.taken is not None:
+                yield self._look(w, "taken", w.taken)
             case "idle" if w.box is not None:
-                yield self._look(w, w.box)
+                yield self._look(w, "box", w.box)
             case "settle":
-                yield self._settle(w, read)
-            case "take" if w.box is not None and w.box.content == read:
-                yield Step("the agent compares: unchanged", w._replace(agent=("move", read)))
+                yield self._settle(w, where, read, lies)
+            case "take" | "name" if not unchanged:
+                yield Step("the agent compares: changed", w._replace(agent=Agent()))
             case "take":
-                yield Step("the agent compares: changed", w._replace(agent=("idle", b"")))
+                yield Step("the agent compares: unchanged", w._replace(agent=Agent("move", where, read)))
+            case "name":
+                yield Step("the agent compares: unchanged", w._replace(agent=Agent("rename", where, read)))
+            case "rename" if lies is not None:
+                yield self._rename(w, lies)
             case "move" if w.aside is None:
-                yield self._move(w, read)
+                yield self._move(w, where, read, lies)
 
-    def _look(self, w: Drops, box: File) -> Step[Drops]:
-        if spec_of(box.content) is not None:
-            return Step("the agent makes a record of what lies there", w._replace(agent=("settle", box.content)))
-        if self.rules.two_looks and not (box.still and box.seen == box.content):
-            seen = box._replace(seen=box.content, still=False)
-            return Step("the agent sees no JSON, and waits", w._replace(box=seen))
-        copied = w.copying is not None and w.copying[1] == "box" and not box.still
+    def _look(self, w: Drops, where: str, file: File) -> Step[Drops]:
+        if spec_of(file.content) is not None:
+            phase = "name" if self.rules.named_first and where == "box" else "settle"
+            return Step(f"the agent reads what lies in {where}", w._replace(agent=Agent(phase, where, file)))
+        if self.rules.two_looks and not (file.still and file.seen == file.content):
+            seen = file._replace(seen=file.content, still=False)
+            return Step(f"the agent sees no JSON in {where}, and waits", w.having(where, seen))
+        copied = w.copying is not None and w.copying[1] == where and not file.still
         breaks = "a drop was rejected while it was being copied" if copied else ""
-        return Step("the agent rejects what lies there", w._replace(agent=("take", box.content)), breaks=breaks)
+        return Step("the agent rejects what lies there", w._replace(agent=Agent("take", where, file)), breaks=breaks)
 
-    def _settle(self, w: Drops, read: bytes) -> Step[Drops]:
-        spec = spec_of(read)
+    def _rename(self, w: Drops, lies: File) -> Step[Drops]:
+        """The file as it is now, whatever was read."""
+        copying = (w.copying[0], "taken") if w.copying and w.copying[1] == "box" else w.copying
+        taken = File(lies.content, w.names + 1)
+        after = w._replace(box=None, taken=taken, names=w.names + 1, copying=copying, agent=Agent())
+        return Step("the agent gives it a name of its own", after)
+
+    def _settle(self, w: Drops, where: str, read: File, lies: File | None) -> Step[Drops]:
+        spec = spec_of(read.content)
         assert spec is not None, "only a spec has a record"
-        version = w.box.content.hex() if w.box is not None else None
-        decided = settle(record_of_drop("inbox/a.json", read.hex(), NOW, spec), version, NOW)
+        version = lies.content.hex() if lies is not None else None
+        decided = settle(record_of_drop("inbox/a.json", read.content.hex(), NOW, spec), version, NOW)
         if decided is None or decided.status != Status.PENDING:
-            return Step("the agent looks again: changed", w._replace(agent=("idle", b"")))
-        return self._admitted(w._replace(agent=("take", read)), read, "box")
+            return Step("the agent looks again: changed", w._replace(agent=Agent()))
+        return self._admitted(w._replace(agent=Agent("take", where, read)), read, where)
 
-    def _admitted(self, w: Drops, data: bytes, where: str) -> Step[Drops]:
-        breaks = "a dropped version ran twice" if data in w.admitted else ""
-        return Step(
-            f"{data[10:12].decode()} is admitted from {where}", w._replace(admitted=w.admitted | {data}), breaks=breaks
-        )
+    def _admitted(self, w: Drops, file: File, where: str) -> Step[Drops]:
+        record = (file.content, file.time)
+        twice = record not in w.admitted and file.content in {data for data, _ in w.admitted}
+        breaks = "a dropped version ran twice" if twice else ""
+        after = w._replace(admitted=w.admitted | {record})
+        return Step(f"{file.content[10:12].decode()} is admitted from {where}", after, breaks=breaks)
 
-    def _move(self, w: Drops, read: bytes) -> Step[Drops]:
+    def _move(self, w: Drops, where: str, read: File, lies: File | None) -> Step[Drops]:
         copying = w.copying
-        if copying is not None and copying[1] == "box":
+        if copying is not None and copying[1] == where:
             copying = (copying[0], "aside" if self.rules.renamed_aside else "lost")
-        after = w._replace(box=None, copying=copying, agent=("idle", b""))
-        if not self.rules.renamed_aside or w.box is None:
+        after = w.having(where, None)._replace(copying=copying, agent=Agent())
+        if not self.rules.renamed_aside or lies is None:
             return Step("the agent unlinks it", after)
-        return Step("the agent moves it aside", after._replace(aside=File(w.box.content, dealt_with=read)))
+        aside = File(lies.content, lies.time, dealt_with=read.content)
+        return Step("the agent moves it aside", after._replace(aside=aside))
 
     def _look_aside(self, w: Drops, aside: File) -> Step[Drops]:
         """What was moved aside and has changed since is a drop of its own; what is no spec is rejected for good."""
@@ -171,10 +217,10 @@ class DropWorld:
         done = w._replace(aside=None, copying=copying)
         if aside.content == aside.dealt_with or not self.rules.aside_read_again or spec_of(aside.content) is None:
             return Step("the file aside goes", done)
-        return self._admitted(done, aside.content, "aside")
+        return self._admitted(done, aside._replace(time=-2), "aside")
 
 
-def explored(rules: Rules, drops: int, stalls: bool) -> Found:
+def explored(rules: Rules, drops: int, *faults: str) -> Found:
     """What every interleaving leads to."""
-    world = DropWorld(rules, drops, stalls)
+    world = DropWorld(rules, drops, *faults)
     return explore(world.start, world.steps, world.good)

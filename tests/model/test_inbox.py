@@ -42,19 +42,26 @@ def test_without_the_rule_a_drop_is_lost_or_runs_twice(
     assert hole in explored(Rules(**{rule: False}), drops, forgets, *faults).holes
 
 
-@pytest.mark.parametrize("stalls", [False, True], ids=["in time", "stalls"])
-def test_what_is_copied_into_the_inbox_of_local_files_is_read_whole(stalls: bool) -> None:
-    assert dropworld.explored(dropworld.Rules(), 3, stalls).holes == {}
+@pytest.mark.parametrize("fault", ["", "stall", "chmod", "death"])
+def test_what_is_copied_into_the_inbox_of_local_files_is_read_whole_and_runs_once(fault: str) -> None:
+    assert dropworld.explored(dropworld.Rules(), 3, fault).holes == {}
+
+
+def test_other_rights_for_a_drop_whose_agent_dies_make_no_second_job_of_it() -> None:
+    assert dropworld.explored(dropworld.Rules(), 2, "chmod", "death", "stall").holes == {}
 
 
 @pytest.mark.parametrize(
-    ("rule", "hole"),
+    ("rule", "faults", "hole"),
     [
-        ("two_looks", "a drop was rejected while it was being copied"),
-        ("renamed_aside", "stuck"),
-        ("aside_read_again", "stuck"),
-        ("aside_lies_still", "stuck"),
+        ("two_looks", (), "a drop was rejected while it was being copied"),
+        ("renamed_aside", (), "stuck"),
+        ("aside_read_again", (), "stuck"),
+        ("aside_lies_still", (), "stuck"),
+        ("named_first", ("chmod", "death"), "a dropped version ran twice"),
     ],
 )
-def test_without_the_rule_what_is_being_copied_is_lost_or_rejected(rule: str, hole: str) -> None:
-    assert hole in dropworld.explored(dropworld.Rules(**{rule: False}), 2, False).holes
+def test_without_the_rule_what_is_being_copied_is_lost_or_rejected_or_runs_twice(
+    rule: str, faults: tuple[str, ...], hole: str
+) -> None:
+    assert hole in dropworld.explored(dropworld.Rules(**{rule: False}), 2, *faults).holes
