@@ -86,12 +86,14 @@ def test_mail_is_one_flag_that_nobody_sets_twice_or_for_the_dead() -> None:
     assert post(agent()) == agent(mail=True)
     assert post(agent(mail=True)) is None
     assert post(agent(state="dead")) is None
+    assert post(agent(state="a newer one")) == agent(state="a newer one", mail=True)
 
 
 def test_a_wish_to_drain_comes_with_mail_and_once() -> None:
     assert ask_to_drain(agent()) == agent(drain=True, mail=True)
     assert ask_to_drain(agent(drain=True)) is None
     assert ask_to_drain(agent(state="left")) is None
+    assert ask_to_drain(agent(state="a newer one")) == agent(state="a newer one", drain=True, mail=True)
 
 
 def test_intervals_are_short_with_leases_and_grow_with_the_fleet() -> None:

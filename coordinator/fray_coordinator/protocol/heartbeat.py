@@ -67,12 +67,12 @@ def is_fenced(record: AgentRecord | None) -> bool:
 
 def post(record: AgentRecord) -> AgentRecord | None:
     """The record with mail in it; None if it holds unread mail already, or nobody will read it."""
-    return None if record.mail or record.state != "live" else replace(record, mail=True)
+    return None if record.mail or is_fenced(record) else replace(record, mail=True)
 
 
 def ask_to_drain(record: AgentRecord) -> AgentRecord | None:
     """The record with a wish that the agent take no more work and leave; None if it has it already."""
-    if record.drain or record.state != "live":
+    if record.drain or is_fenced(record):
         return None
     return replace(record, drain=True, mail=True)
 

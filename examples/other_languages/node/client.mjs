@@ -63,7 +63,8 @@ export async function stop({ store, records }, id, reason = "stopped by a client
   return job;
 }
 
-const sendMail = (agent) => ((agent.state ?? "live") === "live" && !agent.mail ? { ...agent, mail: true } : null);
+const ended = (agent) => ["dead", "left"].includes(agent.state);
+const sendMail = (agent) => (ended(agent) || agent.mail ? null : { ...agent, mail: true });
 
 /** Waits until a job has ended; `print(stream, bytes)` gets what it writes meanwhile. Gives its record. */
 export async function follow({ store, records, settings }, id, print = () => {}) {
