@@ -77,7 +77,8 @@ class DriverLease:
         """Beat until the lease has ended, or is lost."""
         beating, looking = asyncio.create_task(self._heart.run()), asyncio.create_task(self._look_for_ever())
         try:
-            await asyncio.wait((beating, looking), return_when=asyncio.FIRST_COMPLETED)
+            for task in (await asyncio.wait((beating, looking), return_when=asyncio.FIRST_COMPLETED))[0]:
+                task.result()
         finally:
             self.over = True
             for task in (beating, looking):
@@ -154,15 +155,15 @@ class Driver:
 
     async def leave(self) -> None:
         """End what this program owns, as far as the storage does that in time."""
-        async with self._changing:
-            lease, self._lease = self._lease, None
-            if lease is not None and self._holding is not None:
-                try:
-                    async with asyncio.timeout(FAREWELL):
-                        await lease.end("success")
-                        await asyncio.shield(self._holding)
-                except (StoreError, BadRecord, TimeoutError) as error:
-                    log.warning("what driver %s owns is ended later, by others: %s", lease.job, error)
+        lease = self._lease
+        try:
+            async with asyncio.timeout(FAREWELL), self._changing:
+                lease, self._lease = self._lease, None
+                if lease is not None and self._holding is not None:
+                    await lease.end("success")
+                    await asyncio.shield(self._holding)
+        except (StoreError, BadRecord, TimeoutError) as error:
+            log.warning("what driver %s owns is ended later, by others: %s", lease.job if lease else "", error)
         await self.close()
 
     async def close(self) -> None:

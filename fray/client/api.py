@@ -86,7 +86,7 @@ class Client(Protocol):
     def shutdown(self, wait: bool = True) -> None:
         """Let go of what the client holds.
 
-        Jobs in storage go on; a `LocalClient`'s end with it.
+        Jobs in storage go on, and actors that this program owns end; a `LocalClient`'s jobs end with it.
 
         Args:
             wait: let the `LocalClient`'s jobs come to their end first.

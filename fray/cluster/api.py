@@ -165,5 +165,5 @@ class Cluster(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections; the next call opens them again. Jobs go on."""
+        """Let go of connections; the next call opens them again. Jobs go on; actors that this program owns end."""
         ...

@@ -91,7 +91,7 @@ class JobContext(Protocol):
         Args:
             name: others may ask for the actor by it; without one it is nobody's but the caller's.
             get_if_exists: give the actor that has the name already, instead of raising.
-            lifetime: a "detached" actor outlives the job that created it.
+            lifetime: a "detached" actor outlives the job, or the program, that created it.
             preemptible: False keeps it off hosts that may be taken away.
             num_cpus: cores it reserves.
 
