@@ -17,6 +17,7 @@ from fray_coordinator.queue.consume import Consumer
 from fray_coordinator.queue.finished import FinishedLog
 from fray_coordinator.queue.gate import Gate
 from fray_coordinator.queue.held import Held
+from fray_coordinator.queue.inflight import InFlight
 from fray_coordinator.records import Records, Stored, Update
 from fray_coordinator.store.api import ANY
 from fray_layouts import codec
@@ -87,7 +88,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
 @variant
 def the_owner_is_the_process() -> list[Swap]:
     """A lease names the consumer instead of the claim, so that a former claim of it passes for the present one."""
-    return [(claims, "_nonce", lambda home: f"process-{id(home.core)}"), (Consumer, "_drop", Consumer._forget)]
+    return [(claims, "_nonce", lambda home: f"process-{id(home.core)}"), (InFlight, "drop", InFlight.forget)]
 
 
 # --- acknowledgements

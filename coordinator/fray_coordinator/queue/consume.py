@@ -7,7 +7,6 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from fray_coordinator.core import each
@@ -17,9 +16,10 @@ from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.claims import Beaten, take_over
 from fray_coordinator.queue.collect import Collector
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.gate import Gate, Out
+from fray_coordinator.queue.gate import Gate
 from fray_coordinator.queue.held import Edit, Held
 from fray_coordinator.queue.home import Home
+from fray_coordinator.queue.inflight import Delivery, InFlight
 from fray_coordinator.queue.letters import Undertaker
 from fray_coordinator.queue.look import Finder
 from fray_coordinator.queue.taking import taken_or_returned
@@ -35,35 +35,6 @@ FIRST_LOCAL_POLL, LONGEST_LOCAL_POLL = 0.002, 0.05
 """The same where looking costs nothing."""
 
 
-@dataclass(eq=False, slots=True)
-class Delivery:
-    """One item in somebody's hands.
-
-    Attributes:
-        serial: tells apart what one consumer handed out.
-        number: which delivery of this item it is, counted from 1.
-        taken_at: when it was handed out, storage's clock.
-        body, encoding: the item.
-    """
-
-    held: Held
-    item: int
-    serial: int
-    number: int
-    taken_at: float
-    body: bytes = field(repr=False)
-    encoding: str
-
-    @property
-    def id(self) -> str:
-        return f"{self.held.segment}/{self.item}/{self.held.owner}/{self.serial}"
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until others may take the item over."""
-        return self.held.remaining
-
-
 class Consumer:
     """One process's hold on one queue.
 
@@ -72,12 +43,11 @@ class Consumer:
     """
 
     def __init__(self, home: Home, bell: Bell) -> None:
-        self.held: dict[str, Held] = {}
+        self._inflight = InFlight()
+        self.held = self._inflight.held
         self._home = home
         self._clock = home.core.clock
         self._bell = bell
-        self._stocked: dict[str, Held] = {}
-        self._out: dict[str, Delivery] = {}
         self._serials = itertools.count()
         self._collector = Collector(home)
         self._undertaker = Undertaker(home)
@@ -123,11 +93,11 @@ class Consumer:
         failure: Exception | None = None
         try:
             while len(taken) < count and gate.admits(False):
-                held = min(self._stocked.values(), key=lambda held: held.segment, default=None)
+                held = min(self._inflight.stocked.values(), key=lambda held: held.segment, default=None)
                 if held is None:
                     found = await self._finder.find(count - len(taken), timeout, patient)
                     for segment in found:
-                        self._hold(segment)
+                        self._inflight.hold(segment)
                     if not found:
                         break
                 elif not gate.admits(held.lease.suspect):
@@ -150,7 +120,7 @@ class Consumer:
 
     async def _put_off(self, held: Held) -> None:
         """Leave a segment whose next item cannot be handed out for later: others have theirs to give."""
-        self._stocked.pop(held.segment, None)
+        self._inflight.stocked.pop(held.segment, None)
         if not held.out:
             await self._give_back(held, [])
         self._finder.finished(held.segment)
@@ -158,23 +128,23 @@ class Consumer:
     async def _next_of(self, held: Held, timeout: float, gate: Gate) -> Delivery | None:
         """Hand out the next item of the segment; None if there was none, or it was given up."""
         if not held.ready:
-            self._stocked.pop(held.segment, None)
+            self._inflight.stocked.pop(held.segment, None)
             return None
         item, suspect = held.ready.popleft(), held.lease.suspect
         held.out[item] = gate.enter(suspect, lambda: held.lost or held.expired)
         try:
             delivery = await self._hand_out(held, item, suspect, timeout)
         except LeaseLost:
-            self._drop(held)
+            self._inflight.drop(held)
             delivery = None
         except BaseException:
             held.ready.appendleft(item)
-            self._leave(held, item)
+            self._inflight.leave(held, item)
             raise
         if delivery is None:
-            self._leave(held, item)
+            self._inflight.leave(held, item)
         else:
-            self._out[delivery.id] = delivery
+            self._inflight.out[delivery.id] = delivery
         return delivery
 
     async def _hand_out(self, held: Held, item: int, suspect: bool, timeout: float) -> Delivery | None:
@@ -206,10 +176,10 @@ class Consumer:
         """What this process itself let expire is free for everybody, and so for this process."""
         for held in [held for held in self.held.values() if held.expired and not held.finished]:
             idle = not held.out
-            self._drop(held)
+            self._inflight.drop(held)
             result = await take_over(self._home, held.segment, held.stored, timeout, with_word=idle)
             if isinstance(result, Held):
-                self._hold(result)
+                self._inflight.hold(result)
             elif isinstance(result, Beaten) and result.lease is not None:
                 self._finder.came_back(held.segment, result.lease)
 
@@ -245,9 +215,9 @@ class Consumer:
         try:
             await self._undertaker.bury(delivery.held, delivery.item, delivery.body, delivery.number, reason)
         except LeaseLost:
-            self._drop(delivery.held)
+            self._inflight.drop(delivery.held)
             raise
-        self._take_out(delivery)
+        self._inflight.take_out(delivery)
         self._settle(delivery.held)
 
     async def close(self) -> None:
@@ -255,7 +225,7 @@ class Consumer:
         if self._tending is not None:
             self._tending.cancel()
         out: dict[Held, list[Delivery]] = {held: [] for held in self.held.values()}
-        for delivery in self._out.values():
+        for delivery in self._inflight.out.values():
             out.setdefault(delivery.held, []).append(delivery)
         await each(out, lambda held: self._give_back(held, out[held]))
         with suppress(FrayError):
@@ -266,27 +236,25 @@ class Consumer:
     def forget(self, segments: Iterable[str]) -> None:
         """What was purged is nobody's."""
         for held in [self.held[segment] for segment in segments if segment in self.held]:
-            self._drop(held)
+            self._inflight.drop(held)
 
     def delivery(self, lease: str) -> Delivery:
         """What is out under this id. Raises UnknownLease."""
-        if lease not in self._out:
-            raise UnknownLease(lease)
-        return self._out[lease]
+        return self._inflight.delivery(lease)
 
     # --- inside
 
     async def _each_held(self, leases: Iterable[str], act: Callable[[Held, list[Delivery]], Awaitable[None]]) -> None:
         """`act` on what is out under these ids, by segment; one that is lost keeps it from no other."""
         asked = dict.fromkeys(leases)
-        unknown = [lease for lease in asked if lease not in self._out]
+        unknown = [lease for lease in asked if lease not in self._inflight.out]
         lost: list[str] = []
         groups: dict[Held, list[Delivery]] = {}
-        for delivery in [self._out[lease] for lease in asked if lease in self._out]:
+        for delivery in [self._inflight.out[lease] for lease in asked if lease in self._inflight.out]:
             groups.setdefault(delivery.held, []).append(delivery)
 
         async def act_on(held: Held, deliveries: list[Delivery]) -> None:
-            out = [delivery for delivery in deliveries if delivery.id in self._out]
+            out = [delivery for delivery in deliveries if delivery.id in self._inflight.out]
             unknown.extend(delivery.id for delivery in deliveries if delivery not in out)
             try:
                 if out:
@@ -313,16 +281,16 @@ class Consumer:
             return lease
 
         if len(held.out) == len(deliveries):
-            self._forget(held)
+            self._inflight.forget(held)
             await self._end(held, deliveries, lambda lease: rules.released(count(lease)))
             self._came_back(held)
         else:
             await self._end(held, deliveries, count)
             held.ready.extendleft(sorted(counts, reverse=True))
-            self._stocked[held.segment] = held
+            self._inflight.stocked[held.segment] = held
 
     async def _end(self, held: Held, deliveries: list[Delivery], edit: Edit) -> None:
-        outs = [(delivery, out) for delivery in deliveries if (out := self._take_out(delivery))]
+        outs = [(delivery, out) for delivery in deliveries if (out := self._inflight.take_out(delivery))]
         try:
             await self._change(held, edit)
         except LeaseLost:
@@ -332,53 +300,20 @@ class Consumer:
                 raise LeaseLost() from None
             self.held[held.segment] = held
             for delivery, out in outs:
-                self._put_out(delivery, out)
+                self._inflight.put_out(delivery, out)
             raise
 
     async def _change(self, held: Held, edit: Edit) -> None:
         try:
             await held.change(edit)
         except LeaseLost:
-            self._drop(held)
+            self._inflight.drop(held)
             raise
-
-    def _put_out(self, delivery: Delivery, out: Out) -> None:
-        out.gate.put(out)
-        delivery.held.out[delivery.item] = out
-        self._out[delivery.id] = delivery
-
-    def _take_out(self, delivery: Delivery) -> Out | None:
-        self._out.pop(delivery.id, None)
-        return self._leave(delivery.held, delivery.item)
-
-    def _leave(self, held: Held, item: int) -> Out | None:
-        out = held.out.pop(item, None)
-        if out is not None:
-            out.gate.leave(out)
-        return out
-
-    def _hold(self, held: Held) -> None:
-        self.held[held.segment] = held
-        self._stocked[held.segment] = held
-
-    def _forget(self, held: Held) -> None:
-        self._stocked.pop(held.segment, None)
-        if self.held.get(held.segment) is held:
-            del self.held[held.segment]
-
-    def _drop(self, held: Held) -> None:
-        """The claim is lost: nothing that is out under it counts any more."""
-        held.lost = True
-        self._forget(held)
-        for delivery in [delivery for delivery in self._out.values() if delivery.held is held]:
-            self._take_out(delivery)
-        for item in list(held.out):
-            self._leave(held, item)
 
     def _settle(self, held: Held) -> None:
         """After an item is done: is the segment?"""
         if held.finished and self.held.get(held.segment) is held:
-            self._forget(held)
+            self._inflight.forget(held)
             self._finder.finished(held.segment)
             self._collector.finished(held)
 
