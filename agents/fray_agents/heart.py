@@ -136,9 +136,7 @@ class Heart:
         return poll if self.core.store.local else heartbeat.paced(poll, self.fleet, LETTERBOXES_A_SECOND)
 
     def _interval(self) -> float:
-        settings = self.core.settings
-        busy = bool(self.ledger.held)
-        return heartbeat.interval_for(busy, self.fleet, settings.beat_interval, settings.idle_beat_interval)
+        return heartbeat.interval_for(bool(self.ledger.held), self.fleet, self.core.settings)
 
     async def _until_due(self) -> None:
         clock = self.core.clock

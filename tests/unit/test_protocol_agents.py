@@ -23,6 +23,7 @@ from fray_coordinator.protocol.heartbeat import (
     Pulse,
     ask_to_drain,
     beat,
+    believed,
     interval_for,
     is_fenced,
     post,
@@ -97,8 +98,17 @@ def test_a_wish_to_drain_comes_with_mail_and_once() -> None:
 
 
 def test_intervals_are_short_with_leases_and_grow_with_the_fleet() -> None:
-    assert [interval_for(True, n, 5.0, 60.0) for n in (1, 100, 101, 1000, 1001)] == [5.0, 5.0, 10.0, 10.0, 20.0]
-    assert interval_for(False, 1, 5.0, 60.0) == 60.0
+    assert [interval_for(True, n, SETTINGS) for n in (1, 100, 101, 1000, 1001)] == [5.0, 5.0, 10.0, 10.0, 20.0]
+    assert interval_for(False, 1, SETTINGS) == 60.0
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(beat_interval=0.5, idle_beat_interval=0.5)])
+@pytest.mark.parametrize("holds_leases", [True, False])
+def test_observers_believe_what_an_agent_promises_however_many_there_seem_to_be(
+    holds_leases: bool, settings: Settings
+) -> None:
+    promised = interval_for(holds_leases, 10**6, settings)
+    assert believed(agent(interval=promised), settings) == agent(interval=promised)
 
 
 def test_trust_ends_before_an_observer_may_act() -> None:

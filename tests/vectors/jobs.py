@@ -298,8 +298,16 @@ def _fits() -> File:
 
 def _beats() -> File:
     cases: dict[str, Any] = {}
-    for busy, live in ((True, 1), (True, 101), (True, 1001), (False, 1), (False, 1001)):
-        interval = heartbeat.interval_for(busy, live, SETTINGS.beat_interval, SETTINGS.idle_beat_interval)
+    for busy, live in (
+        (True, 1),
+        (True, 101),
+        (True, 1001),
+        (True, 100_000),
+        (False, 1),
+        (False, 1001),
+        (False, 100_000),
+    ):
+        interval = heartbeat.interval_for(busy, live, SETTINGS)
         cases[f"{'busy' if busy else 'idle'}, one of {live}"] = (
             {"busy": busy, "live_agents": live},
             {

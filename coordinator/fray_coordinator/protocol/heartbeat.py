@@ -30,7 +30,7 @@ LONGEST_STRETCH = 4
 """How much longer the intervals are in the largest fleets."""
 
 BEATS_A_SECOND = 250.0
-"""What all agents together write at most: a quarter of what a bucket takes at first."""
+"""What all agents together write at most, up to 60,000 of them: a quarter of what a bucket takes at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,19 @@ def ask_to_drain(record: AgentRecord) -> AgentRecord | None:
     return replace(record, drain=True, mail=True)
 
 
-def interval_for(holds_leases: bool, live_agents: int, busy: float, idle: float) -> float:
+def interval_for(holds_leases: bool, live_agents: int, settings: Settings) -> float:
     """Seconds between beats to promise: short with leases; longer in fleets above 100, 1,000 and 5,000 agents.
 
-    The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates.
+    The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates. But no
+    more than observers believe, however many agents there seem to be: who trusted for longer would be dead meanwhile.
     """
     stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else LONGEST_STRETCH
-    return paced((busy if holds_leases else idle) * stretch, live_agents, BEATS_A_SECOND)
+    interval = settings.beat_interval if holds_leases else settings.idle_beat_interval
+    return min(paced(interval * stretch, live_agents, BEATS_A_SECOND), longest_interval(settings))
 
 
 def longest_interval(settings: Settings) -> float:
-    """The longest that any agent promises."""
+    """The longest that any agent promises, and observers believe."""
     return LONGEST_STRETCH * max(settings.beat_interval, settings.idle_beat_interval)
 
 

@@ -9,7 +9,8 @@ export const monotonic = () => performance.now() / 1000;
 /** The interval that a beat promises: longer where nothing is held, and in a large fleet. */
 export function promised(isBusy, liveAgents, { beat_interval, idle_beat_interval }) {
   const times = liveAgents > 1000 ? 4 : liveAgents > 100 ? 2 : 1;
-  return Math.max(times * (isBusy ? beat_interval : idle_beat_interval), liveAgents / 250);
+  const longest = 4 * Math.max(beat_interval, idle_beat_interval); // that observers believe
+  return Math.min(Math.max(times * (isBusy ? beat_interval : idle_beat_interval), liveAgents / 250), longest);
 }
 
 /** Until when a task may run if its agent, which trusts its leases until then, is heard of no more from now on. */
