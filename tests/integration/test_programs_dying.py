@@ -48,6 +48,13 @@ for attempt in (lambda: client.create_actor(Counter, name="more"), lambda: pool.
         print(type(error).__name__, error, flush=True)
 """
 
+FORKS = """
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=lambda: client.create_actor(Counter, name="forked").add())
+child.start(); child.join(); print(child.exitcode, flush=True)
+print(owned.add(), flush=True)
+"""
+
 COMES_BACK = """
 try:
     owned.add()
@@ -157,3 +164,13 @@ def test_a_driver_that_is_stopped_owns_nothing_more(program: Program) -> None:
     told = f"this program, driver {driver}, was stopped (terminated by a program); start it again"
     assert [program.reads(), program.reads()] == [f"ParentNotRunning {told}", f"PoolClosed {told}"]
     assert program.process.poll() is None
+
+
+def test_a_fork_is_a_driver_of_its_own_and_takes_nothing_with_it(program: Program) -> None:
+    driver = program.job("driver").job_id
+    program.does(FORKS)
+    assert [program.reads(), program.reads()] == ["0", "1"]
+    wait_until(lambda: program.ended("forked"))
+    assert program.job("driver").job_id != driver
+    assert program.cluster.poll(driver).status is JobStatus.RUNNING
+    assert program.is_served()

@@ -242,6 +242,20 @@ def test_an_odd_record_buries_no_driver_and_stops_no_pass(spoilt: str, body: byt
     drive(main)
 
 
+def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_the_end() -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+        owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
+        await coordinator.core.store.put(Agents.key(agent.id), b"{", ANY)
+        for _ in range(25):
+            await coordinator.repair.run(coordinator.watch.live())
+            await passes(coordinator, 60.0)
+        assert (await job_now(program.core, job)).status == "failed"
+        assert (await job_now(program.core, owned.id)).status == "stopped"
+        assert await program.driver.job() != job
+
+    drive(main)
+
+
 def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is() -> None:
     async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
         agent = await program.agent()
