@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
+from typing import TypeVar
 
 from fray.client.api import Client
 from fray.cluster.current import open_cluster
@@ -15,6 +16,8 @@ from fray.local_backend import LocalClient, client_of
 from fray_agents.threads import task_environ
 
 __all__ = ["current_client", "set_current_client"]
+
+C = TypeVar("C", bound=Client)
 
 _chosen: ContextVar[Client | None] = ContextVar("fray_client", default=None)
 _lock = threading.Lock()
@@ -36,7 +39,7 @@ def current_client() -> Client:
 
 
 @contextmanager
-def set_current_client(client: Client) -> Iterator[Client]:
+def set_current_client(client: C) -> Iterator[C]:
     """Make `client` the current one within the block, for this thread or coroutine."""
     token = _chosen.set(client)
     try:

@@ -9,6 +9,7 @@ from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
     from fray.actor import ActorGroup, ActorHandle, HostedActor
+    from fray.cluster.storage import StorageCluster
     from fray.types import ActorConfig
 
 T = TypeVar("T")
@@ -20,6 +21,11 @@ class Client(Protocol):
     Every method that talks to the storage may raise `StoreUnavailable` (try again) and `StoreRefused` (mend the
     rights), both `FrayError`.
     """
+
+    @property
+    def cluster(self) -> StorageCluster:
+        """Where its jobs run: the same by their ids, results too."""
+        ...
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         """Submit a job; returns at once.

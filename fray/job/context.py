@@ -144,8 +144,11 @@ _lock = threading.Lock()
 _defaults: dict[tuple[str | None, ...], JobContext] = {}
 
 
+C = TypeVar("C", bound=JobContext)
+
+
 @contextmanager
-def fray_default_job_ctx(ctx: JobContext) -> Iterator[JobContext]:
+def fray_default_job_ctx(ctx: C) -> Iterator[C]:
     """Make `ctx` what `get_default_job_ctx` gives, inside the `with` block."""
     token = _job_context.set(ctx)
     try:

@@ -257,6 +257,34 @@ def test_what_fails_in_a_consumer_in_node_is_a_dead_letter_for_both(root: str) -
         assert queue.pop() is None
 
 
+HOLD = """
+import { openCluster } from "./cluster.mjs";
+import { Consumer } from "./consumer.mjs";
+import { openQueue } from "./queue.mjs";
+
+const queue = await openQueue(await openCluster(process.argv[1]), "lab", "held");
+const keep = (item) => new Promise(() => console.log(item));
+await new Consumer(queue, 1).run(keep);
+"""
+
+
+@locally
+def test_what_a_consumer_in_node_held_when_it_was_killed_comes_back(root: str) -> None:
+    with FileQueue[str](root, name="held", namespace="lab", encoding="json") as queue:
+        queue.push_many(["one", "two"], batch=2)
+        with node.running([node.NODE, "--input-type=module", "--eval", HOLD, root], node.FOLDER) as consumer:
+            assert consumer.stdout is not None
+            assert consumer.stdout.readline() == "one\n"
+            assert queue.pop() is None
+        taken = []
+        while len(taken) < 2:
+            lease = queue.pop(wait=60)
+            assert lease is not None
+            with lease:
+                taken.append(lease.item)
+        assert taken == ["one", "two"]
+
+
 CALLS = """
 import { createInterface } from "node:readline";
 import { Actor } from "./actor.mjs";

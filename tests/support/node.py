@@ -30,9 +30,9 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @contextlib.contextmanager
-def running(program: list[str]) -> Iterator[subprocess.Popen[str]]:
+def running(program: list[str], folder: Path | None = None) -> Iterator[subprocess.Popen[str]]:
     """A program that runs until the block ends, if it has not ended by itself."""
-    process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(program, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

@@ -156,12 +156,13 @@ export class Agent {
     this.heart.hurry();
     const agent = this.heart.id;
     const found = await waitOut(() => this.records.change(jobKey(id), (job) => this.#decide(job, held, parent, agent)));
-    const isOurs = found?.applied && found.record.lease?.agent === agent && this.#held.get(id) === held;
-    if (isOurs && found.record.status === "running") {
+    const { status, lease, attempt: current = 1 } = found?.record ?? {};
+    const isOurs = status === "running" && lease?.agent === agent && current === attempt; // whichever write did it
+    if (isOurs && this.#held.get(id) === held) {
       held.phase = "running";
       this.#run(found.record, held);
     } else {
-      if (found?.applied && found.record.status === "stopped") await this.#removeEntry(held);
+      if (found?.applied && status === "stopped") await this.#removeEntry(held);
       if (this.#held.get(id) === held) this.#held.delete(id);
     }
   }

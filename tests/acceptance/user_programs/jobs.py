@@ -30,6 +30,7 @@ def submit(client: Client) -> list[JobStatus]:
         print(error.job_id, error.failed_status)
     jobs[0].terminate()
     assert_type(jobs[1].wait(timeout=60, raise_on_failure=False), JobStatus)
+    assert_type(client.cluster, StorageCluster)
     return fray.wait_all(jobs)
 
 
@@ -90,6 +91,7 @@ def clusters() -> list[Cluster]:
 
 def clients() -> Client:
     with fray.set_current_client(StorageClient("gs://bucket/fray")) as client:
+        assert_type(client, StorageClient)
         assert_type(fray.current_client(), Client)
         print(CpuConfig())
         return client
