@@ -276,7 +276,7 @@ def test_what_a_consumer_in_node_held_when_it_was_killed_comes_back(root: str) -
             assert consumer.stdout is not None
             assert consumer.stdout.readline() == "one\n"
             assert queue.pop() is None
-        taken = []
+        taken: list[str] = []
         while len(taken) < 2:
             lease = queue.pop(wait=60)
             assert lease is not None
