@@ -25,7 +25,7 @@ from fray_agents.tasks import MARGIN, Task
 from fray_agents.troubles import Troubles
 from fray_coordinator import index
 from fray_coordinator.coordinate import Pass
-from fray_coordinator.core import READ_PATIENCE, Core, each
+from fray_coordinator.core import Core, each
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.claim import holds
@@ -355,7 +355,7 @@ class Agent:
         if held.job is None or held.phase != "running":
             return
         try:
-            job = record_of(await self._core.records.reread(held.job, READ_PATIENCE))
+            job = record_of(await self._core.records.reread(held.job, one_of_many=True))
         except (StoreError, BadRecord) as error:  # its task goes on; what it is to do is not known
             self._troubles.warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fray_coordinator import doorbell, index
-from fray_coordinator.core import READ_PATIENCE, Core, each_sound
+from fray_coordinator.core import Core, each_sound
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.protocol.inbox import record_of_drop, settle
 from fray_coordinator.protocol.resubmission import check_same
@@ -121,7 +121,7 @@ class Admission:
             await self._take_away(origin.place, origin.version)
 
     async def _look_at_drop(self, key: str) -> None:
-        drop = await self.core.store.get(key, READ_PATIENCE)
+        drop = await self.core.store.get(key, one_of_many=True)
         if drop is None:
             return
         if not _is_json_object(drop.data) and not self._lay_still(key, drop.version):
@@ -169,7 +169,7 @@ class Admission:
     async def _look_aside(self, key: str) -> None:
         """A local file that was moved aside: what it held was dealt with, unless a `cp` went on writing into it."""
         parsed = Inbox.parse_aside(key)
-        lies = await self.core.store.get(key, READ_PATIENCE)
+        lies = await self.core.store.get(key, one_of_many=True)
         if parsed is None or lies is None or not self._lay_still(key, lies.version):
             return
         stem, dealt_with = parsed

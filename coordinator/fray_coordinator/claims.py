@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fray_coordinator import index
-from fray_coordinator.core import READ_PATIENCE, Core, is_outage
+from fray_coordinator.core import Core, is_outage
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.families import family_verdict
 from fray_coordinator.protocol.cascade import Verdict
@@ -89,7 +89,7 @@ async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> Verd
 async def _read(core: Core, job: str, in_doubt: bool) -> Stored[JobRecord] | None:
     """The job's record. Nothing was written yet, unless `in_doubt`, so one that is not answered for can be left."""
     try:
-        return await core.records.read(names.Jobs.key(job), JobRecord, None if in_doubt else READ_PATIENCE)
+        return await core.records.read(names.Jobs.key(job), JobRecord, one_of_many=not in_doubt)
     except StoreUnavailable as error:
         if in_doubt or is_outage(error):
             raise

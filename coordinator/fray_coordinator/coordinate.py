@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from fray_coordinator import burial
 from fray_coordinator.admission import Admission
 from fray_coordinator.background import Background
-from fray_coordinator.core import READ_PATIENCE, Core, is_outage, told
+from fray_coordinator.core import Core, is_outage, told
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol import passlease
 from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
@@ -178,7 +178,7 @@ class Pass:
         if not name:
             return None
         try:
-            found = record_of(await self.core.records.read(Agents.key(name), AgentRecord, READ_PATIENCE))
+            found = record_of(await self.core.records.read(Agents.key(name), AgentRecord, one_of_many=True))
         except (BadRecord, StoreUnavailable) as error:
             if is_outage(error):
                 raise

@@ -21,9 +21,6 @@ from fray_layouts.records import LAYOUT_VERSION, Settings
 T = TypeVar("T")
 V = TypeVar("V")
 
-READ_PATIENCE = 3.0
-"""Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
-
 LONGEST_PROBLEM = 500
 """Characters of an error that are kept."""
 

@@ -13,7 +13,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import READ_PATIENCE, Core, each, each_sound, is_outage
+from fray_coordinator.core import Core, each, each_sound, is_outage
 from fray_coordinator.errors import BadRecord, StoreUnavailable, Superseded
 from fray_coordinator.protocol.naming import Seen, announced, may_replace, outlived_its_job
 from fray_coordinator.records import Stored, record_of
@@ -99,16 +99,11 @@ class Lookup:
         if before is not None and before.version == row.version:
             return before
         try:
-            return await self._read_patiently(row.key)
-        except BadRecord:  # nobody is served there; the pass tells of it
+            return await self.core.records.read(row.key, EndpointRecord, one_of_many=True)
+        except (BadRecord, StoreUnavailable) as error:  # nobody is served there; the pass tells of it
+            if is_outage(error):
+                raise
             return None
-
-    async def _read_patiently(self, key: str) -> Stored[EndpointRecord] | None:
-        """An outage is waited for; one object that alone is not answered is none."""
-        try:
-            return await self.core.records.read(key, EndpointRecord, READ_PATIENCE)
-        except StoreUnavailable as error:
-            return await self.core.records.read(key, EndpointRecord) if is_outage(error) else None
 
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:

@@ -18,7 +18,7 @@ async def family_verdict(core: Core, child: Stored[JobRecord]) -> Verdict:
     link = child.record.parent
     if link is None or link.detached:
         return Verdict.KEEP
-    parent = await core.records.read(names.Jobs.key(link.job), JobRecord)
+    parent = await core.records.read(names.Jobs.key(link.job), JobRecord, one_of_many=True)
     return verdict(child.record, record_of(parent), core.now(), core.settings.repair_interval)
 
 
@@ -37,7 +37,7 @@ async def end_children(core: Core, parent: str) -> int:
 
 async def _end_child(core: Core, entry: Child) -> bool:
     """Deal with one entry; whether it stays."""
-    child = await core.records.read(names.Jobs.key(entry.child), JobRecord)
+    child = await core.records.read(names.Jobs.key(entry.child), JobRecord, one_of_many=True)
     if child is None:
         return await _keep_without_record(core, entry)
     link = child.record.parent

@@ -41,7 +41,7 @@ async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[J
     lease = known.record.lease
     if known.record.status != Status.RUNNING or lease is None:
         return known
-    holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord)
+    holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord, one_of_many=True)
     if not is_fenced(record_of(holder)):
         return known
     return await put_back_from(core, known, lease.agent)
@@ -84,9 +84,9 @@ async def tend(core: Core, key: str, entry: Pending) -> None:
     lies = await core.store.get(key)
     if lies is None:
         return
-    job = await core.records.read(names.Jobs.key(entry.job), JobRecord)
+    job = await core.records.read(names.Jobs.key(entry.job), JobRecord, one_of_many=True)
     lease = job.record.lease if job else None
-    holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord) if lease else None
+    holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord, one_of_many=True) if lease else None
     care = care_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
     match care:
         case Care.DELETE:

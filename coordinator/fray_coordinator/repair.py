@@ -119,7 +119,7 @@ class Repair:
         return may_go(self._ended[key].due_at, self.core.now(), Jobs.parse(key) in parents)
 
     async def _remove(self, key: str) -> None:
-        job = await self.core.records.read(key, JobRecord)
+        job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None:
             await sweep.remove_job(self.core, job)
 
@@ -156,7 +156,7 @@ class Repair:
 
     async def _look_at_unlisted(self, key: str, known: Open) -> None:
         """Put the job back once its holder, read after the job, has not listed it for long enough."""
-        holder = record_of(await self.core.records.read(Agents.key(known.holder), AgentRecord))
+        holder = record_of(await self.core.records.read(Agents.key(known.holder), AgentRecord, one_of_many=True))
         if holder is None:
             return
         holder = believed(holder, self.core.settings)
@@ -167,19 +167,19 @@ class Repair:
         if not is_dropped(first, last):
             self._unlisted[key] = first if first.version == last.version else last
             return
-        job = await self.core.records.read(key, JobRecord)
+        job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None and job.version == known.version:
             await index.put_back_dropped(self.core, job)
 
     async def _with(self, key: str, act: Callable[[Stored[JobRecord]], Awaitable[object]]) -> None:
         """Read the job, and act if it is there."""
-        job = await self.core.records.read(key, JobRecord)
+        job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None:
             await act(job)
 
     async def _enter_if_missing(self, key: str, known: Open) -> None:
         """Make the entry of a pending job that has none; one that was claimed since it was read has lost it rightly."""
-        job = record_of(await self.core.records.read(key, JobRecord))
+        job = record_of(await self.core.records.read(key, JobRecord, one_of_many=True))
         if job is not None and job.status == Status.PENDING and job.attempt == known.attempt:
             await index.enter(self.core, job)
             await doorbell.ring(self.core, job.spec.pool)
@@ -198,7 +198,7 @@ class Repair:
     async def _outlived_its_parent(self, key: str, known: Open) -> bool:
         if not known.parent or known.stops or self._attempt_running(known.parent) == known.parent_attempt:
             return False
-        child = await self.core.records.read(key, JobRecord)
+        child = await self.core.records.read(key, JobRecord, one_of_many=True)
         try:
             return child is not None and await families.family_verdict(self.core, child) is Verdict.STOP
         except BadRecord:  # the parent's, which is told of where it lies; for the child there may be more to do

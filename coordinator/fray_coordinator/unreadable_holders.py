@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fray_coordinator.core import READ_PATIENCE, Core
+from fray_coordinator.core import Core
 from fray_coordinator.protocol.death import is_silent_for_good, written_off
 from fray_coordinator.store.api import Object
 from fray_layouts import codec
@@ -33,7 +33,7 @@ class UnreadableHolders:
     async def look(self, agent: str) -> None:
         """Look at the agent's record once more, and write the agent off if that has not changed for long enough."""
         key = Agents.key(agent)
-        lies, now = await self.core.store.get(key, READ_PATIENCE), self.core.clock.boottime()
+        lies, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()
         if lies is None:
             return
         version, since = self._before.get(key, ("", now))

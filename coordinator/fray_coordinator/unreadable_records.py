@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fray_coordinator.core import READ_PATIENCE, told
+from fray_coordinator.core import told
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.records import Records, Stored
 from fray_coordinator.store.api import Listed
@@ -34,7 +34,7 @@ class UnreadableRecords:
     async def read(self, records: Records, row: Listed, kind: type[R]) -> Stored[R] | None:
         """The record of the row's key, None if absent. Raises BadRecord, and remembers that."""
         try:
-            return await records.read(row.key, kind, READ_PATIENCE)
+            return await records.read(row.key, kind, one_of_many=True)
         except BadRecord as error:
             self._known[row.key] = (row.version, told(error))
             raise

@@ -69,7 +69,7 @@ def test_a_jobs_record_that_is_not_answered_keeps_no_other_from_being_repaired()
         odd, sound = await launch(user), await launch(user)
         await user.store.delete(entry_of(sound).key())
         silence(cluster.ways[1], Jobs.key(odd.id))
-        await passes(Pass(core, "p"), 30.0)
+        await passes(Pass(core, "p"), 40.0)
         assert entry_of(sound).key() in cluster.keys("pending/")
         assert "HTTP 500" in (await pass_now(user)).problems[Jobs.key(odd.id)]
 

@@ -36,10 +36,10 @@ def raising(error: Exception, odd: str) -> Any:
     """Reading the record under the key `odd` raises `error`."""
     real = Records.read
 
-    async def read(self: Records, key: str, kind: Any, patience: float | None = None) -> Any:
+    async def read(self: Records, key: str, kind: Any, one_of_many: bool = False) -> Any:
         if key == odd:
             raise error
-        return await real(self, key, kind, patience)
+        return await real(self, key, kind, one_of_many)
 
     return mock.patch.object(Records, "read", read)
 

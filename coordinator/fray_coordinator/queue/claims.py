@@ -73,7 +73,7 @@ async def _write(
 async def read_segment(home: Home, segment: str) -> Content | None:
     """The segment; None if it is absent. Raises BadRecord for what is none."""
     key = home.names.segment(segment)
-    found = await home.core.store.get(key)
+    found = await home.core.store.get(key, one_of_many=True)
     try:
         return content_of(segment, found) if found is not None else None
     except Malformed as error:

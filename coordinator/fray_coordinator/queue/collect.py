@@ -6,11 +6,10 @@ So a lease without a segment is finished, or was never used: nobody has to read 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from fray_coordinator.core import each
-from fray_coordinator.errors import BadRecord, StoreRefused
+from fray_coordinator.core import each, is_outage
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_segments import is_collectable, is_outlived, is_overdue
 from fray_coordinator.queue.claims import content_of, discard_lease
@@ -60,7 +59,6 @@ class Collector:
 
     async def turn(self) -> None:
         """Clear away what this process finished: the segments, and the leases that are old enough by now."""
-        await self.clear()
         now = self._clock.boottime()
         due = [segment for segment, lease in self._leases.items() if self._may_go(segment, lease)]
         if len(due) >= AT_ONCE or now >= self._noted_at + GATHERED * self._home.settings.quarantine:
@@ -72,12 +70,18 @@ class Collector:
             self._swept_at = now
             await self.sweep_large()
             await self._home.finished.sweep()
+        await self.clear()
 
     async def clear(self) -> None:
-        """Delete the segments that this process finished."""
-        while batch := self._finished[:AT_ONCE]:
-            await each(batch, self._clear)
-            self._finished = self._finished[len(batch) :]
+        """Delete the segments that this process finished; one that alone is not answered for has to wait."""
+        left: list[Finished] = []
+        try:
+            while batch := self._finished[:AT_ONCE]:
+                cleared = await each(batch, self._is_cleared)
+                self._finished = self._finished[len(batch) :]
+                left += [finished for finished, done in zip(batch, cleared, strict=True) if not done]
+        finally:
+            self._finished += left
 
     async def others(self, segment: str, lease: Stored[QueueLease]) -> None:
         """A finished segment of somebody else, who may be gone."""
@@ -110,10 +114,13 @@ class Collector:
         return seen_for > self._home.settings.quarantine and due
 
     async def _orphan(self, segment: str) -> None:
-        with suppress(BadRecord, StoreRefused):  # fsck tells of it
+        try:
             lease = await self._home.core.records.read(self._home.names.lease(segment), QueueLease)
             if lease is not None:
                 await self.now(segment, lease)
+        except (BadRecord, StoreRefused, StoreUnavailable) as error:  # fsck tells of it
+            if is_outage(error):
+                raise
 
     async def sweep_large(self) -> None:
         """Delete large items whose segment never came, and comes no more, or is gone.
@@ -131,6 +138,15 @@ class Collector:
             if await store.get(names.segment(segment)) is None:
                 for key in keys:
                     await store.delete(key)
+
+    async def _is_cleared(self, finished: Finished) -> bool:
+        try:
+            await self._clear(finished)
+        except StoreUnavailable as error:
+            if is_outage(error):
+                raise
+            return False
+        return True
 
     async def _clear(self, finished: Finished) -> None:
         """Delete all but the lease; that is next."""

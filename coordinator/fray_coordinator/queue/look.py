@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from fray_coordinator.core import each
+from fray_coordinator.core import each, is_outage
 from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol import queue_look as look
@@ -166,12 +167,12 @@ class Finder:
         """What becomes of a claim. What is wrong with one segment keeps nobody from the others."""
         try:
             return await claiming
-        except StoreUnavailable as error:
-            self._watched[segment] = Watched(self._home.core.clock.boottime(), 0.0)
-            return error
         except BadRecord:
             self.finished(segment)  # fsck tells of it
         except Exception as error:
+            if isinstance(error, StoreUnavailable) and is_outage(error):
+                self._watched[segment] = Watched(self._home.core.clock.boottime(), 0.0)
+                return error
             self.finished(segment)
             self._failure = error
         return None
@@ -249,7 +250,8 @@ class Finder:
             return None
         if rules.is_full(lease.record, Segment.items_of(segment)):
             self._finished.add(segment)
-            await self._collector.others(segment, lease)
+            with suppress(StoreUnavailable):  # clearing away can wait, what is to be had cannot
+                await self._collector.others(segment, lease)
             return None
         known = watched.lease is not None and watched.lease.version == lease.version
         since = watched.since if known else now

@@ -50,6 +50,8 @@ FIRST_WAIT = 0.1
 LONGEST_WAIT = 8.0
 REFUSED_PATIENCE = 5.0
 """Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
+ALONE_PATIENCE = 3.0
+"""Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
 CLOCK_KEY = "doctor/clock"
 """An object that is never there: asking for it tells the storage's time and that the root may be read."""
 
@@ -98,34 +100,35 @@ class Store:
         """Whether `withdraw` gives an object another name instead of deleting it."""
         return self._backend.scheme == "file"
 
-    async def get(self, key: str, patience: float | None = None) -> Object | None:
+    async def get(self, key: str, one_of_many: bool = False) -> Object | None:
         """The object as it is now; None when the name is absent.
 
         Args:
-            patience: seconds to go on trying, instead of the store's; 0: one attempt.
+            one_of_many: others wait for it that need not: it is given up soon while the store answers other requests.
         """
         check_key(key)
 
         async def read() -> Object | None:
             return await self._backend.get(key)
 
-        return await self._persist("get", key, read, patience)
+        return await self._persist("get", key, read, one_of_many=one_of_many)
 
     async def get_if_changed(
-        self, key: str, version: Version | None, patience: float | None = None
+        self, key: str, version: Version | None, patience: float | None = None, one_of_many: bool = False
     ) -> Object | NotModified | None:
         """The object, or `NOT_MODIFIED` while it still has `version`: the cheap way to poll.
 
         Args:
             version: None if nothing is known of the object, which is read plainly then.
             patience: seconds to go on trying, instead of the store's; 0: one attempt.
+            one_of_many: as in `get`.
         """
         check_key(key)
 
         async def read() -> Object | NotModified | None:
             return await self._backend.get_if_changed(key, version)
 
-        return await self._persist("get", key, read, patience)
+        return await self._persist("get", key, read, patience, one_of_many)
 
     async def put(
         self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
@@ -245,7 +248,12 @@ class Store:
         return await self._persist(verb, key, attempt)
 
     async def _persist(
-        self, verb: str, key: str, attempt: Callable[[], Awaitable[T]], patience: float | None = None
+        self,
+        verb: str,
+        key: str,
+        attempt: Callable[[], Awaitable[T]],
+        patience: float | None = None,
+        one_of_many: bool = False,
     ) -> T:
         """Call `attempt` until it returns, while patience lasts."""
         patience = self.patience if patience is None else patience
@@ -264,8 +272,11 @@ class Store:
                 limit = patience
                 if isinstance(error, Refused):
                     limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
-                if self._clock.boottime() + wait > begun + limit:
-                    raise await self._given_up(verb, key, error, patience, begun) from error
+                lasted = self._clock.boottime() + wait - begun
+                is_alone = one_of_many and lasted > ALONE_PATIENCE and await self._answers_others(verb, begun)
+                if lasted > limit or is_alone:
+                    within = patience if lasted > limit else ALONE_PATIENCE
+                    raise await self._given_up(verb, key, error, within, begun) from error
             failures += 1
             await self._clock.sleep(wait)
 

@@ -1,0 +1,56 @@
+"""One object of a queue that the store never answers for keeps nobody from the other items, nor these from going."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from fray_coordinator.errors import StoreUnavailable
+from tests.support.hands import NAMES, Hand, hand
+from tests.support.virtual import Cluster, run
+
+LOCAL = pytest.mark.parametrize("local", [True, False])
+
+
+async def pushed(cluster: Cluster, local: bool) -> tuple[Hand, list[str]]:
+    """Who consumes, and the segments of five items."""
+    producer, consumer = await hand(cluster, local), await hand(cluster, local)
+    await producer.push(*"abcde", batch=1)
+    return consumer, cluster.keys(NAMES.segments)
+
+
+async def delivered(consumer: Hand, seconds: float) -> str:
+    """What comes in so much time; what one segment failed with is told in between."""
+    found, clock = "", consumer.home.core.clock
+    end = clock.boottime() + seconds
+    while clock.boottime() < end:
+        with suppress(StoreUnavailable):
+            for delivery in await consumer.take(1):
+                found += delivery.body.decode()
+                await consumer.consumer.done([delivery.id])
+        await clock.sleep(0.5)
+    return found
+
+
+@LOCAL
+def test_a_segment_that_is_not_answered_for_hides_no_other(local: bool) -> None:
+    async def main(cluster: Cluster) -> None:
+        consumer, segments = await pushed(cluster, local)
+        cluster.ways[-1].unanswered = [("get", segments[1])]
+        assert await delivered(consumer, 30.0) == "acde"
+        cluster.ways[-1].unanswered = []
+        assert await delivered(consumer, 300.0) == "b"
+
+    run(main)
+
+
+@LOCAL
+def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(local: bool) -> None:
+    async def main(cluster: Cluster) -> None:
+        consumer, segments = await pushed(cluster, local)
+        cluster.ways[-1].unanswered = [("delete", segments[0])]
+        assert await delivered(consumer, 3000.0) == "abcde"
+        assert [key for key in cluster.keys(NAMES.segments) if not key.startswith(segments[0])] == []
+
+    run(main)
