@@ -39,6 +39,10 @@ class Hosted(Protocol):
         """Publish it as what this job serves."""
         ...
 
+    async def withdraw(self) -> None:
+        """Take back what was published."""
+        ...
+
 
 class DriverLease:
     """One agent id and one job of this program, from before they are created until they have ended.
@@ -161,6 +165,8 @@ class Driver:
                 lease, self._lease = self._lease, None
                 if lease is not None and self._holding is not None:
                     await lease.end("success")
+                    for hosted in list(self._hosted):
+                        await hosted.withdraw()
                     await asyncio.shield(self._holding)
         except (StoreError, BadRecord, TimeoutError) as error:
             log.warning("what driver %s owns is ended later, by others: %s", lease.job if lease else "", error)

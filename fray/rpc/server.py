@@ -257,6 +257,13 @@ class ActorServer:
         await self._cluster._work(partial(_publish, records))
         self._announced.update(dict.fromkeys(todo, job))
 
+    async def withdraw(self) -> None:
+        """Take back what was announced; in the background loop."""
+        with self._lock:
+            records = [self._records[name] for name in self._announced]
+            self._announced.clear()
+        await self._cluster._work(lambda core: each(records, lambda record: endpoints.withdraw(core, record)))
+
 
 async def _publish(records: list[EndpointRecord], core: Core) -> None:
     async def announce() -> None:

@@ -41,6 +41,9 @@ class Served:
         )
         await endpoints.publish(self.core, record, singleton=False)
 
+    async def withdraw(self) -> None:
+        """It is left to the repair."""
+
 
 class Program:
     """A program outside of jobs, and the way on which it asks."""
