@@ -24,7 +24,7 @@ from fray_coordinator import families
 from fray_coordinator.core import Core
 from fray_coordinator.endings import end_attempt
 from fray_coordinator.endpoints import withdraw_all
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol.claim import holds
 from fray_coordinator.protocol.finish import Ending
 from fray_coordinator.records import Stored
@@ -213,14 +213,17 @@ class Carrier:
 
         async def end() -> Stored[JobRecord] | None:
             decided = replace(ending, restart=self._restarts(held, job.record))
-            return await end_attempt(self.core, job, self.agent, decided, held.entry_in_index)
+            try:
+                return await end_attempt(self.core, job, self.agent, decided, held.entry_in_index)
+            except (StoreError, BadRecord):
+                held.idle = True
+                raise
 
         while True:
             try:
                 return await persist(self.core, end)
             except BadRecord as error:  # an object that someone may repair; until then it names no other holder
                 self.warnings.warn("%s has ended, which cannot be written: %s", job.record.id, error)
-                held.idle = True
                 retry_at = self.core.clock.boottime() + self.core.settings.repair_interval
                 while self.core.clock.boottime() < retry_at:
                     if self.leaving():

@@ -37,12 +37,12 @@ POOLS_EVERY = 3600.0
 
 @dataclass(slots=True)
 class Repair:
-    """One participant's repairs. `problems` maps a key to what went wrong with it in the last run that ended."""
+    """One participant's repairs."""
 
     core: Core
     admission: Admission
-    problems: dict[str, str] = field(default_factory=dict)
     _found: dict[str, str] = field(default_factory=dict)
+    _found_before: dict[str, str] = field(default_factory=dict)
     _endpoints: Outlived = field(init=False)
     _jobs: dict[str, Open] = field(default_factory=dict)
     _ended: dict[str, Ended] = field(default_factory=dict)
@@ -57,6 +57,11 @@ class Repair:
         self._endpoints = Outlived(self.core)
         self._holders = UnreadableHolders(self.core)
         self._pools_due = self.core.clock.boottime() + POOLS_EVERY
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By key, what went wrong with it in the last run that ended, or in the one that goes on."""
+        return self._found_before | self._found
 
     @property
     def size(self) -> int:
@@ -75,7 +80,7 @@ class Repair:
             Tasks.area: self._sweep_pools,
         }
         await each_sound(steps, lambda area: steps[area](), self._found, at_once=1)
-        self.problems = self._found
+        self._found_before = self._found
 
     async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list("pending/")}

@@ -202,6 +202,30 @@ def test_a_claim_that_proves_won_once_others_have_its_room_is_put_back(tmp_path:
     run(main)
 
 
+def test_a_job_whose_end_is_not_taken_keeps_no_other_from_its_room(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 60.0}))
+        agent = Agent(core, options)
+        running = asyncio.create_task(agent.run())
+        odd = await launch(user, resources={"cpu": 4})
+        await asyncio.sleep(20)
+        assert (await job_now(user, odd.id)).status == "running"
+        silence(cluster.ways[1], Jobs.key(odd.id), WRITES)
+        other = await launch(user, resources={"cpu": 4})
+        await asyncio.sleep(240)
+        assert (await job_now(user, other.id)).status == "succeeded"
+        assert (await job_now(user, odd.id)).status == "running"
+        cluster.ways[1].unanswered = []
+        await asyncio.sleep(60)
+        ended = await job_now(user, odd.id)
+        assert (ended.status, ended.attempt) == ("succeeded", 1)
+        agent.terminate()
+        await running
+
+    run(main)
+
+
 def test_a_job_that_is_not_answered_for_keeps_no_other_of_its_agent_from_being_stopped(tmp_path: Path) -> None:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core(local=False)
