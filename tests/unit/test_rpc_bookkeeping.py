@@ -114,6 +114,26 @@ def test_room_that_acknowledged_outcomes_took_is_free_again() -> None:
     assert caller.replies == [(99, Kind.VALUE, bytes(900))]
 
 
+def test_an_outcome_that_nobody_asks_for_any_more_takes_no_room() -> None:
+    table, caller = Table(bound=1000), Caller()
+    (slow,) = table.admit("c", 1, [request(1)], caller)
+    (quick,) = table.admit("c", 2, [request(2)], caller)
+    done(table, slow, bytes(900))
+    done(table, quick, bytes(900))
+    caller.replies.clear()
+    table.admit("c", 2, [request(2)], caller)
+    assert caller.replies == [(2, Kind.VALUE, bytes(900))]
+
+
+def test_who_never_comes_back_is_forgotten_when_it_leaves() -> None:
+    table, caller = Table(bound=1000), Caller()
+    for number in range(100):
+        (record,) = table.admit(f"c{number}", 1, [request(1, f"c{number}")], caller)
+        done(table, record, bytes(900))
+        table.left(f"c{number}", for_good=True)
+    assert table._clients == {}
+
+
 def test_a_call_of_another_channel_runs_though_this_one_is_further() -> None:
     table, caller = Table(), Caller()
     table.admit("new", 50, [request(50, "new")], caller)

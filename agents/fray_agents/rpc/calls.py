@@ -142,13 +142,14 @@ S = TypeVar("S", bound=Streaming)
 
 
 class Record:
-    """A call on the server. `callers`: who wait for it."""
+    """A call on the server. `callers`: who wait for it; `kept`: it may be asked for again."""
 
-    __slots__ = ("callers", "reply", "request", "stream")
+    __slots__ = ("callers", "kept", "reply", "request", "stream")
 
     def __init__(self, request: Request, caller: Caller) -> None:
         self.request = request
         self.callers = [caller]
+        self.kept = True
         self.reply: Reply | None = None
         self.stream: Streaming | None = None
 
@@ -209,7 +210,8 @@ class Table:
             record.reply = reply
             record.request = _ANSWERED  # its arguments are not needed any more
             callers, record.callers = record.callers, []
-            self._bytes += reply.size
+            if record.kept:
+                self._bytes += reply.size
             if self._bytes > self._bound:
                 self._evict()
         for caller in callers:
@@ -232,12 +234,12 @@ class Table:
         with self._lock:
             return self._client(client).lowest
 
-    def left(self, client: str) -> None:
-        """Its connection has ended; it may come back."""
+    def left(self, client: str, for_good: bool = False) -> None:
+        """Its connection has ended; it may come back, unless that was `for_good`."""
         now = time.monotonic()
         with self._lock:
             if client in self._clients:
-                self._clients[client].left = now
+                self._clients[client].left = -math.inf if for_good else now
             for name in [name for name, known in self._clients.items() if known.left < now - FORGOTTEN]:
                 self._forget(self._clients.pop(name), sys.maxsize)
 
@@ -269,9 +271,10 @@ class Table:
             sequence = next(iter(client.records))
             if sequence >= lowest:
                 return
-            reply = client.records.pop(sequence).reply
-            if reply is not None:
-                self._bytes -= reply.size
+            record = client.records.pop(sequence)
+            record.kept = False
+            if record.reply is not None:
+                self._bytes -= record.reply.size
 
     def _evict(self) -> None:
         """Make room, oldest first, down to half of the bound; the ids stay."""

@@ -50,6 +50,11 @@ class Serving(Protocol):
 class Wire(Protocol):
     """Carries calls to a server and replies back, for one client."""
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether the client may ask for its calls again on another connection."""
+        ...
+
     def receive(self) -> Calls | None:
         """The calls of the next request; None when the client has closed.
 
@@ -305,5 +310,5 @@ class Connection:
             self.open = False
             self._state.notify_all()
         self._wire.close()
-        self._serving.table.left(self._client)
+        self._serving.table.left(self._client, for_good=not self._wire.comes_back)
         self._on_end(self)

@@ -40,6 +40,10 @@ class JsonLink(Messages):
         self._path: bytes | None = None  # of the request that has not been answered
         self._problem = ""  # why that request is no call
 
+    @property
+    def comes_back(self) -> bool:
+        return self._client not in ("", self._nameless)
+
     def receive(self) -> Calls | None:
         message = self._next()
         if message is None:

@@ -80,6 +80,8 @@ def read_replies(client: str, parts: Sequence[Buffer]) -> list[Reply]:
 class TableLink:
     """A server's end of a link that carries tables; see `connection.Wire`."""
 
+    comes_back = True
+
     def __init__(self, link: Link) -> None:
         self._link = link
 
