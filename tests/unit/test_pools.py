@@ -104,6 +104,7 @@ def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention() ->
         tasks = Tasks.of("team", "nightly", await made(core))
         await outcomes.write(core, tasks, [Outcome("a", "task")])
         await core.store.put(tasks.object("digest"), b"function", ANY)
+        await core.store.put(f"{tasks.outcomes}zzzzz/zz/no-outcome", b"a stranger's", ANY)
         home = await find_home(core, Queues.of("team", "nightly", 1))
         assert home is not None
         await Producer(home, Bell(home)).push([Item(b"task")])
@@ -132,6 +133,18 @@ def test_a_pool_that_somebody_uses_stays(use: str) -> None:
         elif use == "an outcome":
             await outcomes.write(core, tasks, [Outcome("a", "task")])
         await core.clock.sleep(200.0)
+        await pools.remove_unused(core, {})
+        assert await pools.exists(core, tasks)
+
+    run(main)
+
+
+def test_a_pool_that_a_driver_attaches_to_just_before_it_is_removed_stays() -> None:
+    async def main(cluster: Cluster) -> None:
+        core, driver = await cluster.core(), await cluster.core()
+        tasks = Tasks.of("team", "nightly", await made(core))
+        await core.clock.sleep(MONTH + 100.0)
+        cluster.ways[0].before["delete", tasks.pool] = lambda: pools.touch(driver, tasks)
         await pools.remove_unused(core, {})
         assert await pools.exists(core, tasks)
 
