@@ -95,7 +95,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
     return [*everywhere(core.each_sound, each_sound), *deep]
 
 
-@variant
+@where(strangers_only("restore_job"))
 def a_dropped_job_is_never_put_back() -> list[Swap]:
     """A job that its live holder does not list is left to it."""
     return [(repair, "is_dropped", lambda *sightings: False)]

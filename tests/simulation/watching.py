@@ -205,6 +205,7 @@ class Watching:
             job.id
             for job in running
             if job.lease.agent in self.world.agents
+            and not self.world.strangers.excuses(job)
             and works(job.lease.agent)
             and not holds(job.lease.agent, job.id, (job.attempt,))
         ]
