@@ -76,8 +76,10 @@ def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
         assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
         assert (await count.count(one.home, {})).problems == 1
         assert await count.peek(one.home, {}, 9) == []
+        aside = cluster.contents.objects[NAMES.lease(segment)]
         await cluster.clock.sleep(5000.0)
         assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
+        assert cluster.contents.objects[NAMES.lease(segment)] == aside, "nobody claimed it again"
         assert cluster.contents.objects[NAMES.segment(segment)].data == body, "nothing is deleted on suspicion"
 
     run(main)
