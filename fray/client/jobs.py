@@ -22,6 +22,7 @@ class JobHandle:
 
     @property
     def job_id(self) -> JobId:
+        """Its name and a unique suffix: what `client.cluster` and `fray status` take."""
         return self._job_id
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fray.client.api import Client
 from fray.client.jobs import JobHandle
 from fray.cluster.storage import StorageCluster
 from fray.errors import JobAlreadyExists
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class StorageClient:
-    """See `Client` for the methods. Pickles as the cluster's root and namespace.
+class StorageClient(Client):
+    """Pickles as the cluster's root and namespace.
 
     Args:
         cluster: the cluster, or its root URL. Names are those of the cluster's namespace.

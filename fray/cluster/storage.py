@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from fray.cluster.api import Cluster
 from fray.cluster.here import Here
 from fray.cluster.hints import Hints
 from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
@@ -45,8 +46,6 @@ from fray_layouts.spec import JobSpec, check_namespace
 
 if TYPE_CHECKING:
     from fray.rpc.metadata import Metadata
-
-if TYPE_CHECKING:
     from fray_agents.driver import Driver, Hosted
 
 log = logging.getLogger("fray")
@@ -54,8 +53,8 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 
-class StorageCluster:
-    """See `Cluster` for the methods. Pickles as its root and namespace; a fork opens connections of its own.
+class StorageCluster(Cluster):
+    """Pickles as its root and namespace; a fork opens connections of its own.
 
     Args:
         root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.

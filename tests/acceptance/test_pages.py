@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+import fray
 from tests.support.pages import NEEDS, PAGES, README, described, program, public_names, run, used
 
 WITH_EXAMPLES = [page for page in PAGES if page != README and program(page)]
@@ -41,3 +43,14 @@ def test_every_public_name_is_used_in_an_example_that_runs(module: str) -> None:
     names = set().union(*(used(program(page, needs)) for page in PAGES for needs in ("", "zephyr")))
     missing = ", ".join(name for name in NAMES[module] if name not in names)
     assert not missing, f"no example uses {missing} of {module}"
+
+
+def test_every_method_of_a_public_class_has_a_docstring() -> None:
+    classes = [found for found in (getattr(fray, name) for name in fray.__all__) if inspect.isclass(found)]
+    missing = [
+        f"{found.__name__}.{name}"
+        for found in classes
+        for name, _ in inspect.getmembers(found, lambda it: inspect.isroutine(it) or isinstance(it, property))
+        if not name.startswith("_") and not inspect.getdoc(inspect.getattr_static(found, name))
+    ]
+    assert not missing
