@@ -73,6 +73,7 @@ def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
         one, two = await hand(cluster, local), await hand(cluster, local)
         segment = await odd_segment(one, body)
         await one.push(*"abcde", batch=1)
+        assert len(await count.peek(one.home, {}, 9)) == 5, "before anybody met it"
         assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
         assert (await count.count(one.home, {})).problems == 1
         assert await count.peek(one.home, {}, 9) == []
@@ -279,5 +280,19 @@ def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_write_beg
             await one.consumer.done([second.id])
         await one.consumer.done([second.id])
         assert await one.bodies(wait=200.0) == []
+
+    run(main)
+
+
+def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_to_be_had() -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        await one.push(*"abc", batch=1)
+        oldest = min(key for key in cluster.keys(NAMES.segments))
+        cluster.ways[0].refused.append(("get", oldest))
+        assert [await one.bodies(), await one.bodies()] == [["b"], ["c"]]
+        with pytest.raises(StoreRefused, match=oldest):
+            await one.take()
+        assert await one.bodies() == [], "once"
 
     run(main)
