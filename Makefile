@@ -29,9 +29,9 @@ test: check
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow tests/model
 	$(BIN)/python -m pytest -n 2 --timeout 900 --hypothesis-profile=long tests/fuzz
-	$(BIN)/python -m tests.simulation --first 1001 --seeds 60
-	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 20
-	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 100
+	$(BIN)/python -m tests.simulation --first 1001 --seeds 80
+	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 30
+	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 150
 
 # Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
 histories: $(VENV)/.dev

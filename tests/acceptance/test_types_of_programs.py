@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mypy import api
 
 from fray import aliases
@@ -34,6 +35,7 @@ def test_programs_are_clean_under_mypy(tmp_path: Path) -> None:
     assert not said
 
 
+@pytest.mark.timeout(400)
 def test_programs_are_clean_under_pyright(tmp_path: Path) -> None:
     """Strict for programs that are there for their types; the examples use libraries that are not strictly typed, and
     programs of pages know that what they have just made is there."""
