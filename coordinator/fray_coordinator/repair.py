@@ -42,6 +42,7 @@ class Repair:
     core: Core
     admission: Admission
     _found: dict[str, str] = field(default_factory=dict)
+    _unread: bool = False
     _found_before: dict[str, str] = field(default_factory=dict)
     _endpoints: Outlived = field(init=False)
     _jobs: dict[str, Open] = field(default_factory=dict)
@@ -95,23 +96,33 @@ class Repair:
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: families.end_children(self.core, parent), Child.prefix)
         with_children = {child.parent for child in children} | self._parents()
-        await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
+        if not self._unread:  # what could not be read now may be the child of any of them
+            await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
 
     async def _read_jobs(self) -> None:
         rows = await self.core.store.list(Jobs.prefix, versions=True)
         rows = self._unreadable.sift((row for row in rows if Jobs.parse(row.key)), self._found)
         jobs, ended = self._jobs, self._ended
-        self._jobs, self._ended = {}, {}
+        self._jobs, self._ended, self._unread = {}, {}, False
 
         async def read(row: Listed) -> None:
             known = jobs.get(row.key) or ended.get(row.key)
             if known is None or known.version != row.version:
-                job = await self._unreadable.read(self.core.records, row, JobRecord)
+                job = await self._read_row(row)
                 known = known_of(job, self.core.settings) if job is not None else None
             if known is not None:
                 self._remember(row.key, known)
 
         await self._each(rows, read, lambda row: row.key)
+
+    async def _read_row(self, row: Listed) -> Stored[JobRecord] | None:
+        try:
+            return await self._unreadable.read(self.core.records, row, JobRecord)
+        except BadRecord:
+            raise
+        except Exception:
+            self._unread = True
+            raise
 
     def _remember(self, key: str, known: Open | Ended) -> None:
         self._jobs.pop(key, None)

@@ -15,6 +15,7 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
 from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ABSENT, ANY
 from fray_coordinator.submit import put_blob
 from fray_layouts.bounds import LATEST
@@ -40,6 +41,27 @@ async def orphaned_entry(core: Core) -> str:
     job = JobRecord(id="job-lost", spec=(await launch(core)).spec, status="pending", submitted_at=core.now())
     await index.enter(core, job)
     return entry_of(job).key()
+
+
+def test_a_parent_stays_while_a_record_is_not_answered_that_may_be_its_childs() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        parent = await launch(user)
+        held = await agent.claim()
+        child = await launch(user, attempt_of_parent=1, parent=parent.id)
+        await stop(user, child.id, "enough")
+        await agent.end(held)
+        await user.store.delete(Child(parent.id, 1, child.id).key())
+        await cluster.clock.sleep(7300.0)
+        core = await cluster.core()
+        cluster.ways[2].unanswered = [("get", Jobs.key(child.id))]
+        await passes(Pass(core, "p"), 100.0)
+        assert Jobs.key(parent.id) in cluster.keys("jobs/")
+        cluster.ways[2].unanswered = []
+        await passes(Pass(core, "p"), 1000.0)
+        assert cluster.keys("jobs/") == []
+
+    run(main, Settings(retention=0.0))
 
 
 def test_a_pending_record_without_an_entry_gets_one_and_the_bell_rings() -> None:
