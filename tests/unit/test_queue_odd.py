@@ -19,6 +19,7 @@ from fray_coordinator.queue.bell import Bell
 from fray_coordinator.queue.consume import Consumer
 from fray_coordinator.queue.gate import Gate
 from fray_coordinator.queue.home import open_home
+from fray_coordinator.queue.push import Item
 from fray_coordinator.store.api import ANY, Refused
 from fray_layouts.queue_names import Queues, Segment
 from fray_layouts.queues import SegmentHeader, pack
@@ -294,5 +295,17 @@ def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_to_be_h
         with pytest.raises(StoreRefused, match=oldest):
             await one.take()
         assert await one.bodies() == [], "once"
+
+    run(main)
+
+
+@pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"segments": 1}'])
+def test_odd_names_of_finished_segments_keep_no_late_segment_from_delivery(body: bytes) -> None:
+    async def main(cluster: Cluster) -> None:
+        one = await hand(cluster)
+        now = one.home.core.now()
+        await one.home.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
+        await one.producer.create(Segment(now - 3600.0, 0, "abcdef", 1), [Item(b"late")])
+        assert await one.bodies() == ["late"]
 
     run(main)
