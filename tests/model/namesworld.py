@@ -208,7 +208,7 @@ class NamesWorld:
         if w.removed:
             return
         for place, rank in enumerate(w.ends):
-            if rank is None or not outlived_its_job(endpoint(rank, self.one_key), NOW, self._job(w, rank[0]), NOW):
+            if rank is None or not outlived_its_job(endpoint(rank, self.one_key), self._job(w, rank[0])):
                 continue
             ends = (None, w.ends[1]) if place == 0 else (w.ends[0], None)
             yield Step(f"the repair removes {rank}", w._replace(ends=ends, removed=not self.rules.removed_again))
