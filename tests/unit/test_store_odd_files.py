@@ -167,6 +167,24 @@ def test_of_the_inbox_one_level_is_looked_at(store: Store, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("theirs", ["names/b/c.json", "names"])
+def test_a_folder_that_others_make_at_the_same_time(store: Store, theirs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have put something into it by the time that ours is ready, or have only just made it."""
+    root, rename = Path(store.root.removeprefix("file://")), os.rename
+
+    def others_first(source: str, target: str, **where: int) -> None:
+        monkeypatch.undo()
+        folder = root / theirs
+        (folder.parent if folder.suffix else folder).mkdir(parents=True)
+        if folder.suffix:
+            folder.touch()
+        rename(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", others_first)
+    asyncio.run(store.put("names/a/b.json", b"{}", ABSENT))
+    assert (root / "names/a/b.json").exists()
+
+
 @pytest.mark.parametrize("area", ["inbox", "jobs", "work"])
 def test_folders_without_end(store: Store, tmp_path: Path, area: str) -> None:
     before = os.getcwd()

@@ -28,6 +28,9 @@ _INNER = _FOLDER | os.O_NOFOLLOW
 _UNHARMED = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _OF_THE_FILE = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+_SOMETHING_THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""Of a folder that is given its name: somebody else has made it, perhaps filled it already, or made something else."""
+
 _GROWN = 64 * 1024
 """Bytes asked for behind what a file had when it was opened."""
 _KINDS = {
@@ -159,8 +162,11 @@ class Tree:
         with self._temporary() as (private, temporary):
             os.mkdir(temporary, 0o700, dir_fd=private)
             os.chmod(temporary, self._folder_mode(), dir_fd=private)
-            with suppress(FileExistsError, NotADirectoryError):  # somebody else made it, or something else
+            try:
                 os.rename(temporary, name, src_dir_fd=private, dst_dir_fd=parent)
+            except OSError as error:
+                if error.errno not in _SOMETHING_THERE:
+                    raise
 
     def _make_private(self, folder: str) -> None:
         with suppress(FileExistsError), self.place_of(folder.rstrip("/")) as (parent, name):
