@@ -207,9 +207,11 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
 
 
 def check_fsck(world: World) -> None:
-    """What everybody left behind fits together."""
+    """What everybody left behind fits together, but for attempts that a backup's record of their job has not seen."""
     for trouble in world.troubles():
-        raise Broken("fsck finds nothing", str(trouble), trouble.key)
+        area, _, rest = trouble.key.partition("/")
+        if area != "work" or rest.partition("/")[0] not in world.strangers.harmed:
+            raise Broken("fsck finds nothing", str(trouble), trouble.key)
 
 
 def check_named(world: World) -> None:
