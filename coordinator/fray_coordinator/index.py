@@ -85,7 +85,7 @@ async def tend(core: Core, key: str, entry: Pending) -> None:
     if lies is None:
         return
     job = await core.records.read(names.Jobs.key(entry.job), JobRecord, one_of_many=True)
-    lease = job.record.lease if job else None
+    lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else it decides nothing
     holder = await core.records.read(names.Agents.key(lease.agent), AgentRecord, one_of_many=True) if lease else None
     care = care_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
     match care:

@@ -20,7 +20,7 @@ from fray_coordinator.store.api import ABSENT, ANY
 from fray_coordinator.submit import put_blob
 from fray_layouts.bounds import LATEST
 from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Child, Jobs, Pending, Work
+from fray_layouts.names import Agents, Child, Jobs, Pending, Work
 from fray_layouts.records import JobRecord, Settings
 from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -62,6 +62,20 @@ def test_a_parent_stays_while_a_record_is_not_answered_that_may_be_its_childs() 
         assert cluster.keys("jobs/") == []
 
     run(main, Settings(retention=0.0))
+
+
+def test_an_entry_of_a_job_that_has_ended_goes_though_the_record_of_its_agent_is_garbage() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "a")
+        job = await launch(user)
+        held = await agent.claim()
+        await agent.end(held)
+        await user.store.put(entry_of(job).key(), b"{}", ABSENT)
+        await user.store.put(Agents.key("a"), b"garbage", ANY)
+        await passes(Pass(await cluster.core(), "p"), 100.0)
+        assert cluster.keys("pending/") == []
+
+    run(main)
 
 
 def test_a_pending_record_without_an_entry_gets_one_and_the_bell_rings() -> None:
