@@ -14,11 +14,15 @@ from fray_layouts import names
 from fray_layouts.records import AgentRecord, JobRecord
 
 
-async def kill(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord] | None:
-    """Declare the agent dead on condition of the beat that was observed; None if it lives after all."""
+async def kill(core: Core, agent: Stored[AgentRecord], patience: float | None = None) -> Stored[AgentRecord] | None:
+    """Declare the agent dead on condition of the beat that was observed; None if it lives after all.
+
+    Args:
+        patience: as in `Store.put`.
+    """
     beat = agent.record.beat
     update = await core.records.update(
-        agent.key, AgentRecord, lambda now: declare_dead(now, beat) if now else None, known=agent
+        agent.key, AgentRecord, lambda now: declare_dead(now, beat) if now else None, agent, patience
     )
     stored = update.stored
     return stored if stored is not None and stored.record.state == "dead" else None

@@ -113,15 +113,20 @@ class Pass:
         suspects = await self._look(suspects)
         await self._serve()
         if suspects or self.admission.waiting:
-            self.watch.discount()  # perhaps this waited long, and in vain, until it could write
+            await self._leave(suspects)  # who cannot write can tell nobody's silence from an outage of writes
+            self.watch.discount()
             suspects = await self._look(suspects)
             wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)
         self._beside.begin(Jobs.prefix, self._repair)
         await self._serve()
+        await self._leave(suspects)
+
+    async def _leave(self, suspects: dict[str, Suspect]) -> None:
+        """Write what was seen without the lease into it; whoever sees one for long that cannot be read replaces it."""
         if self.lease is not None and self.lease.record.holder == passlease.UNREADABLE:
-            return  # whoever sees that for long enough replaces it
+            return
         alive = set(self.watch.live())
         await self.core.records.update(
             Coordinator.lease,

@@ -75,13 +75,19 @@ class Records:
         return known if isinstance(answer, NotModified) else self._decoded(known.key, type(known.record), answer)
 
     async def update(
-        self, key: str, kind: type[R], decide: Callable[[R | None], R | None], known: Stored[R] | None = None
+        self,
+        key: str,
+        kind: type[R],
+        decide: Callable[[R | None], R | None],
+        known: Stored[R] | None = None,
+        patience: float | None = None,
     ) -> Update[R]:
         """Write what `decide` makes of the record; ask it again whenever someone else wrote first.
 
         Args:
             decide: gets the current record (None: absent) and returns what to write, or None to leave it.
             known: what the caller believes the record to be; saves the first read.
+            patience: of each write, as in `Store.put`.
 
         Raises:
             StoreUnavailable: unresolved: the write was applied, or not, or will be. Call again with the same meaning.
@@ -92,7 +98,7 @@ class Records:
             wanted = decide(current.record if current else None)
             if wanted is None:
                 return Update(current, False, rejections)
-            written = await self.write(key, kind, wanted, current)
+            written = await self.write(key, kind, wanted, current, patience)
             if written.wrote:
                 return Update(written.stored, True, rejections)
             current = written.stored
@@ -100,7 +106,9 @@ class Records:
             if rejections > 2:
                 await self._clock.sleep(self._chance.uniform(0, 0.1 * rejections))
 
-    async def write(self, key: str, kind: type[R], wanted: R, current: Stored[R] | None) -> Update[R]:
+    async def write(
+        self, key: str, kind: type[R], wanted: R, current: Stored[R] | None, patience: float | None = None
+    ) -> Update[R]:
         """One conditional write of `wanted` on top of `current` (None: the name must be absent).
 
         `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
@@ -117,7 +125,7 @@ class Records:
             codec.decode(data, kind)
         except Malformed as error:
             raise BadRecord(f"{key} cannot be followed by another {kind.__name__}: {error}{LOOK_AT_IT}") from None
-        outcome = await self._store.put(key, data, expect, body.op)
+        outcome = await self._store.put(key, data, expect, body.op, patience)
         if isinstance(outcome, Applied):
             updated = self._store.now() if outcome.updated is None else outcome.updated
             return Update(Stored(key, body, raw, outcome.version, updated), True, 0)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_coordinator import burial
-from fray_coordinator.core import Core, each_sound
+from fray_coordinator.core import Core, each_sound, told
+from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
 from fray_coordinator.protocol.heartbeat import believed, is_fenced
 from fray_coordinator.protocol.retention import agents_due
@@ -29,6 +30,12 @@ FIRST_LOOK, A_LOOK = 100_000, 2000
 """So many records the first look and each later one read at most, so many agents a look declares dead.
 
 The others have their turn in the next: those that were known to live come first, then what was written last.
+"""
+
+VERDICT_PATIENCE = 3.0
+"""Seconds for which a death is tried to be written.
+
+A verdict that waited for the end of an outage of writes would be there before the beat that waits as well.
 """
 
 EARS = 3
@@ -166,7 +173,11 @@ class Watch:
         spared = spare_the_many(guilty, len(live))
 
         async def declare_dead(name: str) -> None:
-            killed = await burial.kill(self.core, live[name])
+            try:
+                killed = await burial.kill(self.core, live[name], VERDICT_PATIENCE)
+            except StoreUnavailable as error:  # whether it is an outage the next write of the lease tells
+                self.problems[Agents.key(name)] = told(error)
+                return
             if killed is not None:
                 self._keep(killed, None)
 

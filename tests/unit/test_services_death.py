@@ -163,6 +163,48 @@ def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobo
     run(main)
 
 
+def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_which_it_was_due() -> None:
+    """The verdict waits for the same instant as the beat of an agent that only was late."""
+
+    async def main(cluster: Cluster) -> None:
+        coordinator, agent = Pass(await cluster.core(), "p"), await join(cluster, "late")
+        full_disk = asyncio.Event()
+
+        async def fill() -> None:
+            cluster.ways[0].read_only = True
+            full_disk.set()
+
+        cluster.ways[0].before["put", Agents.prefix] = fill
+        passing = asyncio.create_task(passes(coordinator, 100.0))
+        await full_disk.wait()
+        await cluster.clock.sleep(20.0)
+        cluster.ways[0].read_only = False
+        await cluster.clock.sleep(7.0)
+        assert await agent.beat()
+        passing.cancel()
+
+    run(main)
+
+
+def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_that_it_did_not_notice() -> None:
+    """It has nothing to write, and goes on from the silence that another saw before the outage."""
+
+    async def main(cluster: Cluster) -> None:
+        user, agent = await cluster.core(), await join(cluster, "late")
+        await passes(Pass(user, "p"), 20.0)
+        visitor = Pass(await cluster.core(), "once")
+        cluster.ways[-1].read_only = True
+        visit = asyncio.create_task(visitor.once())
+        await cluster.clock.sleep(10.0)
+        cluster.ways[-1].read_only = False
+        await cluster.clock.sleep(5.0)
+        assert await agent.beat()
+        await visit
+        assert (await agent_now(user, agent.id)).state == "live"
+
+    run(main)
+
+
 def test_a_frozen_observer_kills_nobody() -> None:
     """It looks, freezes for an hour, and looks again at an agent that beat all the time but for the last moment."""
 
