@@ -91,8 +91,7 @@ class Shift:
             threading.Thread(target=loop, name="fray-worker", daemon=True).start()
         try:
             self._prepare()
-            while not self._stopping.is_set() and (lease := self._next()) is not None:
-                self._current = lease
+            while (lease := self._next()) is not None and self._begin(lease):
                 self._run(lease)
         finally:
             self._flush()
@@ -118,6 +117,14 @@ class Shift:
             if (lease := self._queue.pop(self._lease, wait=min(wait, left))) is not None:
                 return lease
         return None
+
+    def _begin(self, lease: Lease[Item]) -> bool:
+        """Make it the task that runs, unless the worker is ending: then it goes back as the queue is closed."""
+        with self._lock:
+            if self._stopping.is_set():
+                return False
+            self._current = lease
+            return True
 
     def _run(self, lease: Lease[Item]) -> None:
         key, function, payload = lease.item
@@ -202,12 +209,18 @@ class Shift:
                     log.warning("a lease could not be renewed: %s", error)
 
     def _stop(self) -> None:
-        """Let the task that runs come to its end; what does not in time is given back, and held against nobody."""
-        self._stopping.set()
+        """Let the task that runs come to its end; what does not in time is given back, and held against nobody.
+
+        What has ended is written before the queue is closed, which gives back everything that is not called done.
+        """
+        with self._lock:
+            self._stopping.set()
+            busy = self._current is not None
         if not self._is_process:
             return
-        if self._current is not None and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
+        if busy and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
             self._give_back(lease)
+        self._flush()
         self._queue.close()
         if not self._free.is_set():
             self._clear_up()

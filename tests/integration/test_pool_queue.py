@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -22,6 +24,7 @@ from fray.pool.queued import Queued
 from fray.pool.watch import Watch
 from fray.queue import FileQueue
 from fray.types import JobId, ResourceConfig
+from fray_coordinator import outcomes
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
@@ -103,6 +106,37 @@ def test_what_a_driver_left_is_there_for_the_next(cluster: StorageCluster, tmp_p
     second.shutdown(wait=False)
     with pytest.raises(PoolNotFound):
         WorkerPool.attach("nightly", cluster, namespace="shared")
+
+
+def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_once(
+    cluster: StorageCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, writing = tmp_path / "notes", tmp_path / "writing"
+    serve, write = shift.serve, outcomes.write
+
+    def serve_with_slow_writes(name: str, incarnation: int, idle: float) -> None:
+        async def slowly(*args: Any, **kwargs: Any) -> None:
+            writing.touch()
+            await asyncio.sleep(1.0)
+            await write(*args, **kwargs)
+
+        outcomes.write = slowly
+        serve(name, incarnation, idle)
+
+    def noted() -> str:
+        with notes.open("a") as file:
+            file.write("x")
+        return "noted"
+
+    monkeypatch.setattr(shift, "serve", serve_with_slow_writes)
+    first = WorkerPool(cluster, 1, SMALL, transport="queue", name="stopped")
+    first.submit_as("once", noted)
+    actors.wait_until(writing.exists)
+    first.detach()
+    monkeypatch.undo()
+    with WorkerPool.attach("stopped", cluster, 1, SMALL) as second:
+        assert second.futures["once"].result(30) == "noted"
+    assert notes.read_text() == "x"
 
 
 def test_files_that_tasks_keep_with_the_pool_go_with_it(cluster: StorageCluster) -> None:
