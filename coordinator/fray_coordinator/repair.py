@@ -33,6 +33,11 @@ from fray_layouts.records import AgentRecord, JobRecord
 T = TypeVar("T")
 POOLS_EVERY = 3600.0
 """Seconds between looks for worker pools that nobody uses any more."""
+UNREAD_PATIENCE = 3600.0
+"""Seconds for which a record that is not answered keeps all ended jobs: it may be the child of any.
+
+After that it counts as one that cannot be read, so one object does not fill the storage. Jobs are kept for days.
+"""
 
 
 @dataclass(slots=True)
@@ -42,7 +47,7 @@ class Repair:
     core: Core
     admission: Admission
     _found: dict[str, str] = field(default_factory=dict)
-    _unread: bool = False
+    _unread_since: dict[str, float] = field(default_factory=dict)
     _found_before: dict[str, str] = field(default_factory=dict)
     _endpoints: Outlived = field(init=False)
     _jobs: dict[str, Open] = field(default_factory=dict)
@@ -96,33 +101,40 @@ class Repair:
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: families.end_children(self.core, parent), Child.prefix)
         with_children = {child.parent for child in children} | self._parents()
-        if not self._unread:  # what could not be read now may be the child of any of them
+        if not self._child_may_be_unread():
             await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
 
     async def _read_jobs(self) -> None:
         rows = await self.core.store.list(Jobs.prefix, versions=True)
         rows = self._unreadable.sift((row for row in rows if Jobs.parse(row.key)), self._found)
         jobs, ended = self._jobs, self._ended
-        self._jobs, self._ended, self._unread = {}, {}, False
+        unread, self._unread_since = self._unread_since, {}
+        self._jobs, self._ended = {}, {}
 
         async def read(row: Listed) -> None:
             known = jobs.get(row.key) or ended.get(row.key)
             if known is None or known.version != row.version:
-                job = await self._read_row(row)
+                job = await self._read_row(row, unread.get(row.key))
                 known = known_of(job, self.core.settings) if job is not None else None
             if known is not None:
                 self._remember(row.key, known)
 
         await self._each(rows, read, lambda row: row.key)
 
-    async def _read_row(self, row: Listed) -> Stored[JobRecord] | None:
+    async def _read_row(self, row: Listed, unread_since: float | None) -> Stored[JobRecord] | None:
         try:
             return await self._unreadable.read(self.core.records, row, JobRecord)
         except BadRecord:
             raise
         except Exception:
-            self._unread = True
+            now = self.core.clock.boottime()
+            self._unread_since[row.key] = now if unread_since is None else unread_since
             raise
+
+    def _child_may_be_unread(self) -> bool:
+        """Whether a record may soon be read that was not answered so far, and names the parent that it needs."""
+        now = self.core.clock.boottime()
+        return any(now - since < UNREAD_PATIENCE for since in self._unread_since.values())
 
     def _remember(self, key: str, known: Open | Ended) -> None:
         self._jobs.pop(key, None)

@@ -15,6 +15,7 @@ from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
 from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.repair import UNREAD_PATIENCE
 from fray_coordinator.stopping import stop
 from fray_coordinator.store.api import ABSENT, ANY
 from fray_coordinator.submit import put_blob
@@ -60,6 +61,22 @@ def test_a_parent_stays_while_a_record_is_not_answered_that_may_be_its_childs() 
         cluster.ways[2].unanswered = []
         await passes(Pass(core, "p"), 1000.0)
         assert cluster.keys("jobs/") == []
+
+    run(main, Settings(retention=0.0))
+
+
+def test_a_record_that_is_never_answered_keeps_other_ended_jobs_for_an_hour_only() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        odd, other = await launch(user), await launch(user)
+        await stop(user, other.id, "enough")
+        cluster.ways[1].unanswered = [("get", Jobs.key(odd.id))]
+        await cluster.clock.sleep(SUBMITTER_GIVES_UP + QUARANTINE)
+        coordinator = Pass(core, "p")
+        await passes(coordinator, UNREAD_PATIENCE - 300.0, every=60.0)
+        assert Jobs.key(other.id) in cluster.keys("jobs/")
+        await passes(coordinator, 1000.0, every=60.0)
+        assert cluster.keys("jobs/") == [Jobs.key(odd.id)]
 
     run(main, Settings(retention=0.0))
 
