@@ -20,11 +20,11 @@ from fray_coordinator.background import Background
 from fray_coordinator.core import Core, is_outage, told
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.protocol import passlease
-from fray_coordinator.protocol.death import MAX_GAP_INTERVALS
+from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import believed, paced
 from fray_coordinator.records import Stored, record_of
 from fray_coordinator.repair import Repair
-from fray_coordinator.watch import Watch
+from fray_coordinator.watch import BESIDE, Watch
 from fray_layouts.inbox_names import Inbox
 from fray_layouts.names import Agents, Coordinator, Jobs
 from fray_layouts.records import AgentRecord, PassRecord, Suspect
@@ -60,7 +60,7 @@ class Pass:
     _orphans: bool = False
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.core)
+        self.watch = Watch(self.core, self._beside)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
 
@@ -112,7 +112,7 @@ class Pass:
         suspects = dict(self.lease.record.suspects) if self.lease else {}
         suspects = await self._look(suspects)
         await self._serve()
-        if suspects or self.admission.waiting:
+        if self.watch.live() or self.admission.waiting:
             await self._leave(suspects)  # who cannot write can tell nobody's silence from an outage of writes
             self.watch.discount()
             suspects = await self._look(suspects)
@@ -199,9 +199,10 @@ class Pass:
         last = self.lease.record
         await self._look_under_lease(last.suspects)
         self._orphans |= self.watch.someone_died
+        self.watch.someone_died = False
         if last.repaired_at <= self.core.now():
             self._repaired_at = max(self._repaired_at, last.repaired_at)
-        if self._repair_is_due():
+        if self.watch.complete and self._repair_is_due():
             self._beside.begin(Jobs.prefix, self._repair)
         await self._serve(self.core.settings.poll_interval)
         await self._renew(self._tell)
@@ -230,7 +231,9 @@ class Pass:
     async def _serve(self, seconds: float | None = None) -> None:
         """Begin what else there is to do, or go on with it, but not for long."""
         unburied = self.watch.unburied()
-        self._beside.forget_all_but([Jobs.prefix, Agents.prefix, Inbox.prefix, *(dead.key for dead in unburied)])
+        self._beside.forget_all_but(
+            [Jobs.prefix, Agents.prefix, BESIDE, Inbox.prefix, *(dead.key for dead in unburied)]
+        )
         for dead in unburied[:BURIALS]:
             self._beside.begin(dead.key, partial(burial.bury, self.core, dead))
         self._beside.begin(Agents.prefix, self.watch.forget_old)
@@ -257,4 +260,6 @@ class Pass:
     def _tell(self, now: PassRecord) -> PassRecord:
         """The lease renewed, with all that this pass has found out."""
         beat, suspects, pools = self.own_beat(), self.watch.silent(), self.watch.pools()
+        if not self.watch.complete:  # what is known of the others is the last holder's
+            suspects, pools = merge_suspects(suspects, now.suspects), now.pools
         return passlease.after_pass(now, self.identity, beat, suspects, pools, self.problems, self._repaired_at)

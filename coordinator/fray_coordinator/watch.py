@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from fray_coordinator import burial
-from fray_coordinator.core import Core, each_sound, told
-from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.background import Background
+from fray_coordinator.core import Core, each_sound, is_outage, told
+from fray_coordinator.errors import BadRecord, StoreUnavailable
 from fray_coordinator.protocol.death import doomed, needs_burial, observe, spare_the_many
 from fray_coordinator.protocol.heartbeat import believed, is_fenced
 from fray_coordinator.protocol.retention import agents_due
@@ -26,11 +27,13 @@ from fray_layouts.records import AgentRecord, Ear, PoolView, Suspect
 AT_ONCE = 64
 """A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
 
-FIRST_LOOK, A_LOOK = 100_000, 2000
-"""So many records the first look and each later one read at most, so many agents a look declares dead.
+A_LOOK = 2000
+"""So many unknown records a look waits for, which take a second or two; so many agents it declares dead.
 
-The others have their turn in the next: those that were known to live come first, then what was written last.
+More of them are read beside the looks, those that were written last first: who is known already is judged in time.
 """
+BESIDE = "agents/ not read yet"
+"""The name of that work."""
 
 VERDICT_PATIENCE = 3.0
 """Seconds for which a death is tried to be written.
@@ -48,13 +51,17 @@ class Watch:
 
     Attributes:
         agents: by id; those that have ended and are buried are not among them.
+        beside: does what a look need not wait for.
         problems: what went wrong in the last look, by key.
-        someone_died: an agent that lived at the look before the last is dead.
+        complete: every agent's record was read that is answered.
+        someone_died: an agent that lived is dead, since whoever asks reset this.
     """
 
     core: Core
+    beside: Background = field(default_factory=Background)
     agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
     someone_died: bool = False
     _ended: dict[str, Listed] = field(default_factory=dict)
     _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
@@ -62,6 +69,7 @@ class Watch:
     _known: dict[str, Suspect] = field(default_factory=dict)
     _confirmed: dict[str, Suspect] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
+    _unanswered: dict[str, str] = field(default_factory=dict)
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
         """The agents that live, as far as this version knows their states, by id."""
@@ -79,7 +87,7 @@ class Watch:
         of one read of its record to the begin of the next look, which is never more than the time between what the two
         saw. (From the end of one look to the begin of the next would be too little: a look at many agents takes long.)
         """
-        self.problems, self.someone_died, self._lived = {}, False, frozenset(self.live())
+        self.problems, self._lived = {}, frozenset(self.live())
         begun, read_at = self.core.clock.boottime(), self._read_at
         await self._read_all()
         seen = {
@@ -134,23 +142,47 @@ class Watch:
         rows = self._unreadable.sift((row for row in rows if Agents.parse(row.key)), self.problems)
         before = {agent.key: agent for agent in self.agents.values()}
         ended, self._ended, self.agents, self._read_at = self._ended, {}, {}, {}
-        fresh = []
+        changed: list[Listed] = []
+        unknown: list[Listed] = []
         for row in rows:
             if (known := before.get(row.key)) is not None and known.version == row.version:
                 self._keep(known, listed_at)
             elif (gone := ended.get(row.key)) is not None and gone.version == row.version:
                 self._ended[row.key] = gone
             else:
-                fresh.append(row)
-        fresh.sort(key=lambda row: (row.key not in before, -(row.updated or 0.0)))
-        most = A_LOOK if before or ended else FIRST_LOOK
-        await each_sound(fresh[:most], self._read_row, self.problems, lambda row: row.key, AT_ONCE)
-        for row in fresh[most:]:
-            if (known := before.get(row.key)) is not None:
-                self.agents[known.record.id] = known
+                (unknown if known is None else changed).append(row)
+                if known is not None:
+                    self.agents[known.record.id] = known  # until it is read
+        await self._read(changed, unknown)
+
+    async def _read(self, changed: list[Listed], unknown: list[Listed]) -> None:
+        """Read what has changed and is new; what is new to us and very much, and what was not answered, beside."""
+        rows = {row.key: row for row in [*changed, *unknown]}
+        self._unanswered = {key: why for key, why in self._unanswered.items() if key in rows}
+        self.problems |= self._unanswered
+        late = [rows[key] for key in self._unanswered]
+        changed, unknown = ([row for row in some if row.key not in self._unanswered] for some in (changed, unknown))
+        self.complete = len(unknown) <= A_LOOK
+        if not self.complete:
+            late = sorted(unknown, key=lambda row: -(row.updated or 0.0)) + late
+            unknown = []
+        if late:
+            self.beside.begin(BESIDE, lambda: each_sound(late, self._read_beside, {}, lambda row: row.key, AT_ONCE))
+        await each_sound(changed + unknown, self._read_row, self.problems, lambda row: row.key, AT_ONCE)
+
+    async def _read_beside(self, row: Listed) -> None:
+        """Read it, unless a look has meanwhile."""
+        if row.key in self._unanswered or (Agents.parse(row.key) not in self.agents and row.key not in self._ended):
+            await self._read_row(row)
 
     async def _read_row(self, row: Listed) -> None:
-        agent = await self._unreadable.read(self.core.records, row, AgentRecord)
+        try:
+            agent = await self._unreadable.read(self.core.records, row, AgentRecord)
+        except Exception as error:
+            if not (isinstance(error, BadRecord) or is_outage(error)):
+                self._unanswered[row.key] = told(error)
+            raise
+        self._unanswered.pop(row.key, None)
         if agent is not None:
             as_believed = dataclasses.replace(agent, record=believed(agent.record, self.core.settings))
             self._keep(as_believed, self.core.clock.boottime())

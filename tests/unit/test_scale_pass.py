@@ -14,12 +14,14 @@ from fray_coordinator.core import each
 from fray_coordinator.protocol.heartbeat import paced
 from fray_coordinator.protocol.schedule import entry_of
 from fray_coordinator.repair import Repair
+from fray_coordinator.store.api import ANY, Object
 from fray_coordinator.watch import Watch
-from fray_layouts.names import Coordinator, Jobs
-from fray_layouts.records import PassRecord, PoolView, Resources
+from fray_layouts.names import Agents, Coordinator, Jobs
+from fray_layouts.records import AgentRecord, PassRecord, PoolView, Resources
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
+DEATH, LOOK = 25.0, 8.0
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
 
@@ -89,6 +91,47 @@ def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first()
             await watch.look({})
             await cluster.clock.sleep(2.0)
         assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
+
+    run(main)
+
+
+def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_time() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        silent = await join(cluster, "silent")
+        coordinator, way = Pass(core, "p"), cluster.ways[1]
+        read = way.get
+
+        async def read_slowly(key: str) -> Object | None:
+            await cluster.clock.sleep(1.0)
+            return await read(key)
+
+        await passes(coordinator, LOOK)
+        way.get = read_slowly  # type: ignore[method-assign]
+        for number in range(5000):
+            left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
+            await user.records.write(Agents.key(left.id), AgentRecord, left, None)
+        await passes(coordinator, DEATH + LOOK)
+        assert (await agent_now(user, silent.id)).state == "dead"
+        assert not coordinator.watch.complete
+        await passes(coordinator, 90.0)
+        assert coordinator.watch.complete
+
+    run(main)
+
+
+def test_many_records_that_are_never_answered_delay_no_death() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        coordinator = Pass(core, "p")
+        for number in range(640):
+            await user.store.put(Agents.key(f"odd-{number}"), b"", ANY)
+        cluster.ways[1].unanswered = [("get", Agents.key("odd")[: -len(".json")])]
+        await passes(coordinator, 40.0)
+        silent = await join(cluster, "silent")
+        await passes(coordinator, DEATH + 2 * LOOK)
+        assert (await agent_now(user, silent.id)).state == "dead"
+        assert sum(key.startswith("agents/odd") for key in coordinator.watch.problems) == 640
 
     run(main)
 
