@@ -27,9 +27,9 @@ def _unconditional(kind: type[Record]) -> list[Swap]:
     """Records of this kind are written whatever lies there."""
     real = Records.write
 
-    async def write(self: Records, key: str, of: Any, wanted: Any, current: Any) -> Any:
+    async def write(self: Records, key: str, of: Any, wanted: Any, current: Any, *more: Any) -> Any:
         if of is not kind:
-            return await real(self, key, of, wanted, current)
+            return await real(self, key, of, wanted, current, *more)
         body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
         outcome = await self._store.put(key, codec.encode(body, {}), ANY, body.op)
         return Update(Stored(key, body, {}, getattr(outcome, "version", ""), self._store.now()), True, 0)

@@ -109,10 +109,10 @@ def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
     """The index entry is there, and the record on its way."""
     real = Records.write
 
-    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any) -> Any:
+    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any) -> Any:
         if kind is not JobRecord or current is not None:
-            return await real(self, key, kind, wanted, current)
-        asyncio.get_running_loop().create_task(real(self, key, kind, wanted, current))
+            return await real(self, key, kind, wanted, current, *more)
+        asyncio.get_running_loop().create_task(real(self, key, kind, wanted, current, *more))
         return Update(Stored(key, wanted, {}, "", self._store.now()), True, 0)
 
     return [(Records, "write", write)]

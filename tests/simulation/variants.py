@@ -82,9 +82,9 @@ def unconditional_claim() -> list[Swap]:
     """A claim is written over whatever lies there."""
     real = Records.write
 
-    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any) -> Any:
+    async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any) -> Any:
         if kind is not JobRecord or current is None or (current.record.status, wanted.status) != ("pending", "running"):
-            return await real(self, key, kind, wanted, current)
+            return await real(self, key, kind, wanted, current, *more)
         body = codec.successor(wanted, self._chance.token(16), current.record)
         outcome = await self._store.put(key, codec.encode(body, current.raw), ANY, body.op)
         return Update(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
