@@ -26,7 +26,7 @@ def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 bare = resident()
-from fray_agents.rpc import RpcKey, Server, Target, connect
+from fray_agents.rpc import RpcKey, RpcServer, Target, connect
 class Keys:
     encrypted = False
     def keys(self, fresh=False):
@@ -34,7 +34,7 @@ class Keys:
 class Subject:
     def memory(self):
         return resident()
-server = Server(Keys())
+server = RpcServer(Keys())
 server.add("subject", Subject())
 server.start()
 print(server.address, server.identity, bare, flush=True)

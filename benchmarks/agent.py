@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from fray.actor.preload import MODULES
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.spares import Spares
+from fray.cluster.prestart import PRESTART_MODULES
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.tasks.prestart import Prestarter
 from fray_coordinator.core import open_core
 from fray_layouts.records import Resources
 
@@ -20,7 +20,7 @@ async def main(root: str, work_dir: Path, cores: float) -> None:
     core = await open_core(root)
     loop = asyncio.get_running_loop()
     capacity = Resources(cpu=int(cores * 1000), memory=2**40, disk=2**40)
-    spares = Spares(MODULES)
+    spares = Prestarter(PRESTART_MODULES)
     agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir, start_task=spares.start))
     loop.add_signal_handler(signal.SIGTERM, agent.terminate)
     loop.add_reader(sys.stdin, agent.terminate)  # the bench has ended, however it ended

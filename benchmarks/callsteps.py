@@ -9,14 +9,25 @@ import time
 from collections.abc import Callable
 
 from fray_agents.rpc import CallId, RpcKey
-from fray_agents.rpc.calls import Kind, Reply, Request, Table
-from fray_agents.rpc.engine import Actor
-from fray_agents.rpc.framing import Framing
-from fray_agents.rpc.link import Link
-from fray_agents.rpc.serial import pack, unpack
-from fray_agents.rpc.server import public_methods
-from fray_agents.rpc.session import Seals, Session
-from fray_agents.rpc.table import Calls, calls_parts, read_calls, read_replies, replies_parts
+from fray_agents.rpc.server.call_table import (
+    CallTable,
+    Reply,
+    ReplyKind,
+    Request,
+)
+from fray_agents.rpc.server.executor import ActorExecutor
+from fray_agents.rpc.server.server import public_methods
+from fray_agents.rpc.wire.framing import MessageParser
+from fray_agents.rpc.wire.messages import (
+    CallBatch,
+    decode_calls,
+    decode_replies,
+    encode_calls,
+    encode_replies,
+)
+from fray_agents.rpc.wire.sealed_connection import SealedConnection
+from fray_agents.rpc.wire.serialization import pack, unpack
+from fray_agents.rpc.wire.session import SealSequence, Session
 
 CLIENT = "0123456789abcdef.1"
 
@@ -45,15 +56,15 @@ def steps_us(count: int) -> dict[str, float]:
 
     packed = pack(((1,), {}))
     request = Request(CallId(CLIENT, 1), "plain", "echo", packed)
-    calls = calls_parts(Calls(CLIENT, 1, True, [request], []))
-    replies = replies_parts(CLIENT, [Reply(request.id, Kind.VALUE, packed)])
+    calls = encode_calls(CallBatch(CLIENT, 1, True, [request], []))
+    replies = encode_replies(CLIENT, [Reply(request.id, ReplyKind.VALUE, packed)])
     return {
         "pickle the arguments": each(lambda: pack(((1,), {}))),
         "unpickle them": each(lambda: unpack(packed)),
-        "table of calls, written": each(lambda: calls_parts(Calls(CLIENT, 1, True, [request], []))),
-        "table of calls, read": each(lambda: read_calls(calls)),
-        "table of replies, written": each(lambda: replies_parts(CLIENT, [Reply(request.id, Kind.VALUE, packed)])),
-        "table of replies, read": each(lambda: read_replies(CLIENT, replies)),
+        "table of calls, written": each(lambda: encode_calls(CallBatch(CLIENT, 1, True, [request], []))),
+        "table of calls, read": each(lambda: decode_calls(calls)),
+        "table of replies, written": each(lambda: encode_replies(CLIENT, [Reply(request.id, ReplyKind.VALUE, packed)])),
+        "table of replies, read": each(lambda: decode_replies(CLIENT, replies)),
         "seal of a message": each(_sealer(bytes(len(calls[0])))),
         "httptools, a message": each(_parser(bytes(len(calls[0])))),
         "send and receive a sealed message": each(_exchange(calls)),
@@ -62,12 +73,12 @@ def steps_us(count: int) -> dict[str, float]:
 
 
 def _sealer(body: bytes) -> Callable[[], object]:
-    seals = Seals(bytes(32))
+    seals = SealSequence(bytes(32))
     return lambda: seals.next(body)
 
 
 def _parser(body: bytes) -> Callable[[], object]:
-    framing = Framing(requests=True, max_body=10_000)
+    framing = MessageParser(requests=True, max_body=10_000)
     message = b"POST /calls HTTP/1.1\r\nhost: actor\r\ncontent-length: %d\r\nfray-seal: %b\r\n\r\n%b"
     whole = message % (len(body), b"0" * 64, body)
 
@@ -81,8 +92,8 @@ def _parser(body: bytes) -> Callable[[], object]:
 def _exchange(parts: list[bytes | bytearray | memoryview]) -> Callable[[], object]:
     ours, theirs = socket.socketpair()
     one, two = (Session.derive(RpcKey("bench", bytes(32)), b"1", b"2", b"3") for _ in range(2))
-    client = Link(ours, requests=False, incoming=one.to_client, outgoing=one.to_server)
-    server = Link(theirs, requests=True, incoming=two.to_server, outgoing=two.to_client)
+    client = SealedConnection(ours, requests=False, incoming=one.to_client, outgoing=one.to_server)
+    server = SealedConnection(theirs, requests=True, incoming=two.to_server, outgoing=two.to_client)
 
     def exchange() -> None:
         client.send(parts)
@@ -92,13 +103,13 @@ def _exchange(parts: list[bytes | bytearray | memoryview]) -> Callable[[], objec
 
 
 def _run(request: Request) -> Callable[[], object]:
-    table, caller, sequence = Table(), _Nobody(), [0]
+    table, caller, sequence = CallTable(), _Nobody(), [0]
 
     def no_loop() -> None:
         raise AssertionError
 
     echo = _Echo()
-    actor = Actor(echo, public_methods(echo), 1, table, None, no_loop)  # type: ignore[arg-type]
+    actor = ActorExecutor(echo, public_methods(echo), 1, table, None, no_loop)  # type: ignore[arg-type]
 
     def run() -> None:
         sequence[0] += 1
@@ -112,7 +123,7 @@ def _run(request: Request) -> Callable[[], object]:
 
 def floors(count: int) -> dict[str, float]:
     """What bare sockets cost between two processes on two cores: a round trip, 10 MB over TCP; and sealing them."""
-    seals, array = Seals(bytes(32)), bytes(10_000_000)
+    seals, array = SealSequence(bytes(32)), bytes(10_000_000)
 
     def seal() -> None:
         seals.next(b"")

@@ -14,7 +14,7 @@ from typing import Any
 from harness import agents, arguments, report, say, scratch
 
 from fray import Entrypoint, JobRequest, JobStatus, StorageCluster
-from fray_coordinator.store.metering import GCS, Usage
+from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 
 AGENTS = 8
 
@@ -55,12 +55,12 @@ def claims(tallies: list[dict[str, int]]) -> dict[str, Any]:
 
 def requests(usages: list[dict[str, int]], jobs: int) -> dict[str, Any]:
     """What the agents asked of the storage, and the price of that on GCS."""
-    total = sum((Usage(**usage) for usage in usages), Usage())
+    total = sum((RequestCounts(**usage) for usage in usages), RequestCounts())
     return {
         "agents_class_a_per_job": round(total.class_a / jobs, 2),
         "agents_class_b_per_job": round(total.class_b / jobs, 2),
         "agents_requests": {name: getattr(total, name) for name in ("writes", "lists", "reads", "deletes")},
-        "agents_cost_on_gcs_usd": round(total.cost(GCS), 4),
+        "agents_cost_on_gcs_usd": round(total.cost(GCS_PRICES), 4),
     }
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.harness import HERE, Helper, arguments, report, say
 from benchmarks.peers.queues import MESSAGE
+from fray import sync
 from fray.queue import FileQueue
-from fray_coordinator import sync
-from fray_coordinator.store.metering import GCS, Usage
+from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from tests.support import servers
 
 PEERS = ("huey-sqlite", "huey-sqlite-synced", "huey-file", "persist-queue-sqlite", "persist-queue-file", "naive")
@@ -113,15 +113,15 @@ def dollars(items: int) -> dict[str, float]:
                 while leases := queue.pop_many(batch):
                     queue.done(leases)
                 spent = usage(queue) - before
-            figures[f"gcs_{name}"] = round(spent.cost(GCS) / items * 1e6, 3)
+            figures[f"gcs_{name}"] = round(spent.cost(GCS_PRICES) / items * 1e6, 3)
             figures[f"requests_per_item_{name}"] = round((spent.class_a + spent.class_b) / items, 3)
     return figures
 
 
-def usage(queue: FileQueue[Any]) -> Usage:
-    async def read() -> Usage:
+def usage(queue: FileQueue[Any]) -> RequestCounts:
+    async def read() -> RequestCounts:
         engine: Any = await queue._engine.get()
-        counted: Usage = engine.home.core.store.usage.snapshot()
+        counted: RequestCounts = engine.home.core.store.usage.snapshot()
         return counted
 
     return sync.run(read())

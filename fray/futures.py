@@ -1,6 +1,6 @@
 """What `run` gives back: a future, or, for a generator function, a future that also yields while the function runs.
 
-`outcome` and `wait` take every kind of future that Fray has, and any other value as one that is ready.
+`result_of` and `wait` take every kind of future that Fray has, and any other value as one that is ready.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NOW: Future[None] = Future()
 _NOW.set_result(None)
 
 
-class Result(Protocol[T_co]):
+class SupportsResult(Protocol[T_co]):
     """What gives a value of a type by `result`: futures of tasks and of actors, for type checkers."""
 
     def result(self, timeout: float | None = None) -> T_co: ...
 
 
-class Awaited(ABC):
+class HasReadySignal(ABC):
     """A future that has its own way to say that it is ready."""
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class TaskFuture(Future[T]):
         return super().exception(timeout)
 
 
-class Yielding(TaskFuture[list[T]], Awaited, Generic[T]):
+class GeneratorFuture(TaskFuture[list[T]], HasReadySignal, Generic[T]):
     """The values of a generator that runs elsewhere.
 
     `next` waits for the next value and raises what the generator raised; `result` waits for the end and gives all
@@ -110,13 +110,13 @@ class Yielding(TaskFuture[list[T]], Awaited, Generic[T]):
             self._coming.set_result(_END)
 
 
-def call(function: Callable[..., Any], args: Iterable[Any], future: Future[Any]) -> None:
-    """Run `function` here and put what comes of it into `future`, value by value if that is a `Yielding`."""
+def run_into(function: Callable[..., Any], args: Iterable[Any], future: Future[Any]) -> None:
+    """Run `function` here and put what comes of it into `future`, value by value if that is a `GeneratorFuture`."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         result = function(*args)
-        if isinstance(future, Yielding):
+        if isinstance(future, GeneratorFuture):
             for value in result:
                 future.produce(value)
     except BaseException as error:
@@ -124,23 +124,23 @@ def call(function: Callable[..., Any], args: Iterable[Any], future: Future[Any])
         if not isinstance(error, Exception):
             raise
     else:
-        future.finish() if isinstance(future, Yielding) else future.set_result(result)
+        future.finish() if isinstance(future, GeneratorFuture) else future.set_result(result)
 
 
 def _fail(future: Future[Any], error: BaseException) -> None:
-    future.finish(error) if isinstance(future, Yielding) else future.set_exception(error)
+    future.finish(error) if isinstance(future, GeneratorFuture) else future.set_exception(error)
 
 
-def outcome(ref: Any) -> Any:
+def result_of(ref: Any) -> Any:
     """What a future stands for, waiting for it; any other value as it is. Raises what the future holds."""
-    return ref.result() if isinstance(ref, (Future, Awaited)) else ref
+    return ref.result() if isinstance(ref, (Future, HasReadySignal)) else ref
 
 
 def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
     """Exactly `num_returns` that are ready (fewer only if there are no more), and all the others.
 
-    A `Yielding` is ready when its next value is there, or its end; what is no future is ready. The objects are those
-    that were given.
+    A `GeneratorFuture` is ready when its next value is there, or its end; what is no future is ready. The objects are
+    those that were given.
     """
     signals = [_signal(ref) for ref in refs]
     wanted = min(num_returns, len(refs))
@@ -153,7 +153,7 @@ def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
 
 def _signal(ref: object) -> Future[Any]:
     match ref:
-        case Awaited():
+        case HasReadySignal():
             return ref.coming
         case Future():
             return ref

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fray.actor.current import in_actor
-from fray.client.jobs import JobHandle
-from fray.client.storage import StorageClient
+from fray.client.storage_client import StorageClient
+from fray.cluster.job_handle import JobHandle
 from fray.cluster.local import LocalCluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_coordinator.core import Core
-from fray_coordinator.lookup import all_jobs
+from fray_coordinator.jobs.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
 
 if TYPE_CHECKING:

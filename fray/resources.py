@@ -143,7 +143,7 @@ def _fill(config: object, **values: object) -> None:
 DeviceConfig = CpuConfig | GpuConfig | TpuConfig
 
 
-class Placement(TypedDict, total=False):
+class PlacementOptions(TypedDict, total=False):
     """What `ResourceConfig.with_tpu` and its siblings take as the class does."""
 
     disk: Size
@@ -156,20 +156,20 @@ class Placement(TypedDict, total=False):
     memory: Size | None
 
 
-class GpuOthers(Placement, total=False):
+class GpuOptions(PlacementOptions, total=False):
     """The same, of `with_gpu`."""
 
     replicas: int | None
     device_alternatives: Sequence[str] | None
 
 
-class CpuOthers(GpuOthers, total=False):
+class CpuOptions(GpuOptions, total=False):
     """The same, of `with_cpu`."""
 
     count: int | None
 
 
-class TpuOthers(Placement, total=False):
+class TpuOptions(PlacementOptions, total=False):
     """The same, of `with_tpu`, whose type says how many processes there are."""
 
     cpu: float
@@ -293,7 +293,7 @@ class ResourceConfig:
         )
 
     @classmethod
-    def with_cpu(cls, cpu: float = 1, ram: Size | None = None, **others: Unpack[CpuOthers]) -> ResourceConfig:
+    def with_cpu(cls, cpu: float = 1, ram: Size | None = None, **others: Unpack[CpuOptions]) -> ResourceConfig:
         """Resources without an accelerator; `others` as for the class."""
         return cls(cpu, ram, device=CpuConfig(), **others)
 
@@ -304,7 +304,7 @@ class ResourceConfig:
         count: int = 1,
         cpu: float = 4,
         ram: Size | None = None,
-        **others: Unpack[GpuOthers],
+        **others: Unpack[GpuOptions],
     ) -> ResourceConfig:
         """`count` GPUs of a kind on one host, with 16 GB of memory by default; `others` as for the class."""
         size = "16GB" if ram is None and "memory" not in others else ram
@@ -312,7 +312,7 @@ class ResourceConfig:
 
     @classmethod
     def with_tpu(
-        cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Unpack[TpuOthers]
+        cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Unpack[TpuOptions]
     ) -> ResourceConfig:
         """`slice_count` slices of a TPU type such as "v5litepod-16"; of several types the first is preferred.
 

@@ -1,7 +1,7 @@
 """What users describe jobs with, and what they are told about them.
 
-These are plain values: nothing here opens a cluster. They are checked when a job is submitted (`fray.spec`), because
-only then is it known what the cluster can honour. Resources are in `fray.resources`.
+These are plain values: nothing here opens a cluster. They are checked when a job is submitted (`fray.job_spec`),
+because only then is it known what the cluster can honour. Resources are in `fray.resources`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fray.topology import TpuTopologyInfo, get_tpu_topology, tpu_family
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fray_layouts.records import Exit
+    from fray_layouts.records import AttemptExit
 
 __all__ = [
     "ANY_REGION",
@@ -323,10 +323,10 @@ class ReservationConfig:
     """Reservations come in a later release: making one raises InvalidInput."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        raise no_reservations("ReservationConfig")
+        raise reservations_unsupported("ReservationConfig")
 
 
-def no_reservations(field: str) -> InvalidInput:
+def reservations_unsupported(field: str) -> InvalidInput:
     """The error of who asks for one."""
     return InvalidInput(field, "...", "reservations come in a later release, with gangs; launch without one")
 
@@ -352,7 +352,7 @@ class JobInfo:
     start_time: float | None = None
     end_time: float | None = None
     namespace: Namespace = Namespace("")
-    exit: Exit | None = None
+    exit: AttemptExit | None = None
     attempt: int = 1
     agent: str | None = None
     host: str | None = None

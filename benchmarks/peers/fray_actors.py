@@ -12,7 +12,13 @@ from typing import Any
 
 from calls import AsyncSubject, Side, Subject
 
-from fray_agents.rpc import Channel, RpcKey, Server, Target, connect
+from fray_agents.rpc import (
+    Channel,
+    RpcKey,
+    RpcServer,
+    Target,
+    connect,
+)
 
 
 class Keys:
@@ -43,7 +49,7 @@ class Handle:
 
 def serve(pipe: Any, directory: str) -> None:
     """The server's process."""
-    server = Server(Keys(), unix_dir=Path(directory))
+    server = RpcServer(Keys(), unix_dir=Path(directory))
     server.add("plain", Subject())
     server.add("wide", Subject(), max_concurrency=100)
     server.add("loop", AsyncSubject(), max_concurrency=100)

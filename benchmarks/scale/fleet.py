@@ -12,18 +12,23 @@ from unittest import mock
 
 from benchmarks.scale.loop import LoopClock
 from benchmarks.scale.storage import Storage, Way
-from fray_agents import hostlock
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.taskhandle import StartTask, TaskHandle
-from fray_agents.tasks import TaskSpec
-from fray_coordinator.clock import Chance
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.host import agent_lock
+from fray_agents.tasks.handle import StartTask, TaskHandle
+from fray_agents.tasks.process_task import TaskSpec
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import Object
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.store.interface import Object
 from fray_coordinator.store.memory import digest
 from fray_coordinator.store.store import Store
-from fray_layouts import codec, names
-from fray_layouts.records import JobRecord, PendingEntry, Resources, Settings
+from fray_layouts import codec, object_keys
+from fray_layouts.records import (
+    ClusterSettings,
+    JobRecord,
+    PendingEntry,
+    Resources,
+)
 from fray_layouts.spec import JobSpec, parse_spec
 from tests.support.faketask import FakeTask
 
@@ -58,9 +63,9 @@ class Fleet:
 
     async def core(self) -> tuple[Core, Way]:
         """One more participant."""
-        way, chance = Way(self.storage), Chance(f"{self.seed} {self._cores}")
+        way, chance = Way(self.storage), RandomSource(f"{self.seed} {self._cores}")
         self._cores += 1
-        return await core_on(Store(way, self.clock, chance), Settings(), self.clock, chance), way
+        return await core_on(Store(way, self.clock, chance), ClusterSettings(), self.clock, chance), way
 
     async def join(self, count: int, over: float) -> None:
         """Start agents, spread over so many seconds."""
@@ -78,7 +83,7 @@ class Fleet:
     def enqueue(self, count: int, over: float) -> None:
         """Put pending jobs into the bucket as if submitted evenly over the `over` seconds before now."""
         now = self.clock.wall()
-        chance, spec = Chance(f"{self.seed} queued"), job_spec()
+        chance, spec = RandomSource(f"{self.seed} queued"), job_spec()
         for number in range(count):
             submitted_at = round(now - over + over * number / count, 3)
             self._put_job(spec, submitted_at, chance)
@@ -94,12 +99,12 @@ class Fleet:
             member.running.cancel()
         await asyncio.gather(*(member.running for member in self.members), return_exceptions=True)
 
-    def _put_job(self, spec: JobSpec, submitted_at: float, chance: Chance) -> None:
+    def _put_job(self, spec: JobSpec, submitted_at: float, chance: RandomSource) -> None:
         op, token = chance.token(16), chance.token()
-        job_id = names.JobId.fresh(spec.name, submitted_at, token)
+        job_id = object_keys.JobId.fresh(spec.name, submitted_at, token)
         job = JobRecord(id=job_id, spec=spec, status="pending", submitted_at=submitted_at, op=op, created_op=op)
         entry = PendingEntry(op=op, created_op=op, job=job_id, attempt=1)
-        for key, record in ((names.Jobs.key(job_id), job), (entry_of(job).key(), entry)):
+        for key, record in ((object_keys.JobKeys.key(job_id), job), (entry_of(job).key(), entry)):
             data = codec.encode(record)
             self.storage.contents.set(key, Object(data, digest(data), submitted_at))
 
@@ -136,8 +141,8 @@ def hosts_apart() -> Iterator[None]:
         return []
 
     with (
-        mock.patch.object(hostlock, "take", return_value=NoLock()),
-        mock.patch.object(hostlock, "bury_predecessors", nobody),
+        mock.patch.object(agent_lock, "acquire_lock", return_value=NoLock()),
+        mock.patch.object(agent_lock, "reap_predecessors", nobody),
         mock.patch.object(Agent, "_hold_deadlines", _for_ever),
     ):
         yield

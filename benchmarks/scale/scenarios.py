@@ -14,8 +14,8 @@ from benchmarks.scale import traffic
 from benchmarks.scale.fleet import Fleet, job_spec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.submit import submit
-from fray_layouts.names import Agents
+from fray_coordinator.jobs.submission import submit
+from fray_layouts.object_keys import AgentKeys
 
 MONTH = 30 * 86400.0
 JOINING = 60.0
@@ -114,7 +114,7 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
     for member in doomed:
         await fleet.clock.sleep(60.0 / len(doomed))
         member.way.silent = True
-        died[Agents.key(member.agent.id)] = fleet.clock.boottime()
+        died[AgentKeys.key(member.agent.id)] = fleet.clock.boottime()
     patience = begun + 3600.0
     while not died.keys() <= fleet.storage.deaths.keys() and fleet.clock.boottime() < patience:
         await fleet.clock.sleep(1.0)

@@ -11,8 +11,8 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fray_coordinator.store.metering import GCS as GCS_PRICES
-from fray_coordinator.store.metering import S3 as S3_PRICES
+from fray_coordinator.store.metering import GCS_PRICES as GCS_PRICES
+from fray_coordinator.store.metering import S3_PRICES as S3_PRICES
 from fray_coordinator.store.metering import Prices
 
 _Z99 = 2.326

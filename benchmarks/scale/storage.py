@@ -12,12 +12,20 @@ from sortedcontainers import SortedList
 
 from benchmarks.scale.loop import LoopClock
 from benchmarks.scale.services import Service
-from fray_coordinator.store.api import Applied, Expectation, Listed, NotApplied, NotModified, Object, Version
-from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.interface import (
+    Applied,
+    Expectation,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    Version,
+)
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.metering import ROWS_PER_REQUEST, NameLimit
 
 
-class ManyContents(Contents):
+class ManyContents(MemoryContents):
     """Contents whose cost a change does not grow with the number of objects."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.scale.services import SERVICES
 from benchmarks.scale.storage import Storage
-from fray_coordinator.store.metering import Usage
+from fray_coordinator.store.metering import RequestCounts
 
 
 def figures(storage: Storage, begin: float, end: float) -> dict[str, Any]:
@@ -53,5 +53,5 @@ def totals(storage: Storage, times: float) -> dict[str, float]:
 def dollars(storage: Storage, times: float) -> dict[str, float]:
     """What the requests that were served cost at each service, multiplied by `times`."""
     served = totals(storage, 1.0)
-    usage = Usage(**{kind: int(served.get(kind, 0)) for kind in ("writes", "lists", "reads", "deletes")})
+    usage = RequestCounts(**{kind: int(served.get(kind, 0)) for kind in ("writes", "lists", "reads", "deletes")})
     return {name: round(usage.cost(service.prices) * times, 4) for name, service in SERVICES.items()}

@@ -35,17 +35,17 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-SUFFIX_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+TOKEN_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
-class Chance(random.Random):
+class RandomSource(random.Random):
     """Every random choice: operation ids, suffixes of names, jitter. Seeded, it repeats itself."""
 
     def token(self, length: int = 12) -> str:
         """A random string of `length` characters (5 bits each), safe in keys, paths and host names."""
-        return "".join(self.choices(SUFFIX_ALPHABET, k=length))
+        return "".join(self.choices(TOKEN_ALPHABET, k=length))
 
 
-def system_chance() -> Chance:
+def system_random() -> RandomSource:
     """Chance seeded by the operating system; make one per process, never share one across a fork."""
-    return Chance(random.SystemRandom().getrandbits(128))
+    return RandomSource(random.SystemRandom().getrandbits(128))

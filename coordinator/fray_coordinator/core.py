@@ -9,22 +9,27 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from fray_coordinator.clock import Chance, Clock, SystemClock, system_chance
+from fray_coordinator.clock import (
+    Clock,
+    RandomSource,
+    SystemClock,
+    system_random,
+)
 from fray_coordinator.errors import BadRecord, RootMismatch, StoreUnavailable
-from fray_coordinator.records import Records
-from fray_coordinator.store.open import open_store
+from fray_coordinator.store.opening import open_store
+from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store
-from fray_layouts import names
+from fray_layouts import object_keys
 from fray_layouts.errors import FrayError
-from fray_layouts.records import LAYOUT_VERSION, Settings
+from fray_layouts.records import LAYOUT_VERSION, ClusterSettings
 
 T = TypeVar("T")
 V = TypeVar("V")
 
-LONGEST_PROBLEM = 500
+MAX_ERROR_CHARACTERS = 500
 """Characters of an error that are kept."""
 
-LOCAL_SETTINGS = Settings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
+LOCAL_SETTINGS = ClusterSettings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
 """Where requests cost nothing, everyone may look often."""
 
 
@@ -35,8 +40,8 @@ class Core:
     store: Store
     records: Records
     clock: Clock
-    chance: Chance
-    settings: Settings
+    chance: RandomSource
+    settings: ClusterSettings
 
     @property
     def root(self) -> str:
@@ -52,7 +57,7 @@ class Core:
 
 
 async def open_core(
-    root: str, wanted: Settings | None = None, clock: Clock | None = None, chance: Chance | None = None
+    root: str, wanted: ClusterSettings | None = None, clock: Clock | None = None, chance: RandomSource | None = None
 ) -> Core:
     """Open a cluster by its root URL; a root without `cluster.json` becomes a cluster.
 
@@ -64,7 +69,7 @@ async def open_core(
         StoreRefused, StoreUnavailable: as the store says.
     """
     clock = clock or SystemClock()
-    chance = chance or system_chance()
+    chance = chance or system_random()
     store = await open_store(root, clock=clock, chance=chance)
     try:
         return await core_on(store, wanted, clock, chance)
@@ -73,7 +78,7 @@ async def open_core(
         raise
 
 
-async def core_on(store: Store, wanted: Settings | None, clock: Clock, chance: Chance) -> Core:
+async def core_on(store: Store, wanted: ClusterSettings | None, clock: Clock, chance: RandomSource) -> Core:
     """A core on a store that is open already."""
     await store.learn_clock()
     records = Records(store, clock, chance)
@@ -81,11 +86,15 @@ async def core_on(store: Store, wanted: Settings | None, clock: Clock, chance: C
     return Core(store, records, clock, chance, settings)
 
 
-async def _settings(store: Store, records: Records, wanted: Settings | None, chance: Chance) -> Settings:
-    template = wanted or (LOCAL_SETTINGS if store.local else Settings())
+async def _settings(
+    store: Store, records: Records, wanted: ClusterSettings | None, chance: RandomSource
+) -> ClusterSettings:
+    template = wanted or (LOCAL_SETTINGS if store.local else ClusterSettings())
     fresh = replace(template, cluster_id=chance.token(), created_at=store.now())
     try:
-        update = await records.update(names.CLUSTER, Settings, lambda found: fresh if found is None else None)
+        update = await records.update(
+            object_keys.CLUSTER_KEY, ClusterSettings, lambda found: fresh if found is None else None
+        )
     except BadRecord as error:
         raise RootMismatch(f"{store.root} is not a Fray root: {error}") from None
     assert update.stored is not None, "it was found or created"
@@ -98,7 +107,7 @@ async def _settings(store: Store, records: Records, wanted: Settings | None, cha
     return found
 
 
-async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = 16) -> list[V]:
+async def map_concurrently(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = 16) -> list[V]:
     """`act` on every item, `at_once` at a time, results in order; the first exception ends it."""
     todo = list(items)
     if len(todo) == 1:
@@ -119,7 +128,7 @@ async def each(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: in
     return [results[number] for number in range(len(todo))]
 
 
-async def each_sound(
+async def map_noting_problems(
     items: Iterable[T],
     act: Callable[[T], Awaitable[V]],
     problems: dict[str, str],
@@ -138,10 +147,10 @@ async def each_sound(
         except Exception as error:
             if is_outage(error):
                 raise
-            problems[name(item)] = told(error)
+            problems[name(item)] = describe_error(error)
             return []
 
-    return [result for results in await each(items, guarded, at_once) for result in results]
+    return [result for results in await map_concurrently(items, guarded, at_once) for result in results]
 
 
 def is_outage(error: Exception) -> bool:
@@ -149,7 +158,7 @@ def is_outage(error: Exception) -> bool:
     return isinstance(error, StoreUnavailable) and not error.others_answered
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error in few words, for people: one of Fray's says all by itself, any other is told with its type."""
     text = str(error) if isinstance(error, FrayError) else f"{type(error).__name__}: {error}"
-    return text if len(text) <= LONGEST_PROBLEM else f"{text[: LONGEST_PROBLEM - 3]}..."
+    return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[: MAX_ERROR_CHARACTERS - 3]}..."

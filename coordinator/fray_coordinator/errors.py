@@ -48,7 +48,7 @@ class JobGone(Permanent):
     """The job's record was removed by retention while it was waited for; its outcome is no longer known."""
 
 
-LOOK_AT_IT = "; look at it, then remove it"
+REMOVE_HINT = "; look at it, then remove it"
 """How the message of a `BadRecord` ends."""
 
 
@@ -59,7 +59,7 @@ class BadRecord(Permanent):
     """
 
 
-class Misplaced(BadRecord):
+class MisplacedRecord(BadRecord):
     """A record lies here that belongs under another name, `own`; `fray fsck` says which."""
 
     def __init__(self, message: str, own: str) -> None:
@@ -75,7 +75,7 @@ class NameTaken(Permanent, ValueError):
     """Somebody has this name; choose another, ask for the one that has it, or remove that first."""
 
 
-class Superseded(Permanent):
+class StaleAttempt(Permanent):
     """A later incarnation or attempt has taken this one's place; this process should end."""
 
 

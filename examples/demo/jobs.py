@@ -15,7 +15,7 @@ from plot import draw
 from ranking import Ranking, rank
 
 from fray import Entrypoint, JobId, JobRequest, ResourceConfig, current_cluster
-from fray_coordinator.store.metering import Usage
+from fray_coordinator.store.metering import RequestCounts
 
 CONTROLLER = ResourceConfig.with_cpu(0.1)
 SHARD = ResourceConfig.with_cpu(0.9)
@@ -38,7 +38,7 @@ class Survey:
     split_seconds: float
     shards_seconds: float
     reduction: JobId
-    requests: Usage
+    requests: RequestCounts
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Reduced:
 
     ranking: Ranking
     picture: bytes
-    requests: Usage
+    requests: RequestCounts
 
 
 def survey(shards: int, files: int | None) -> Survey:

@@ -20,11 +20,10 @@ from msgspec.structs import replace
 from ranking import Ranking
 from screen import Screen
 
-from fray import Entrypoint, JobRequest, StorageCluster
-from fray_coordinator import sync
+from fray import Entrypoint, JobRequest, StorageCluster, sync
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
-from fray_coordinator.lookup import read_agents
-from fray_coordinator.store.metering import GCS, Usage
+from fray_coordinator.jobs.lookup import read_agents
+from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 
 SETTINGS = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_interval=0.5, repair_interval=3.0)
 """Beats every second, so that a death is noticed within seconds; five seconds are the usual interval."""
@@ -63,11 +62,11 @@ def main(shards: int, files: int | None, output: Path) -> None:
     screen.console.print(f"The plot is in {plot.resolve()}", soft_wrap=True)
 
 
-async def of_agents(core: Core, both: Sequence[Machine], death: Death) -> dict[str, Usage]:
+async def of_agents(core: Core, both: Sequence[Machine], death: Death) -> dict[str, RequestCounts]:
     """What each agent had asked of the storage when it beat last; the killed one's last second is missing."""
     records = {agent.record.id: agent.record for agent in await read_agents(core, problems={})}
     names = {m.id: f"agent {m.name}" + (", until its last beat" if m is death.machine else "") for m in both}
-    return {name: Usage(**records[agent].requests) for agent, name in names.items()}
+    return {name: RequestCounts(**records[agent].requests) for agent, name in names.items()}
 
 
 def show_ranking(screen: Screen, ranking: Ranking) -> None:
@@ -104,10 +103,10 @@ def show_times(screen: Screen, done: Survey, death: Death, took: float) -> None:
     screen.table("Time", ("part", "took"), rows)
 
 
-def show_bill(screen: Screen, spent: dict[str, Usage]) -> None:
-    everyone = {**spent, "in all": sum(spent.values(), Usage())}
+def show_bill(screen: Screen, spent: dict[str, RequestCounts]) -> None:
+    everyone = {**spent, "in all": sum(spent.values(), RequestCounts())}
     rows = [
-        (who, f"{u.writes:,}", f"{u.lists:,}", f"{u.reads:,}", f"{u.deletes:,}", f"${u.cost(GCS):.4f}")
+        (who, f"{u.writes:,}", f"{u.lists:,}", f"{u.reads:,}", f"{u.deletes:,}", f"${u.cost(GCS_PRICES):.4f}")
         for who, u in everyone.items()
     ]
     screen.table("Storage requests, and what they would have cost", _BILL, rows)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from fray.cluster.info import info_of, original_exception
+from fray.cluster.job_info import info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.core import Core
-from fray_coordinator.follow import Complaints, Pace
+from fray_coordinator.jobs.waiting import PollBackoff, UnschedulableWarnings
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_coordinator.records import Stored, record_of
-from fray_layouts.names import Endpoint, Jobs
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord
 
 log = logging.getLogger("fray")
 
 
 @dataclass(frozen=True)
-class Address:
+class ActorAddress:
     """One creation of an actor: another one of the same name has another `actor_id`.
 
     Attributes:
@@ -35,13 +35,13 @@ class Address:
 
     def key(self) -> str:
         """Key of its endpoint record."""
-        return Endpoint(self.namespace, self.name, self.actor_id).key()
+        return EndpointKey(self.namespace, self.name, self.actor_id).key()
 
     def __str__(self) -> str:
         return f"actor {self.name!r} ({self.job})"
 
 
-async def find(core: Core, address: Address, failed: str = "", seen: Rank = (0, 0)) -> EndpointRecord:
+async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "", seen: Rank = (0, 0)) -> EndpointRecord:
     """Wait until the actor can be called, and return where.
 
     Args:
@@ -51,7 +51,7 @@ async def find(core: Core, address: Address, failed: str = "", seen: Rank = (0, 
     Raises:
         ActorUnavailableError: it never will be.
     """
-    pace, complaints = Pace(core), Complaints(core, _warn)
+    pace, complaints = PollBackoff(core), UnschedulableWarnings(core, _warn)
     job: Stored[JobRecord] | None = None
     while True:
         endpoint = record_of(await core.records.read(address.key(), EndpointRecord))
@@ -68,10 +68,10 @@ async def find(core: Core, address: Address, failed: str = "", seen: Rank = (0, 
         await pace.rest()
 
 
-async def _look(core: Core, address: Address, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
+async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | None) -> Stored[JobRecord]:
     """The job's record; raises ActorUnavailableError once the actor has ended with it."""
     if known is None:
-        known = await core.records.read(Jobs.key(address.job), JobRecord)
+        known = await core.records.read(JobKeys.key(address.job), JobRecord)
     else:
         known = await core.records.reread(known)
     if known is None:

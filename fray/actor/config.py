@@ -12,18 +12,18 @@ from fray_layouts.errors import InvalidInput
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def checked(config: ActorConfig) -> ActorConfig:
+def validated(config: ActorConfig) -> ActorConfig:
     """The same config; raises InvalidInput for what makes no sense."""
     if config.max_concurrency < 1:
         raise InvalidInput("actor_config.max_concurrency", config.max_concurrency, "give at least 1")
     if config.max_restarts is not None and config.max_restarts < 0:
         raise InvalidInput("actor_config.max_restarts", config.max_restarts, "give 0 or more, or None for no limit")
     if config.checkpoint is not None:
-        _check_durable(config, config.checkpoint)
+        _check_checkpointing(config, config.checkpoint)
     return config
 
 
-def _check_durable(config: ActorConfig, policy: CheckpointConfig) -> None:
+def _check_checkpointing(config: ActorConfig, policy: CheckpointConfig) -> None:
     if policy.calls is None and policy.seconds is None and not policy.replies:
         raise InvalidInput("actor_config.checkpoint", policy, "say after how many calls or seconds, or replies=True")
     for field, value in {"calls": policy.calls, "seconds": policy.seconds}.items():
@@ -40,7 +40,7 @@ def idempotent(method: F) -> F:
     return method
 
 
-def told(cls: type, config: ActorConfig) -> dict[str, Any]:
+def endpoint_metadata(cls: type, config: ActorConfig) -> dict[str, Any]:
     """What the endpoint's metadata says to callers."""
     marked = [name for name, member in inspect.getmembers(cls) if hasattr(member, "__fray_idempotent__")]
     return {
@@ -50,11 +50,11 @@ def told(cls: type, config: ActorConfig) -> dict[str, Any]:
     }
 
 
-def may_repeat(metadata: Mapping[str, Any], method: str, repeated: int) -> bool:
+def may_retry(metadata: Mapping[str, Any], method: str, repeated: int) -> bool:
     """Whether a call is made again that may have begun in a process that died.
 
     Args:
-        metadata: of the actor's endpoint, as `told` made it.
+        metadata: of the actor's endpoint, as `endpoint_metadata` made it.
         repeated: how often this call was made again so before.
     """
     limit = metadata.get("retries", 0)

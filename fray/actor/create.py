@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fray.actor.config import checked
+from fray.actor.config import validated
 from fray.actor.group import ActorGroup
-from fray.actor.hosting import GRACE, HostedActor, host, run
+from fray.actor.hosting import (
+    GRACE,
+    HostedActor,
+    host,
+    serve_actor,
+)
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
-from fray_layouts.bounds import MOST_ATTEMPTS
+from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import check_name
 
@@ -90,11 +95,11 @@ def actor_request(
     check_name("name", name)
     if not callable(cls):
         raise InvalidInput("actor_class", cls, "give a class")
-    config = checked(config or ActorConfig())
-    restarts = MOST_ATTEMPTS if config.max_restarts is None else config.max_restarts
+    config = validated(config or ActorConfig())
+    restarts = MAX_ATTEMPTS if config.max_restarts is None else config.max_restarts
     return JobRequest(
         name=name,
-        entrypoint=Entrypoint.from_callable(run, (cls, tuple(args), dict(kwargs or {}), name, config)),
+        entrypoint=Entrypoint.from_callable(serve_actor, (cls, tuple(args), dict(kwargs or {}), name, config)),
         resources=ResourceConfig(cpu=0) if resources is None else resources,
         environment=environment,
         max_retries_failure=restarts,
@@ -122,7 +127,7 @@ def host_actor(
         InvalidInput: an argument is wrong.
     """
     check_name("name", name)
-    config = checked(actor_config or ActorConfig())
+    config = validated(actor_config or ActorConfig())
     if config.checkpoint is not None:
         raise InvalidInput(
             "actor_config.checkpoint", config.checkpoint, "only an actor with a job of its own is durable"

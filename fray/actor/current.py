@@ -60,7 +60,7 @@ def _found() -> CurrentActor | None:
     return _current.get() or _of_process
 
 
-def settle(actor: CurrentActor, owns_process: bool) -> None:
+def set_current_actor(actor: CurrentActor, owns_process: bool) -> None:
     """Make `actor` the current one of this thread, and of the process's other threads if the process is its own."""
     global _of_process
     _current.set(actor)

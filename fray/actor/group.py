@@ -7,24 +7,24 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fray.actor.address import Address
+from fray.actor.address import ActorAddress
 from fray.actor.handle import ActorHandle, cluster_at
-from fray.cluster.info import info_of, original_exception
+from fray.cluster.job_info import info_of, original_exception
 from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
+from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.endpoints import Lookup
-from fray_coordinator.follow import Pace, wait_for
+from fray_coordinator.jobs.waiting import PollBackoff, wait_for
 
 if TYPE_CHECKING:
-    from fray.client.jobs import JobHandle
+    from fray.cluster.job_handle import JobHandle
     from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
 
 log = logging.getLogger("fray")
 
-TELL = 30.0
+WARN_AFTER = 30.0
 """Seconds after which a creation that waits for its actors says so."""
 
 
@@ -40,7 +40,7 @@ class ActorGroup(Generic[T]):
         self._name = name
         self._job_ids = job_ids
         self._handles: dict[JobId, ActorHandle[T]] = {
-            job: ActorHandle(cluster, Address(namespace, name, job, job)) for job in job_ids
+            job: ActorHandle(cluster, ActorAddress(namespace, name, job, job)) for job in job_ids
         }
         self._found: set[str] = set()
 
@@ -57,7 +57,7 @@ class ActorGroup(Generic[T]):
     @property
     def jobs(self) -> list[JobHandle]:
         """The actors' jobs."""
-        from fray.client.jobs import JobHandle
+        from fray.cluster.job_handle import JobHandle
 
         return [JobHandle(self._cluster, job) for job in self._job_ids]
 
@@ -92,7 +92,7 @@ class ActorGroup(Generic[T]):
         """Wait until all serve calls, however long that takes, and say so. Raises ActorUnavailableError."""
         while True:
             try:
-                self._cluster.run(lambda core: self._wait(core, len(self._job_ids), TELL))
+                self._cluster.run(lambda core: self._wait(core, len(self._job_ids), WARN_AFTER))
                 return
             except TimeoutError as error:
                 log.warning("creating actors waits for their __init__: %s", error)
@@ -116,8 +116,8 @@ class ActorGroup(Generic[T]):
         self._found.update(ready)
         return [self._handles[job] for job in ready]
 
-    async def _ready(self, core: Core, lookup: Lookup | None = None) -> list[JobId]:
-        lookup = lookup or Lookup(core, self._namespace, self._name)
+    async def _ready(self, core: Core, lookup: EndpointLookup | None = None) -> list[JobId]:
+        lookup = lookup or EndpointLookup(core, self._namespace, self._name)
         serving = {found.actor_id for found in await lookup.look()}
         return [job for job in self._job_ids if job in serving]
 
@@ -138,7 +138,7 @@ class ActorGroup(Generic[T]):
             too_few.cancel()
 
     async def _enough(self, core: Core, wanted: int) -> list[JobId]:
-        pace, lookup = Pace(core), Lookup(core, self._namespace, self._name)
+        pace, lookup = PollBackoff(core), EndpointLookup(core, self._namespace, self._name)
         while len(ready := await self._ready(core, lookup)) < wanted:
             await pace.rest()
         return ready[:wanted]

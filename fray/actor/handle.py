@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from fray.actor.address import Address
-from fray.actor.line import Line, line_to
-from fray.cluster.current import cluster_of_environment, open_cluster
-from fray.cluster.here import here
+from fray.actor.address import ActorAddress
+from fray.actor.connection import ActorConnection, connection_to
+from fray.cluster.current import environment_cluster, open_cluster
+from fray.cluster.current_job import current_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,10 +67,10 @@ class ActorHandle(Generic[T]):
     Usable before the actor is up, by any number of threads. Pickles as names, and works in every job of the namespace.
     """
 
-    def __init__(self, cluster: StorageCluster, address: Address) -> None:
+    def __init__(self, cluster: StorageCluster, address: ActorAddress) -> None:
         self._cluster = cluster
         self._address = address
-        self._own: Line | None = None
+        self._own: ActorConnection | None = None
 
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:
         if name.startswith("_"):
@@ -79,9 +79,9 @@ class ActorHandle(Generic[T]):
         self.__dict__[name] = method  # found without this function the next time
         return method
 
-    def _line(self) -> Line:
+    def _line(self) -> ActorConnection:
         if self._own is None or self._own.pid != os.getpid():
-            self._own = line_to(self._cluster, self._address)
+            self._own = connection_to(self._cluster, self._address)
         return self._own
 
     def _end(self, why: str) -> None:
@@ -124,10 +124,10 @@ else:
         return function
 
 
-def _loaded(kind: type[ActorHandle[Any]], root: str, address: Address) -> ActorHandle[Any]:
+def _loaded(kind: type[ActorHandle[Any]], root: str, address: ActorAddress) -> ActorHandle[Any]:
     return kind(cluster_at(root), address)
 
 
 def cluster_at(root: str) -> StorageCluster:
     """The cluster that a pickled handle belongs to: in a job the one that runs it, whatever the pickler called it."""
-    return cluster_of_environment() if here() is not None else open_cluster(root)
+    return environment_cluster() if current_job() is not None else open_cluster(root)

@@ -10,19 +10,19 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fray.actor.address import Address
-from fray.actor.config import told
-from fray.actor.current import CurrentActor, settle
-from fray.actor.durable import Durable, restore
+from fray.actor.address import ActorAddress
+from fray.actor.checkpointing import CheckpointJournal, restore
+from fray.actor.config import endpoint_metadata
+from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
-from fray.cluster.here import Here, here
-from fray.cluster.launch import launcher
+from fray.cluster.current_job import CurrentJob, current_job
+from fray.cluster.submission import current_job_on
 from fray.rpc.server import ActorServer
 from fray.types import ActorConfig
-from fray_agents.threads import on_stop, task_environ
+from fray_agents.tasks.thread_task import on_stop, task_environ
 from fray_coordinator.errors import StoreError
-from fray_coordinator.protocol.drivers import ATTEMPT
+from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 
 if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
@@ -34,27 +34,27 @@ T = TypeVar("T")
 GRACE = 10.0
 """Seconds between the wish that an actor end and its being killed."""
 
-INCARNATION = "FRAY_ACTOR_INCARNATION"
+INCARNATION_VARIABLE = "FRAY_ACTOR_INCARNATION"
 """Environment variable of an actor's job: of the name that was taken for it."""
 
-_FLUSH = GRACE - 1.0
-_TRY_AGAIN = 75
+_SHUTDOWN_GRACE = GRACE - 1.0
+_EXIT_TEMPFAIL = 75
 """Exit code of a process that may do better the next time (EX_TEMPFAIL)."""
 
-_TERMINATED = 128 + 15
+_EXIT_SIGTERM = 128 + 15
 """Exit code of a process that SIGTERM ended."""
 
 
-def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig) -> None:
+def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig) -> None:
     """Serve one actor until its job is asked to end, or the actor ends itself.
 
     Raises:
         SystemExit: the job was asked to end, or the storage did not answer.
         Exception: what its `__init__` raised, or what it failed with.
     """
-    cluster, mine = current_cluster(), here()
+    cluster, mine = current_cluster(), current_job()
     assert mine is not None, "only an actor's job runs this"
-    address = Address(mine.namespace, name, mine.job_id, mine.job_id)
+    address = ActorAddress(mine.namespace, name, mine.job_id, mine.job_id)
     actor = CurrentActor(ActorHandle(cluster, address), _index(task_environ()["FRAY_JOB_NAME"]), name)
     asked = threading.Event()
 
@@ -63,26 +63,31 @@ def run(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, co
         actor.shutdown_event.set()
 
     on_stop(stop)
-    settle(actor, owns_process=task_environ() is os.environ)
-    instance, journal = _made(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
+    set_current_actor(actor, owns_process=task_environ() is os.environ)
+    instance, journal = _construct(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
     try:
-        server = _serve(cluster, instance, told(cls, config), address, config, journal)
+        server = _serve(cluster, instance, endpoint_metadata(cls, config), address, config, journal)
     except StoreError as error:  # no fault of the actor's: an exception would be its end
         log.warning("the actor cannot be announced now, and starts again: %s", error)
-        raise SystemExit(_TRY_AGAIN) from error
+        raise SystemExit(_EXIT_TEMPFAIL) from error
     actor.shutdown_event.wait()
-    server.shutdown(_FLUSH)
+    server.shutdown(_SHUTDOWN_GRACE)
     if actor.failure is not None:
         raise actor.failure
     if journal is not None:
         journal.close()
     if asked.is_set():
-        raise SystemExit(_TERMINATED)
+        raise SystemExit(_EXIT_SIGTERM)
 
 
-def _made(
-    cluster: StorageCluster, mine: Here, actor: CurrentActor, config: ActorConfig, cls: type, make: Callable[[], Any]
-) -> tuple[Any, Durable | None]:
+def _construct(
+    cluster: StorageCluster,
+    mine: CurrentJob,
+    actor: CurrentActor,
+    config: ActorConfig,
+    cls: type,
+    make: Callable[[], Any],
+) -> tuple[Any, CheckpointJournal | None]:
     if config.checkpoint is None:
         return make(), None
     return restore(cluster, mine, config.checkpoint, actor, make, cls)
@@ -92,9 +97,9 @@ def _serve(
     cluster: StorageCluster,
     instance: Any,
     metadata: Mapping[str, Any],
-    address: Address,
+    address: ActorAddress,
     config: ActorConfig,
-    journal: Durable | None = None,
+    journal: CheckpointJournal | None = None,
 ) -> ActorServer:
     server = ActorServer(cluster)
     server.register(
@@ -103,7 +108,7 @@ def _serve(
         metadata,
         max_concurrency=config.max_concurrency,
         actor_id=address.actor_id,
-        incarnation=int(task_environ().get(INCARNATION, 0)),
+        incarnation=int(task_environ().get(INCARNATION_VARIABLE, 0)),
         journal=journal,
     )
     server.serve_background()
@@ -130,7 +135,7 @@ class HostedActor(Generic[T]):
         """Stop serving: what runs is answered first. Calls of this process fail from now on."""
         self.handle._end("was shut down by the program that hosted it")
         self._current.shutdown_event.set()
-        self._server.shutdown(_FLUSH)
+        self._server.shutdown(_SHUTDOWN_GRACE)
 
 
 def host(
@@ -142,12 +147,12 @@ def host(
     config: ActorConfig,
 ) -> HostedActor[T]:
     """See `create.host_actor`."""
-    mine = launcher(cluster.root)
-    job, attempt = (mine.job_id, mine.attempt) if mine is not None else (cluster.owner() or "", ATTEMPT)
-    address = Address(cluster.namespace, name, secrets.token_hex(8), job, attempt)
+    mine = current_job_on(cluster.root)
+    job, attempt = (mine.job_id, mine.attempt) if mine is not None else (cluster.owner() or "", DRIVER_ATTEMPT)
+    address = ActorAddress(cluster.namespace, name, secrets.token_hex(8), job, attempt)
     current = CurrentActor(ActorHandle(cluster, address), 0, name)
     context = contextvars.copy_context()
-    context.run(settle, current, False)
+    context.run(set_current_actor, current, False)
     instance = context.run(cls, *args, **kwargs)
-    server = context.run(_serve, cluster, instance, told(cls, config), address, config)
+    server = context.run(_serve, cluster, instance, endpoint_metadata(cls, config), address, config)
     return HostedActor(current.handle, current, server)

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from fray.actor.address import Address
+from fray.actor.address import ActorAddress
 from fray.actor.create import actor_request
 from fray.actor.handle import ActorHandle
-from fray.actor.hosting import INCARNATION
-from fray.cluster.launch import launcher, prepare
+from fray.actor.hosting import INCARNATION_VARIABLE
+from fray.cluster.submission import as_children, current_job_on
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, JobId, JobStatus, ResourceConfig
-from fray_coordinator import naming
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
-from fray_coordinator.submit import submit
-from fray_layouts import names
+from fray_coordinator.jobs.submission import submit
+from fray_layouts import object_keys
 
 if TYPE_CHECKING:
-    from fray.cluster.here import Here
+    from fray.cluster.current_job import CurrentJob
     from fray.cluster.storage import StorageCluster
     from fray_layouts.spec import JobSpec
 
@@ -64,15 +64,15 @@ def create_named_actor(
     detached = request.detached or lifetime == "detached"
     parent = None if detached else cluster.owner()
     request = replace(request, name=f"{name}-0", detached=detached, parent=parent)
-    mine = launcher(cluster.root)
-    (spec,) = prepare([cluster._spec(request)], mine, cluster.namespace)
+    mine = current_job_on(cluster.root)
+    (spec,) = as_children([cluster._spec(request)], mine, cluster.namespace)
     job = cluster.run(partial(_create, spec=spec, name=name, mine=mine, exist_ok=get_if_exists))
     return _handle(cluster, name, job)
 
 
 def find_named_actor(cluster: StorageCluster, name: str) -> ActorHandle[Any] | None:
     """A handle of the actor that has the name now; None if nobody has it."""
-    record = cluster.run(lambda core: naming.living(core, cluster.namespace, "actor", name))
+    record = cluster.run(lambda core: naming.read_held(core, cluster.namespace, "actor", name))
     return _handle(cluster, name, record.job) if record is not None else None
 
 
@@ -88,15 +88,15 @@ def actor_status(handle: ActorHandle[Any]) -> JobStatus:
 
 
 def _handle(cluster: StorageCluster, name: str, job: str) -> ActorHandle[Any]:
-    return ActorHandle(cluster, Address(cluster.namespace, name, job, job))
+    return ActorHandle(cluster, ActorAddress(cluster.namespace, name, job, job))
 
 
-async def _create(core: Core, spec: JobSpec, name: str, mine: Here | None, exist_ok: bool) -> str:
+async def _create(core: Core, spec: JobSpec, name: str, mine: CurrentJob | None, exist_ok: bool) -> str:
     """The id of the job that has the name."""
-    job = names.JobId.fresh(spec.name, core.now(), core.chance.token())
-    record = await naming.take(core, spec.namespace, "actor", name, job, exist_ok)
+    job = object_keys.JobId.fresh(spec.name, core.now(), core.chance.token())
+    record = await naming.take_name(core, spec.namespace, "actor", name, job, exist_ok)
     if record.job == job:
-        variables = {**spec.environment.env_vars, INCARNATION: str(record.incarnation)}
+        variables = {**spec.environment.env_vars, INCARNATION_VARIABLE: str(record.incarnation)}
         environment = msgspec.structs.replace(spec.environment, env_vars=variables)
         attempt = mine.attempt if mine is not None and spec.parent == mine.job_id else None
         await submit(core, [msgspec.structs.replace(spec, environment=environment)], attempt, [job])

@@ -1,6 +1,6 @@
 """The command `fray`. Each command is a module of its own, imported when it is used."""
 
-from fray.cli.group import cli
+from fray.cli.root_command import cli
 
 
 def main() -> None:

@@ -66,16 +66,16 @@ async def _create(root: str) -> Core:
 
 
 async def _open(root: str) -> Core:
-    from fray_coordinator.clock import SystemClock, system_chance
+    from fray_coordinator.clock import SystemClock, system_random
     from fray_coordinator.core import core_on
     from fray_coordinator.errors import RootMismatch
-    from fray_coordinator.store.open import open_store
-    from fray_layouts.names import CLUSTER
+    from fray_coordinator.store.opening import open_store
+    from fray_layouts.object_keys import CLUSTER_KEY
 
-    clock, chance = SystemClock(), system_chance()
+    clock, chance = SystemClock(), system_random()
     store = await open_store(root, clock, chance)
     try:
-        if await store.get(CLUSTER) is None:
+        if await store.get(CLUSTER_KEY) is None:
             raise RootMismatch(
                 f"there is no cluster at {store.root}; give the right root, or create it: fray init {root}"
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fray_layouts.text import escaped, escaped_json, one_line
+from fray_layouts.escaping import escaped, escaped_json, one_line
 
 Row = Sequence[str]
 
@@ -69,7 +69,7 @@ _STYLES = {
 }
 
 
-def ago(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A length of time for people, in its two largest units at most: "4.2s", "3m10s", "2h5m", "3d4h"."""
     if seconds < 60:
         return f"{max(seconds, 0.0):.1f}s" if seconds < 10 else f"{seconds:.0f}s"

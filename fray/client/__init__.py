@@ -6,8 +6,8 @@ with set_current_client(StorageClient("gs://bucket/fray")) as client:
 """
 
 from fray.client.api import Client
-from fray.client.jobs import JobHandle, wait_all
-from fray.client.storage import StorageClient
+from fray.client.storage_client import StorageClient
+from fray.cluster.job_handle import JobHandle, wait_all
 from fray.errors import JobAlreadyExists, JobFailed
 from fray.types import JobStatus
 

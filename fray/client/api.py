@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fray.client.jobs import JobHandle
+from fray.cluster.job_handle import JobHandle
 from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:

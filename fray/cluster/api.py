@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
-from fray_coordinator.follow import LogLine
-from fray_layouts.records import Usage
+from fray_coordinator.jobs.waiting import LogLine
+from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:
-    from fray.rpc.metadata import Metadata
+    from fray.cluster.metadata import Metadata
 
 
 class Cluster(Protocol):
@@ -149,7 +149,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def usage(self, job_id: JobId) -> Usage | None:
+    def usage(self, job_id: JobId) -> ResourceUsage | None:
         """What the job's attempt uses now, as its agent told a few seconds ago at most; once it has ended, its totals.
 
         None before it was measured, and of threads, which nobody measures. Raises JobNotFound.

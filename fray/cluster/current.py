@@ -8,13 +8,13 @@ from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from fray.cluster.storage import StorageCluster
-from fray_agents.threads import task_environ
+from fray_agents.tasks.thread_task import task_environ
 from fray_layouts.errors import InvalidInput
 
 _lock = threading.Lock()
 _open: dict[str, StorageCluster] = {}
 
-private: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
+local_clusters: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
 """By root, the open `LocalCluster`s that this process made: what runs in their threads launches there."""
 
 
@@ -28,10 +28,10 @@ def set_current_cluster(cluster: StorageCluster | None) -> None:
 
 def current_cluster() -> StorageCluster:
     """The cluster that `set_current_cluster` has chosen, else that of the environment."""
-    return _chosen.get() or cluster_of_environment()
+    return _chosen.get() or environment_cluster()
 
 
-def cluster_of_environment() -> StorageCluster:
+def environment_cluster() -> StorageCluster:
     """The cluster that FRAY_CLUSTER_SPEC names; always the same object for the same words.
 
     A root URL opens the cluster in that storage. "local", or nothing, is a `LocalCluster` for the whole process, which
@@ -51,7 +51,7 @@ def open_cluster(root: str) -> StorageCluster:
     kind, _, options = root.partition("?")
     if kind == "ray":
         raise InvalidInput("root", root, "Fray does not run on Ray yet; name a root in storage, or 'local'")
-    if (made_here := private.get(root)) is not None:
+    if (made_here := local_clusters.get(root)) is not None:
         return made_here
     with _lock:
         if root not in _open:
@@ -62,7 +62,7 @@ def open_cluster(root: str) -> StorageCluster:
 create_cluster = open_cluster
 
 
-def opened() -> list[StorageCluster]:
+def opened_clusters() -> list[StorageCluster]:
     """The current cluster, and the others that `open_cluster` and `LocalCluster` have opened in this process.
 
     A private one is not made for that: nobody could be found there.
@@ -70,7 +70,7 @@ def opened() -> list[StorageCluster]:
     spec = task_environ().get("FRAY_CLUSTER_SPEC") or "local"
     is_private = _chosen.get() is None and spec.partition("?")[0] == "local"
     with _lock:
-        known = [*_open.values(), *private.values()]
+        known = [*_open.values(), *local_clusters.values()]
     return list(dict.fromkeys(known if is_private else [current_cluster(), *known]))
 
 
@@ -85,4 +85,4 @@ def _local(root: str, options: str) -> StorageCluster:
     raise InvalidInput("root", root, "say 'local', or 'local?use_isolated_env=False' for threads")
 
 
-os.register_at_fork(after_in_child=private.clear)
+os.register_at_fork(after_in_child=local_clusters.clear)

@@ -9,27 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from fray_coordinator.core import Core
 from fray_layouts.errors import FrayError
-from fray_layouts.names import Agents, Coordinator
-from fray_layouts.records import AgentRecord, Ear, PassRecord, PoolView
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
+from fray_layouts.records import (
+    AgentRecord,
+    HintEndpoint,
+    PoolSummary,
+    ReconcilerRecord,
+)
 
 if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
 
 log = logging.getLogger("fray")
 
-KEPT = 60.0
+TARGETS_TTL = 60.0
 """Seconds for which the list of who may be told is good enough: a read a minute, however much is submitted."""
 
-KEPT_EMPTY = 5.0
+NO_TARGETS_TTL = 5.0
 """The same while there is nobody: agents are known only after the next pass."""
 
 
-class Hints:
+class HintSender:
     """What one process tells the agents of one cluster."""
 
     def __init__(self, cluster: StorageCluster) -> None:
         self._cluster = cluster
-        self._pools: dict[str, PoolView] = {}
+        self._pools: dict[str, PoolSummary] = {}
         self._read_at = float("-inf")
         self._running: set[asyncio.Task[None]] = set()
 
@@ -55,24 +60,24 @@ class Hints:
 
     async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
         now = core.clock.boottime()
-        if now - self._read_at > (KEPT if any(view.ears for view in self._pools.values()) else KEPT_EMPTY):
+        if now - self._read_at > (TARGETS_TTL if any(view.ears for view in self._pools.values()) else NO_TARGETS_TTL):
             self._read_at = now
-            found = await core.records.read(Coordinator.lease, PassRecord)
+            found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
             self._pools = found.record.pools if found is not None else {}
-        ears = [ear for pool in pools for ear in self._pools.get(pool, PoolView()).ears]
+        ears = [ear for pool in pools for ear in self._pools.get(pool, PoolSummary()).ears]
         await asyncio.gather(*(self._quietly(self._tell(ear, "poke")) for ear in ears))
 
     async def _tell_agent(self, core: Core, agent: str) -> None:
-        found = await core.records.read(Agents.key(agent), AgentRecord)
+        found = await core.records.read(AgentKeys.key(agent), AgentRecord)
         if found is not None and found.record.ear is not None:
             await self._tell(found.record.ear, "look")
 
-    async def _tell(self, ear: Ear, hint: str) -> None:
+    async def _tell(self, ear: HintEndpoint, hint: str) -> None:
         await asyncio.to_thread(self._call, ear, hint)
 
-    def _call(self, ear: Ear, hint: str) -> None:
-        from fray.rpc.keyring import keyring_of  # only here: few programs that submit call anything else
-        from fray_agents.rpc.dial import Target
-        from fray_agents.rpc.hints import tell
+    def _call(self, ear: HintEndpoint, hint: str) -> None:
+        from fray.cluster.keyring import keyring_of  # only here: few programs that submit call anything else
+        from fray_agents.rpc.client.connect import Target
+        from fray_agents.rpc.hints import send_hint
 
-        tell(Target("agent", ear.address, identity=ear.nonce), keyring_of(self._cluster), hint)
+        send_hint(Target("agent", ear.address, identity=ear.nonce), keyring_of(self._cluster), hint)

@@ -16,24 +16,24 @@ from typing import Any
 
 import msgspec
 
-from fray.actor.preload import MODULES
-from fray.cluster.current import private
-from fray.cluster.references import References
+from fray import sync
+from fray.cluster.callable_references import CallableReferences
+from fray.cluster.current import local_clusters
+from fray.cluster.prestart import PRESTART_MODULES
 from fray.cluster.storage import StorageCluster
-from fray.spec import local_spec
+from fray.job_spec import local_spec
 from fray.types import JobId, JobRequest
-from fray_agents.agent import Agent, AgentOptions, Departure
-from fray_agents.environment import PRIVATE
-from fray_agents.hostlock import lock_folder
-from fray_agents.spares import Spares
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import TaskSpec
-from fray_agents.threads import ThreadTask
-from fray_coordinator import sync
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_agents.host.agent_lock import lock_folder
+from fray_agents.tasks.environment import PRIVATE_VAR
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.prestart import Prestarter
+from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.thread_task import ThreadTask
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
-from fray_coordinator.pools import read_jobs
+from fray_coordinator.pool.worker_pools import read_jobs
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_coordinator.store.files import forgo_syncs
+from fray_coordinator.store.file_objects import forgo_syncs
 from fray_layouts.records import Resources
 from fray_layouts.spec import JobSpec
 
@@ -86,8 +86,8 @@ class LocalCluster(StorageCluster):
         super().__init__(str(self._directory / "root"))
         self._owner = os.getpid()
         self.use_processes = use_processes
-        self._spares = Spares(MODULES)
-        self._references = References(self._ended)
+        self._spares = Prestarter(PRESTART_MODULES)
+        self._references = CallableReferences(self._ended)
         self._options = AgentOptions(
             capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
             work_dir=self._directory / "work",
@@ -96,7 +96,7 @@ class LocalCluster(StorageCluster):
             lends=True,
         )
         self._agent: Agent | None = None
-        self._running: asyncio.Task[Departure] | None = None
+        self._running: asyncio.Task[ExitReason] | None = None
         sync.at_exit(self.close)
         sync.run(self._core.get())
 
@@ -128,7 +128,7 @@ class LocalCluster(StorageCluster):
     async def _open(self) -> Core:
         core = await open_core(self.root, _SETTINGS)
         if self.here:
-            private[self.root] = self
+            local_clusters[self.root] = self
             self._agent = Agent(core, self._options)
             self._running = asyncio.create_task(self._agent.run())
             self._running.add_done_callback(_report)
@@ -136,7 +136,7 @@ class LocalCluster(StorageCluster):
 
     async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         """A task that knows that its cluster is private; the process of a callable imports what this one can import."""
-        env = {**spec.env, PRIVATE: "1"}
+        env = {**spec.env, PRIVATE_VAR: "1"}
         if not self.use_processes:
             return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd)
         if spec.callable_pickle is not None:  # a command may be a Python of another version
@@ -160,7 +160,7 @@ class LocalCluster(StorageCluster):
     async def _close(self) -> None:
         if not self.here:
             return
-        private.pop(self.root, None)
+        local_clusters.pop(self.root, None)
         agent, running = self._agent, self._running
         self._agent = self._running = None
         if agent is not None and running is not None:
@@ -178,9 +178,9 @@ class LocalCluster(StorageCluster):
 
 
 def _opened(plain: StorageCluster) -> StorageCluster:
-    return private.get(plain.root, plain)
+    return local_clusters.get(plain.root, plain)
 
 
-def _report(running: asyncio.Task[Departure]) -> None:
+def _report(running: asyncio.Task[ExitReason]) -> None:
     if not running.cancelled() and (error := running.exception()) is not None:
         log.error("the local cluster's agent ended with an error; its jobs stay as they are", exc_info=error)

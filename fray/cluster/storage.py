@@ -13,13 +13,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
+from fray import sync
 from fray.cluster.api import Cluster
-from fray.cluster.here import Here
-from fray.cluster.hints import Hints
-from fray.cluster.info import decode_result, fetch_result, info_of, original_exception
-from fray.cluster.launch import in_group, launch, launcher, prepare
+from fray.cluster.current_job import CurrentJob
+from fray.cluster.hints import HintSender
+from fray.cluster.job_info import (
+    decode_result,
+    fetch_result,
+    info_of,
+    original_exception,
+)
+from fray.cluster.submission import (
+    as_children,
+    as_group,
+    current_job_on,
+    submit_prepared,
+)
 from fray.errors import JobFailed
-from fray.spec import local_spec, to_spec
+from fray.job_spec import local_spec, to_spec
 from fray.types import (
     JobGroupConfig,
     JobId,
@@ -28,25 +39,30 @@ from fray.types import (
     JobStatus,
     Namespace,
     ReservationConfig,
-    no_reservations,
+    reservations_unsupported,
 )
-from fray_agents.environment import PRIVATE
-from fray_agents.threads import task_environ
-from fray_coordinator import stopping, sync
-from fray_coordinator.clock import system_chance
+from fray_agents.tasks.environment import PRIVATE_VAR
+from fray_agents.tasks.thread_task import task_environ
+from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.follow import LogLine, follow_chunks, read_logs, wait_for
-from fray_coordinator.lookup import all_jobs, read_job
+from fray_coordinator.jobs import stopping
+from fray_coordinator.jobs.live_usage import job_usage
+from fray_coordinator.jobs.lookup import all_jobs, read_job
+from fray_coordinator.jobs.waiting import (
+    LogLine,
+    follow_chunks,
+    read_logs,
+    wait_for,
+)
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_coordinator.recent import usage_of
-from fray_coordinator.store.metering import Usage as Requests
+from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import JobRecord, Result, Usage
+from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
 
 if TYPE_CHECKING:
-    from fray.rpc.metadata import Metadata
-    from fray_agents.driver import Driver, Hosted
+    from fray.cluster.metadata import Metadata
+    from fray_agents.agent.driver import Driver, HostedService
 
 log = logging.getLogger("fray")
 
@@ -64,16 +80,16 @@ class StorageCluster(Cluster):
     def __init__(self, root: str, namespace: str | None = None) -> None:
         self.root = root if "://" in root else Path(os.path.abspath(os.path.expanduser(root))).as_uri()
         self._namespace = namespace
-        self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_chance().token()}"
+        self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_random().token()}"
         check_namespace(namespace or self._outside)
         self._core = sync.PerProcess(self._open)
         self._driver = sync.PerProcess(self._begin_to_drive)
         self._leaves_in = 0
-        self._hints = Hints(self)
+        self._hints = HintSender(self)
 
     @property
     def namespace(self) -> Namespace:
-        mine = launcher(self.root)
+        mine = current_job_on(self.root)
         return Namespace(self._namespace or (mine.namespace if mine else self._outside))
 
     @property
@@ -83,7 +99,7 @@ class StorageCluster(Cluster):
 
     @property
     def metadata(self) -> Metadata:
-        from fray.rpc.metadata import Metadata  # who calls no actors need not import what that needs
+        from fray.cluster.metadata import Metadata  # who calls no actors need not import what that needs
 
         return Metadata(self)
 
@@ -91,17 +107,17 @@ class StorageCluster(Cluster):
         return self.launch_many([request])[0]
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        mine = launcher(self.root)
-        specs = prepare([self._spec(request) for request in requests], mine, self.namespace)
+        mine = current_job_on(self.root)
+        specs = as_children([self._spec(request) for request in requests], mine, self.namespace)
         return sync.run(self._submit(specs, mine))
 
     def launch_group(
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
     ) -> list[JobId]:
-        return self.launch_many(in_group(requests, group, reservation_id))
+        return self.launch_many(as_group(requests, group, reservation_id))
 
     def create_reservation(self, config: ReservationConfig) -> str:
-        raise no_reservations("config")
+        raise reservations_unsupported("config")
 
     def owner(self) -> JobId | None:
         """The parent of what is to end with this program, which is a job of its own as long as it lives.
@@ -111,12 +127,12 @@ class StorageCluster(Cluster):
         Raises:
             ParentNotRunning: somebody has stopped that job.
         """
-        if launcher(self.root) is not None:
+        if current_job_on(self.root) is not None:
             return None
         self._leave_at_exit()
         return JobId(sync.run(self._own_job()))
 
-    def host(self, hosted: Hosted) -> None:
+    def host(self, hosted: HostedService) -> None:
         """Have announced what this program, which is no job, serves, as long as it does."""
         self._leave_at_exit()
         sync.run(self._host(hosted))
@@ -196,8 +212,8 @@ class StorageCluster(Cluster):
         self.wait(job_id, raise_on_failure=True, timeout=timeout)
         return decode_result(*sync.run(self._result(job_id)))
 
-    def usage(self, job_id: JobId) -> Usage | None:
-        return self.run(lambda core: usage_of(core, job_id))
+    def usage(self, job_id: JobId) -> ResourceUsage | None:
+        return self.run(lambda core: job_usage(core, job_id))
 
     def terminate(self, job_id: JobId) -> None:
         sync.run(self._stop(job_id))
@@ -233,7 +249,7 @@ class StorageCluster(Cluster):
         return f"{type(self).__name__}({self.root!r})"
 
     def _spec(self, request: JobRequest) -> JobSpec:
-        is_private = launcher(self.root) is not None and PRIVATE in task_environ()
+        is_private = current_job_on(self.root) is not None and PRIVATE_VAR in task_environ()
         return local_spec(request) if is_private else to_spec(request)
 
     def _leave_at_exit(self) -> None:
@@ -248,7 +264,7 @@ class StorageCluster(Cluster):
     # --- in the background loop
 
     async def _begin_to_drive(self) -> Driver:
-        from fray_agents.driver import Driver  # an agent's code, which few programs need
+        from fray_agents.agent.driver import Driver  # an agent's code, which few programs need
 
         program = Path(sys.argv[0]).name if sys.argv else ""
         core = await self._core.get()
@@ -257,7 +273,7 @@ class StorageCluster(Cluster):
     async def _own_job(self) -> str:
         return await (await self._driver.get()).job()
 
-    async def _host(self, hosted: Hosted) -> None:
+    async def _host(self, hosted: HostedService) -> None:
         await (await self._driver.get()).host(hosted)
 
     async def _leave(self) -> None:
@@ -271,9 +287,9 @@ class StorageCluster(Cluster):
     async def _work(self, work: Callable[[Core], Awaitable[T]]) -> T:
         return await work(await self._core.get())
 
-    async def _submit(self, specs: list[JobSpec], mine: Here | None) -> list[JobId]:
+    async def _submit(self, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
         core = await self._core.get()
-        launched = [done.job for done in await launch(core, specs, mine)]
+        launched = [done.job for done in await submit_prepared(core, specs, mine)]
         self._hints.submitted(core, {job.spec.pool for job in launched})
         return [JobId(job.id) for job in launched]
 
@@ -291,7 +307,7 @@ class StorageCluster(Cluster):
     async def _read_logs(self, job_id: JobId) -> list[LogLine]:
         return await read_logs(await self._core.get(), await self._read(job_id))
 
-    async def _result(self, job_id: JobId) -> tuple[Result, bytes]:
+    async def _result(self, job_id: JobId) -> tuple[JobResult, bytes]:
         return await fetch_result(await self._core.get(), await self._read(job_id))
 
     async def _stop(self, job_id: JobId) -> None:

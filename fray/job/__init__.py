@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from fray.lazily import exported
 
 if TYPE_CHECKING:
-    from fray.job.cluster import ClusterContext
+    from fray.job.cluster_context import ClusterContext
     from fray.job.context import JobContext, fray_default_job_ctx, get_default_job_ctx
     from fray.job.create import RayContext, create_job_ctx
-    from fray.job.here import SyncContext, ThreadContext
+    from fray.job.in_process import SyncContext, ThreadContext
     from fray.job.simple import SimpleActor
 
 __all__ = [
@@ -31,10 +31,10 @@ __all__ = [
 __getattr__, __dir__ = exported(
     __name__,
     {
-        "fray.job.cluster": ["ClusterContext"],
+        "fray.job.cluster_context": ["ClusterContext"],
         "fray.job.context": ["JobContext", "fray_default_job_ctx", "get_default_job_ctx"],
         "fray.job.create": ["RayContext", "create_job_ctx"],
-        "fray.job.here": ["SyncContext", "ThreadContext"],
+        "fray.job.in_process": ["SyncContext", "ThreadContext"],
         "fray.job.simple": ["SimpleActor"],
     },
 )

@@ -12,15 +12,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 
 from fray.errors import InvalidInput
-from fray.futures import Result, Yielding, outcome, wait
+from fray.futures import (
+    GeneratorFuture,
+    SupportsResult,
+    result_of,
+    wait,
+)
 from fray.lazily import exported
-from fray_agents.threads import task_environ
+from fray_agents.tasks.thread_task import task_environ
 
 if TYPE_CHECKING:
     from fray.job.create import RayContext as RayContext
     from fray.job.create import create_job_ctx as create_job_ctx
-    from fray.job.here import SyncContext as SyncContext
-    from fray.job.here import ThreadContext as ThreadContext
+    from fray.job.in_process import SyncContext as SyncContext
+    from fray.job.in_process import ThreadContext as ThreadContext
     from fray.types import JobStatus
 
 T = TypeVar("T")
@@ -39,9 +44,9 @@ class JobContext(Protocol):
         ...
 
     @overload
-    def get(self, ref: Result[T]) -> T: ...
+    def get(self, ref: SupportsResult[T]) -> T: ...
     @overload
-    def get(self, ref: Sequence[Result[T]]) -> list[T]: ...
+    def get(self, ref: Sequence[SupportsResult[T]]) -> list[T]: ...
     @overload
     def get(self, ref: Any) -> Any: ...
     def get(self, ref: Any) -> Any:
@@ -53,10 +58,10 @@ class JobContext(Protocol):
         Raises:
             Exception: what the task raised.
         """
-        return each_of(ref, outcome)
+        return map_refs(ref, result_of)
 
     @overload
-    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> Yielding[T]: ...
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
@@ -126,7 +131,7 @@ class JobContext(Protocol):
         self.close()
 
 
-def each_of(ref: Any, value: Callable[[Any], Any]) -> Any:
+def map_refs(ref: Any, value: Callable[[Any], Any]) -> Any:
     """`value(ref)`; of a list, that of each member."""
     return [value(each) for each in ref] if isinstance(ref, list) else value(ref)
 
@@ -185,5 +190,6 @@ os.register_at_fork(after_in_child=_forget)
 
 # Programs import these from here; their modules are made with what is above.
 __getattr__, __dir__ = exported(
-    __name__, {"fray.job.create": ["RayContext", "create_job_ctx"], "fray.job.here": ["SyncContext", "ThreadContext"]}
+    __name__,
+    {"fray.job.create": ["RayContext", "create_job_ctx"], "fray.job.in_process": ["SyncContext", "ThreadContext"]},
 )

@@ -6,17 +6,17 @@ from typing import Any, Literal
 
 from fray.errors import InvalidInput
 from fray.job.context import JobContext
-from fray.job.here import SyncContext, ThreadContext
+from fray.job.in_process import SyncContext, ThreadContext
 from fray.resources import ResourceConfig, Size
-from fray_agents.threads import task_environ
+from fray_agents.tasks.thread_task import task_environ
 
-Kind = Literal["sync", "threadpool", "fray", "auto"]
+ContextKind = Literal["sync", "threadpool", "fray", "auto"]
 
 _KINDS = "say 'sync', 'threadpool', 'fray' or 'auto'"
 
 
 def create_job_ctx(
-    context_type: Kind | str = "auto",
+    context_type: ContextKind | str = "auto",
     max_workers: int = 1,
     *,
     memory: Size | None = None,
@@ -47,7 +47,7 @@ def create_job_ctx(
             on_cluster = task_environ().get("FRAY_CLUSTER_SPEC", "local") != "local"
             return _on_cluster(max_workers, memory, num_cpus) if on_cluster else ThreadContext(max_workers)
         case "ray":
-            raise _not_yet()
+            raise _no_ray()
     raise InvalidInput("context_type", context_type, f"Unknown context type; {_KINDS}")
 
 
@@ -55,15 +55,15 @@ class RayContext:
     """Tasks on Ray come in a later release: making one raises InvalidInput, as `create_job_ctx("ray")` does."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        raise _not_yet()
+        raise _no_ray()
 
 
-def _not_yet() -> InvalidInput:
+def _no_ray() -> InvalidInput:
     return InvalidInput("context_type", "ray", f"Fray does not run tasks on Ray yet; {_KINDS}")
 
 
 def _on_cluster(max_workers: int, memory: Size | None, num_cpus: float | None) -> JobContext:
-    from fray.job.cluster import ClusterContext  # the contexts of one process do without what a cluster needs
+    from fray.job.cluster_context import ClusterContext  # the contexts of one process do without what a cluster needs
 
     resources = ResourceConfig(cpu=1 if num_cpus is None else num_cpus, memory=memory)
     return ClusterContext(max_workers, resources=resources)

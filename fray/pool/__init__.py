@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from fray.lazily import exported
 
 if TYPE_CHECKING:
-    from fray.pool.dispatch import PoolClosed, TaskKillsWorkers
+    from fray.pool.dispatcher import PoolClosed, TaskKillsWorkers
     from fray.pool.objects import ObjectGone, ObjectRef
-    from fray.pool.pool import WorkerPool
-    from fray.pool.queued import PoolNotFound
+    from fray.pool.queue_transport import PoolNotFound
+    from fray.pool.worker_pool import WorkerPool
 
 __all__ = ["ObjectGone", "ObjectRef", "PoolClosed", "PoolNotFound", "TaskKillsWorkers", "WorkerPool"]
 
 __getattr__, __dir__ = exported(
     __name__,
     {
-        "fray.pool.dispatch": ["PoolClosed", "TaskKillsWorkers"],
+        "fray.pool.dispatcher": ["PoolClosed", "TaskKillsWorkers"],
         "fray.pool.objects": ["ObjectGone", "ObjectRef"],
-        "fray.pool.pool": ["WorkerPool"],
-        "fray.pool.queued": ["PoolNotFound"],
+        "fray.pool.worker_pool": ["WorkerPool"],
+        "fray.pool.queue_transport": ["PoolNotFound"],
     },
 )

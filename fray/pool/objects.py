@@ -10,7 +10,7 @@ from typing import Any
 from fray.cluster import open_cluster
 from fray.errors import Permanent
 
-_KEPT = 4
+_CACHED_OBJECTS = 4
 """Objects whose bytes a process keeps, so that tasks one after the other do not fetch the same again."""
 
 
@@ -26,12 +26,12 @@ class ObjectRef:
     key: str
 
 
-def fetched(value: Any) -> Any:
+def fetch(value: Any) -> Any:
     """What a reference stands for, a copy of its own for each call; any other value as it is. Raises ObjectGone."""
     return pickle.loads(_read(value)) if isinstance(value, ObjectRef) else value
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_CACHED_OBJECTS)
 def _read(ref: ObjectRef) -> bytes:
     found = open_cluster(ref.root).run(lambda core: core.store.get(ref.key))
     if found is None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def shown(items: Iterable[T], total: int, title: str) -> Iterator[T]:
+def with_progress_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
     """The items as they come, with a bar on stderr if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from fray.pool.tasks import Function
+from fray.pool.pool_task import PackedFunction
 
 
-class Call(NamedTuple):
+class TaskCall(NamedTuple):
     """One call to make. key: tells it from others for ever; "" where nobody will ask for it again."""
 
-    function: Function
+    function: PackedFunction
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     key: str = ""
@@ -36,7 +36,7 @@ class Transport(Protocol):
         """How many tasks are not done."""
         ...
 
-    def submit(self, calls: Sequence[Call], workers: int) -> list[Future[Any]]:
+    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
         """Hand calls over, in this order. workers: how many there may be.
 
         Raises:

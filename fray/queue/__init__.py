@@ -11,10 +11,10 @@ for lease in queue:
 from fray.queue.api import AsyncQueue, DeadLetter, Queue
 from fray.queue.engine import Counts
 from fray.queue.errors import LeaseLost, UnknownLease, Unreadable
-from fray.queue.files import FileQueue
-from fray.queue.http import HttpQueue, HttpQueueServer
+from fray.queue.file_queue import FileQueue
+from fray.queue.http_queue import HttpQueue, HttpQueueServer
 from fray.queue.lease import Lease
-from fray.queue.memory import MemoryQueue
+from fray.queue.memory_queue import MemoryQueue
 
 __all__ = [
     "AsyncQueue",

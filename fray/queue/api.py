@@ -16,18 +16,23 @@ from numbers import Integral, Real
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from fray import sync
 from fray.queue import codec
-from fray.queue.engine import Counts, Engine, Peeked, Taken
+from fray.queue.engine import (
+    Counts,
+    LeasedItem,
+    Peeked,
+    QueueEngine,
+)
 from fray.queue.errors import UnknownLease, Unreadable
 from fray.queue.lease import Lease
-from fray_coordinator import sync
 from fray_coordinator.errors import StoreError
 from fray_layouts.errors import InvalidInput
 
 T = TypeVar("T")
 R = TypeVar("R")
 Leases = Lease[T] | Sequence[Lease[T]]
-KEPT_SHARE = 0.3
+RENEWAL_SHARE = 0.3
 """Of what is left of a lease: how long until it is renewed in the background."""
 
 
@@ -56,7 +61,7 @@ class Queue(Generic[T]):
     Every method may raise `StoreUnavailable` when the storage (or the server) does not answer; then call it again.
     """
 
-    def __init__(self, engine: sync.PerProcess[Engine], encoding: str = "pickle") -> None:
+    def __init__(self, engine: sync.PerProcess[QueueEngine], encoding: str = "pickle") -> None:
         if encoding not in codec.ENCODINGS:
             raise InvalidInput("encoding", encoding, f"use one of {', '.join(codec.ENCODINGS)}")
         self._engine = engine
@@ -77,7 +82,7 @@ class Queue(Generic[T]):
         Raises:
             InvalidInput: the item cannot be encoded.
         """
-        sync.at_once(self._front.push(item))
+        sync.run_unsuspended(self._front.push(item))
 
     def push_many(self, items: Iterable[T], batch: int | None = None) -> None:
         """Put items at the end, in this order. If it raises, some of them may be in the queue.
@@ -89,7 +94,7 @@ class Queue(Generic[T]):
         Raises:
             InvalidInput: an item cannot be encoded; nothing was pushed.
         """
-        sync.at_once(self._front.push_many(items, batch))
+        sync.run_unsuspended(self._front.push_many(items, batch))
 
     def peek(self) -> T | None:
         """The oldest item that nobody has, which stays where it is; None if there is none.
@@ -97,7 +102,7 @@ class Queue(Generic[T]):
         Raises:
             Unreadable: it cannot be decoded here.
         """
-        return sync.at_once(self._front.peek())
+        return sync.run_unsuspended(self._front.peek())
 
     def pop(self, lease_timeout: float = 60.0, wait: float = 0.0) -> Lease[T] | None:
         """The oldest item that nobody has, items that came back first; None if there is none.
@@ -107,11 +112,11 @@ class Queue(Generic[T]):
                 0.4 of them are left when this returns.
             wait: seconds to wait for an item.
         """
-        return sync.at_once(self._front.pop(lease_timeout, wait))
+        return sync.run_unsuspended(self._front.pop(lease_timeout, wait))
 
     def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
         """Up to `count` items, each under a lease of its own; waits for the first only."""
-        return sync.at_once(self._front.pop_many(count, lease_timeout, wait))
+        return sync.run_unsuspended(self._front.pop_many(count, lease_timeout, wait))
 
     def done(self, lease: Leases[T]) -> None:
         """The work is done: the item never comes back. Returns when that has been written.
@@ -123,7 +128,7 @@ class Queue(Generic[T]):
             UnknownLease: it was done or released before, ran out (LeaseLost: and another has the item), or is not of
                 this queue. It names those of which this is so (`leases`); the others are done.
         """
-        sync.at_once(self._front.done(lease))
+        sync.run_unsuspended(self._front.done(lease))
 
     def release(self, lease: Leases[T], failed: bool = True) -> None:
         """Give the item back; it comes before all others.
@@ -133,39 +138,39 @@ class Queue(Generic[T]):
 
         Raises as `done` does.
         """
-        sync.at_once(self._front.release(lease, failed))
+        sync.run_unsuspended(self._front.release(lease, failed))
 
     def extend(self, lease: Lease[T], seconds: float) -> None:
         """Keep the item for at least `seconds` from now. Raises as `done` does."""
-        sync.at_once(self._front.extend(lease, seconds))
+        sync.run_unsuspended(self._front.extend(lease, seconds))
 
     def keep(self, lease: Lease[T]) -> None:
         """Renew the lease in the background until it is done, released or lost."""
-        sync.at_once(self._front.keep(lease))
+        sync.run_unsuspended(self._front.keep(lease))
 
     def pending(self) -> int:
         """How many items are leased; items that were stored together count together unless they are this consumer's."""
-        return sync.at_once(self._front.pending())
+        return sync.run_unsuspended(self._front.pending())
 
     def size(self) -> int:
         """How many items nobody has."""
-        return sync.at_once(self._front.size())
+        return sync.run_unsuspended(self._front.size())
 
     def counts(self) -> Counts:
         """Both at once, and the age of the oldest."""
-        return sync.at_once(self._front.counts())
+        return sync.run_unsuspended(self._front.counts())
 
     def letters(self, limit: int = 100) -> list[DeadLetter]:
         """The oldest dead letters; they stay where they are."""
-        return sync.at_once(self._front.letters(limit))
+        return sync.run_unsuspended(self._front.letters(limit))
 
     def redrive(self, limit: int | None = None) -> int:
         """Push dead letters again, all of them or the oldest so many; how many it were."""
-        return sync.at_once(self._front.redrive(limit))
+        return sync.run_unsuspended(self._front.redrive(limit))
 
     def purge(self) -> int:
         """Complete every item, also those that somebody has; how many it were."""
-        return sync.at_once(self._front.purge())
+        return sync.run_unsuspended(self._front.purge())
 
     def __iter__(self) -> Iterator[Lease[T]]:
         """Leases, until there is nothing to be had."""
@@ -174,7 +179,7 @@ class Queue(Generic[T]):
 
     def close(self) -> None:
         """Give back what this process has; using the queue again opens it anew."""
-        sync.at_once(self._front.close())
+        sync.run_unsuspended(self._front.close())
 
     def __enter__(self) -> Self:
         return self
@@ -193,7 +198,7 @@ class AsyncQueue(Generic[T]):
         way: how each step of the engine is waited for. `Queue` has these very methods, with a way that blocks.
     """
 
-    def __init__(self, queue: Queue[T], way: sync.Way = sync.awaited) -> None:
+    def __init__(self, queue: Queue[T], way: sync.LoopWaiter = sync.awaited) -> None:
         self._queue = queue
         self._way = way
 
@@ -253,7 +258,7 @@ class AsyncQueue(Generic[T]):
 
     async def letters(self, limit: int = 100) -> list[DeadLetter]:
         _check_count("limit", limit)
-        return [_letter(peeked) for peeked in await self._on(lambda engine: engine.letters(limit))]
+        return [_dead_letter(peeked) for peeked in await self._on(lambda engine: engine.letters(limit))]
 
     async def redrive(self, limit: int | None = None) -> int:
         if limit is not None:
@@ -280,7 +285,7 @@ class AsyncQueue(Generic[T]):
 
     # --- inside
 
-    async def _on(self, act: Callable[[Engine], Awaitable[R]]) -> R:
+    async def _on(self, act: Callable[[QueueEngine], Awaitable[R]]) -> R:
         """`act` on the engine, which is opened if need be."""
 
         async def acting() -> R:
@@ -288,7 +293,7 @@ class AsyncQueue(Generic[T]):
 
         return await self._way(acting())
 
-    async def _leased(self, taken: Taken) -> Lease[T] | None:
+    async def _leased(self, taken: LeasedItem) -> Lease[T] | None:
         """None if the item cannot be decoded: then it is a dead letter."""
         try:
             item: T = codec.decode(taken.item)
@@ -299,7 +304,7 @@ class AsyncQueue(Generic[T]):
             return None
         return Lease(item, taken.id, taken.taken_at, taken.number, taken.deadline, self._queue)
 
-    async def _ended(self, given: Leases[T], act: Callable[[Engine, Sequence[str]], Awaitable[None]]) -> None:
+    async def _ended(self, given: Leases[T], act: Callable[[QueueEngine, Sequence[str]], Awaitable[None]]) -> None:
         leases = [given] if isinstance(given, Lease) else list(given)
         try:
             await self._on(lambda engine: act(engine, [lease.lease_id for lease in leases]))
@@ -312,7 +317,7 @@ class AsyncQueue(Generic[T]):
         length = lease.deadline - lease.timestamp
         with suppress(UnknownLease):
             while not lease.ended:
-                await asyncio.sleep(length * KEPT_SHARE)
+                await asyncio.sleep(length * RENEWAL_SHARE)
                 with suppress(StoreError, ConnectionError):
                     await self.extend(lease, length)
 
@@ -344,7 +349,7 @@ def _note_end(leases: Iterable[Lease[Any]]) -> None:
         lease.ended = True
 
 
-def _letter(peeked: Peeked) -> DeadLetter:
+def _dead_letter(peeked: Peeked) -> DeadLetter:
     reason, deliveries = (peeked.letter.reason, peeked.letter.deliveries) if peeked.letter else ("", 0)
     try:
         return DeadLetter(codec.decode(peeked.item), reason, deliveries)

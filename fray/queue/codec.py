@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 
-from fray.queue.engine import Item
+from fray.queue.engine import EncodedItem
 from fray.queue.errors import Unreadable
 from fray_layouts.errors import InvalidInput
 
 ENCODINGS = ("pickle", "json")
 
 
-def encode(items: Iterable[Any], encoding: str) -> list[Item]:
+def encode(items: Iterable[Any], encoding: str) -> list[EncodedItem]:
     """Raises InvalidInput naming the item that cannot be encoded; then nothing was pushed."""
     return _as_json(items) if encoding == "json" else _pickled(items)
 
 
-def decode(item: Item) -> Any:
+def decode(item: EncodedItem) -> Any:
     """Raises Unreadable, with what the item's own code raised."""
     if item.encoding not in ENCODINGS:
         raise Unreadable(f"it cannot be read: its encoding is {item.encoding!r}, and Fray knows {', '.join(ENCODINGS)}")
@@ -31,7 +31,7 @@ def decode(item: Item) -> Any:
         raise Unreadable(f"it cannot be read: {type(error).__name__}: {error}") from error
 
 
-def decode_plain(item: Item) -> tuple[Any] | None:
+def decode_plain(item: EncodedItem) -> tuple[Any] | None:
     """The item, if it is plain data that JSON can show; nothing of it is run. None if it is more than that."""
     try:
         content = decode(item) if item.encoding == "json" else _PlainUnpickler(io.BytesIO(item.body)).load()
@@ -48,7 +48,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is more than plain data")
 
 
-def _pickled(items: Iterable[Any]) -> list[Item]:
+def _pickled(items: Iterable[Any]) -> list[EncodedItem]:
     import cloudpickle
 
     encoded, buffer = [], io.BytesIO()
@@ -58,18 +58,18 @@ def _pickled(items: Iterable[Any]) -> list[Item]:
             pickler.dump(item)
         except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
             raise InvalidInput(f"items[{number}]", item, f"it cannot be pickled: {error}") from error
-        encoded.append(Item(buffer.getvalue()))
+        encoded.append(EncodedItem(buffer.getvalue()))
         buffer.seek(0)
         buffer.truncate()
         pickler.clear_memo()
     return encoded
 
 
-def _as_json(items: Iterable[Any]) -> list[Item]:
+def _as_json(items: Iterable[Any]) -> list[EncodedItem]:
     encoded = []
     for number, item in enumerate(items):
         try:
-            encoded.append(Item(msgspec.json.encode(item), "json"))
+            encoded.append(EncodedItem(msgspec.json.encode(item), "json"))
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"items[{number}]", item, f"it cannot be written as JSON: {error}") from error
     return encoded

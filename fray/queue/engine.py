@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fray_coordinator.queue.count import Counts, Peeked
-from fray_coordinator.queue.push import Item
+from fray_coordinator.queue.admin import Counts, Peeked
+from fray_coordinator.queue.producer import EncodedItem
 
-__all__ = ["Counts", "Engine", "Item", "Peeked", "Taken"]
+__all__ = ["Counts", "EncodedItem", "LeasedItem", "Peeked", "QueueEngine"]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LeasedItem:
     """One item in this process's hands.
 
     Attributes:
@@ -27,23 +27,23 @@ class Taken:
     """
 
     id: str
-    item: Item = field(repr=False)
+    item: EncodedItem = field(repr=False)
     number: int
     taken_at: float
     deadline: float
 
 
-class Engine(Protocol):
+class QueueEngine(Protocol):
     """Every method may raise `StoreUnavailable` (or a ConnectionError) and can then be called again.
 
     What names a lease raises `UnknownLease` for one that was done or released before, ran out, or was never given.
     """
 
-    async def push(self, items: Sequence[Item], batch: int | None) -> None:
+    async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         """Returns when the items are there to stay."""
         ...
 
-    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Taken]:
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
         """Up to `count` items; waits up to `wait` seconds for the first.
 
         Args:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from fray import sync
 from fray.queue.errors import UnknownLease
-from fray_coordinator import sync
 
 if TYPE_CHECKING:
     from fray.queue.api import AsyncQueue, Queue
@@ -63,7 +63,7 @@ class Lease(Generic[T]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        sync.at_once(self._leave(self._queue._front, error))
+        sync.run_unsuspended(self._leave(self._queue._front, error))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

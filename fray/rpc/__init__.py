@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from fray.lazily import exported
 
 if TYPE_CHECKING:
+    from fray.cluster.endpoint import ActorEndpoint, ActorId
+    from fray.cluster.metadata import Metadata
     from fray.rpc.context import ActorContext
-    from fray.rpc.endpoint import ActorEndpoint, ActorId
     from fray.rpc.future import ActorFuture
-    from fray.rpc.metadata import Metadata
     from fray.rpc.pool import ActorPool, BroadcastHandle
     from fray.rpc.resolver import ClusterResolver, FixedResolver, LocalResolver, Resolver
     from fray.rpc.server import ActorServer
@@ -44,9 +44,9 @@ __getattr__, __dir__ = exported(
     __name__,
     {
         "fray.rpc.context": ["ActorContext"],
-        "fray.rpc.endpoint": ["ActorEndpoint", "ActorId"],
+        "fray.cluster.endpoint": ["ActorEndpoint", "ActorId"],
         "fray.rpc.future": ["ActorFuture"],
-        "fray.rpc.metadata": ["Metadata"],
+        "fray.cluster.metadata": ["Metadata"],
         "fray.rpc.pool": ["ActorPool", "BroadcastHandle"],
         "fray.rpc.resolver": ["ClusterResolver", "FixedResolver", "LocalResolver", "Resolver"],
         "fray.rpc.server": ["ActorServer"],

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fray.cluster import StorageCluster, current_cluster
-from fray.cluster.launch import launcher
-from fray.rpc.within import within
+from fray.cluster.submission import current_job_on
+from fray.rpc.context_variables import with_context_variables
 from fray.types import JobId, Namespace
-from fray_agents.rpc.server import public_methods
+from fray_agents.rpc.server.server import public_methods
 
 if TYPE_CHECKING:
     from fray.rpc.resolver import Resolver
@@ -46,7 +46,7 @@ class ActorContext:
         """The context of this code on `cluster`."""
         from fray.rpc.resolver import ClusterResolver
 
-        mine = launcher(cluster.root)
+        mine = current_job_on(cluster.root)
         return cls(cluster, ClusterResolver(cluster), JobId(mine.job_id if mine else ""), cluster.namespace)
 
     @classmethod
@@ -55,7 +55,7 @@ class ActorContext:
         return cls.of(current_cluster())
 
 
-def bound(target: object, context: ActorContext) -> Callable[[str], Callable[..., Any]]:
+def bound_methods(target: object, context: ActorContext) -> Callable[[str], Callable[..., Any]]:
     """A function from a method's name to what a caller's arguments are given to; AttributeError for what is none.
 
     Methods run with the context variables that are current now.
@@ -65,13 +65,13 @@ def bound(target: object, context: ActorContext) -> Callable[[str], Callable[...
     @functools.cache
     def method(name: str) -> Callable[..., Any]:
         found = find(name)
-        inside = within(variables, found)
-        return functools.partial(inside, context) if _asks(found) else inside
+        inside = with_context_variables(variables, found)
+        return functools.partial(inside, context) if _takes_context(found) else inside
 
     return method
 
 
-def _asks(method: Callable[..., Any]) -> bool:
+def _takes_context(method: Callable[..., Any]) -> bool:
     try:
         first = next(iter(_signature(method).parameters.values()), None)
     except (TypeError, ValueError):  # no callable, or a builtin without a signature

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from fray.futures import Awaited
-from fray_agents.rpc import Call
+from fray.futures import HasReadySignal
+from fray_agents.rpc import ClientCall
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, NotAuthentic, RemoteTraceback
 
 T = TypeVar("T")
@@ -23,16 +23,16 @@ _lock = threading.Lock()
 """Guards what changes in a future when its call is lost; losses are rare, so one lock serves all futures."""
 
 
-GONE = (ConnectionLost, NoSuchActor, NotAuthentic)
+LOST_ERRORS = (ConnectionLost, NoSuchActor, NotAuthentic)
 """What a call ends with when the actor is not there, or no longer."""
 
 
 def is_lost(error: BaseException | None) -> bool:
     """Whether a call failed because its actor is gone; False if the method raised this, having called another."""
-    return isinstance(error, GONE) and not isinstance(error.__cause__, RemoteTraceback)
+    return isinstance(error, LOST_ERRORS) and not isinstance(error.__cause__, RemoteTraceback)
 
 
-class Lane:
+class RetryQueue:
     """Sends lost calls again in the order in which they were lost, in a thread that lives while there are any."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class Lane:
             work()
 
 
-class Sent(Protocol):
-    """A call, or what stands for one that could not be sent and so was lost at once; see `fray_agents.rpc.Call`."""
+class SentCall(Protocol):
+    """A call that was sent, or one that could not be sent and so was lost at once."""
 
     def result(self, timeout: float | None = None) -> Any: ...
 
@@ -74,7 +74,7 @@ class Sent(Protocol):
     def add_done_callback(self, function: Callable[[Any], object]) -> None: ...
 
 
-class NotSent:
+class UnsentCall:
     """Stands for a call that is not on its way: `error` says what it waits for."""
 
     def __init__(self, error: ConnectionError) -> None:
@@ -93,7 +93,7 @@ class NotSent:
         function(self)
 
 
-class ActorFuture(Awaited, Generic[T]):
+class ActorFuture(HasReadySignal, Generic[T]):
     """What a call will have returned; asking cancels nothing, and may be repeated.
 
     Args:
@@ -105,9 +105,9 @@ class ActorFuture(Awaited, Generic[T]):
 
     __slots__ = ("_again", "_call", "_coming", "_lane", "_moved")
 
-    def __init__(self, call: Sent, again: Callable[[ConnectionError, float], Call], lane: Lane) -> None:
-        self._call: Sent = call
-        self._again: Callable[[ConnectionError, float], Call] | None = again
+    def __init__(self, call: SentCall, again: Callable[[ConnectionError, float], ClientCall], lane: RetryQueue) -> None:
+        self._call: SentCall = call
+        self._again: Callable[[ConnectionError, float], ClientCall] | None = again
         self._lane = lane
         self._moved: Future[None] | None = None
         self._coming: Future[None] | None = None
@@ -129,13 +129,13 @@ class ActorFuture(Awaited, Generic[T]):
         while True:
             call = self._call
             try:
-                return cast(T, call.result(_left(deadline)))
-            except GONE as error:
+                return cast(T, call.result(_seconds_left(deadline)))
+            except LOST_ERRORS as error:
                 if not is_lost(error):
                     raise
                 moved = self._lost(call, error)
             if moved is not None:
-                moved.result(_left(deadline))
+                moved.result(_seconds_left(deadline))
 
     def done(self) -> bool:
         """Whether `result` returns or raises at once."""
@@ -176,7 +176,7 @@ class ActorFuture(Awaited, Generic[T]):
             if not self._coming.done():
                 self._coming.set_result(None)
 
-    def _lost(self, call: Sent, error: ConnectionError) -> Future[None] | None:
+    def _lost(self, call: SentCall, error: ConnectionError) -> Future[None] | None:
         """What ends when `call`, which was lost, was sent again; None if it was already."""
         with _lock:
             if call is not self._call:
@@ -202,5 +202,5 @@ class ActorFuture(Awaited, Generic[T]):
         call.add_done_callback(self._settled)
 
 
-def _left(deadline: float | None) -> float | None:
+def _seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -10,13 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
-from fray.rpc.endpoint import ActorEndpoint, ActorId
-from fray.rpc.future import GONE, ActorFuture, Lane, NotSent, is_lost
-from fray.rpc.members import Members
-from fray_agents.rpc import Call
-from fray_agents.rpc.calls import NEW, Request, packed_call
+from fray.rpc.balancer import Balancer
+from fray.rpc.future import (
+    LOST_ERRORS,
+    ActorFuture,
+    RetryQueue,
+    UnsentCall,
+    is_lost,
+)
+from fray_agents.rpc import ClientCall
 from fray_agents.rpc.errors import ConnectionLost
+from fray_agents.rpc.server.call_table import NEW_CALL, Request, packed_call
 
 if TYPE_CHECKING:
     from fray.rpc.resolver import Resolver
@@ -35,8 +41,8 @@ class ActorPool(Generic[T]):
         self._resolver = resolver
         self._name = name
         self._only = only
-        self._members = Members(name, self._find)
-        self._lane = Lane()
+        self._members = Balancer(name, self._find)
+        self._lane = RetryQueue()
 
     @property
     def size(self) -> int:
@@ -109,7 +115,7 @@ class ActorPool(Generic[T]):
                 raise none_left from lost
             try:
                 return send(endpoint)
-            except GONE as error:
+            except LOST_ERRORS as error:
                 if not is_lost(error):
                     raise
                 lost = self._movable(error, endpoint, idempotent)
@@ -167,16 +173,16 @@ class PoolMethod:
         """Call it without waiting, neither for the outcome nor, if there is none, for an actor."""
         pool = self._pool
         endpoint = pool._members.at_hand() if pool._lane.idle else None
-        waits: ConnectionError = _NONE_AT_HAND
+        waits: ConnectionError = _NO_ENDPOINT_KNOWN
         if endpoint is not None:
             try:
                 call = pool._resolver.connect(endpoint).start(pool._name, self._method, args, kwargs)
-            except GONE as error:
+            except LOST_ERRORS as error:
                 waits = error
             else:
-                return ActorFuture(call, _Errand(pool, call.request, endpoint, self._idempotent).run, pool._lane)
+                return ActorFuture(call, _PoolCall(pool, call.request, endpoint, self._idempotent).run, pool._lane)
         request = packed_call(pool._name, self._method, args, kwargs, by_reference=True)
-        return ActorFuture(NotSent(waits), _Errand(pool, request, endpoint, self._idempotent).run, pool._lane)
+        return ActorFuture(UnsentCall(waits), _PoolCall(pool, request, endpoint, self._idempotent).run, pool._lane)
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """What a generator yields, as it comes; it waits when it is ahead of who iterates. Called at the first step."""
@@ -191,7 +197,7 @@ class PoolMethod:
             while item is not _END:
                 yield item
                 item = next(items, _END)
-        except GONE as error:
+        except LOST_ERRORS as error:
             if is_lost(error):
                 pool._movable(error, endpoint, idempotent=False)
             raise
@@ -200,10 +206,10 @@ class PoolMethod:
 _END: Any = object()
 
 
-_NONE_AT_HAND = ConnectionLost("no actor is known yet", started=False)
+_NO_ENDPOINT_KNOWN = ConnectionLost("no actor is known yet", started=False)
 
 
-class _Errand:
+class _PoolCall:
     """A call to be made at some actor of a pool, after it could not be made at `endpoint`."""
 
     __slots__ = ("_endpoint", "_idempotent", "_pool", "_request")
@@ -212,16 +218,16 @@ class _Errand:
         self, pool: ActorPool[Any], request: Request, endpoint: ActorEndpoint | None, idempotent: bool
     ) -> None:
         self._pool = pool
-        self._request = request._replace(id=NEW)
+        self._request = request._replace(id=NEW_CALL)
         self._endpoint = endpoint
         self._idempotent = idempotent
 
-    def run(self, error: ConnectionError, since: float) -> Call:
+    def run(self, error: ConnectionError, since: float) -> ClientCall:
         if self._endpoint is not None:
             self._pool._movable(error, self._endpoint, self._idempotent)
         return self._pool._deliver(self._send, self._idempotent, since)
 
-    def _send(self, endpoint: ActorEndpoint) -> Call:
+    def _send(self, endpoint: ActorEndpoint) -> ClientCall:
         self._endpoint = endpoint
         return self._pool._resolver.connect(endpoint).resend(self._request)
 
@@ -256,7 +262,7 @@ class BroadcastFuture:
         self._unsent: BaseException | None = None
         try:
             self._call = pool._resolver.connect(endpoint).start(endpoint.name, method, args, kwargs)
-        except GONE as error:
+        except LOST_ERRORS as error:
             self._unsent = error
             self._members.fail(endpoint)
         else:
@@ -285,7 +291,7 @@ class BroadcastFuture:
         """What the method raised, or why the actor could not be called; None if it succeeded or is not done."""
         return self._unsent or (self._call.exception() if self._call.done() else None)
 
-    def _settled(self, call: Call) -> None:
+    def _settled(self, call: ClientCall) -> None:
         if is_lost(call.exception()):
             self._members.fail(self.endpoint)
 

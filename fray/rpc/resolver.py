@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fray.cluster import StorageCluster, open_cluster
-from fray.cluster.current import opened
-from fray.rpc.endpoint import ActorEndpoint, ActorId
-from fray.rpc.keyring import keyring_of
+from fray.cluster.current import opened_clusters
+from fray.cluster.endpoint import ActorEndpoint, ActorId
+from fray.cluster.keyring import keyring_of
 from fray.rpc.pool import ActorPool
 from fray.rpc.server import ActorServer
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Channel, Keyring, Target, connect
 from fray_agents.rpc.errors import ConnectionLost, NotAuthentic
+from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.endpoints import Lookup
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import check_name
 
@@ -64,7 +64,7 @@ class ClusterResolver(Resolver):
     def __init__(self, cluster: StorageCluster, namespace: str | None = None) -> None:
         self._cluster = cluster
         self._namespace = namespace or cluster.namespace
-        self._lookups: dict[str, Lookup] = {}
+        self._lookups: dict[str, EndpointLookup] = {}
 
     def find(self, name: str) -> list[ActorEndpoint]:
         check_name("name", name)
@@ -77,7 +77,7 @@ class ClusterResolver(Resolver):
         return _reopened, (self._cluster.root, self._namespace)
 
     async def _look(self, name: str, core: Core) -> Any:
-        lookup = self._lookups.setdefault(name, Lookup(core, self._namespace, name))
+        lookup = self._lookups.setdefault(name, EndpointLookup(core, self._namespace, name))
         lookup.core = core  # another one after a fork, or when the cluster was closed
         return await lookup.look()
 
@@ -125,7 +125,7 @@ class FixedResolver(Resolver):
         if self._cluster is not None:
             return [keyring_of(self._cluster)]
         here = [server.keyring for server in ActorServer.running.copy() if server.address == address]
-        return here or [keyring_of(cluster) for cluster in opened()]
+        return here or [keyring_of(cluster) for cluster in opened_clusters()]
 
 
 class LocalResolver(Resolver):

@@ -22,33 +22,34 @@ from weakref import ref
 import msgspec
 from msgspec.structs import replace
 
+from fray import sync
 from fray.cluster import StorageCluster
-from fray.cluster.here import Here
-from fray.cluster.launch import launcher
-from fray.rpc.context import ActorContext, bound
-from fray.rpc.endpoint import ActorId, host_identity
-from fray.rpc.keyring import keyring_of
-from fray.rpc.sockets import remove_abandoned, socket_dir
-from fray_agents.environment import note_endpoint
-from fray_agents.reach import Reach
-from fray_agents.rpc import Journal, Server
-from fray_agents.threads import on_stop, task_environ
-from fray_coordinator import endpoints, sync
-from fray_coordinator.core import Core, each
+from fray.cluster.current_job import CurrentJob
+from fray.cluster.endpoint import ActorId, host_identity
+from fray.cluster.keyring import keyring_of
+from fray.cluster.submission import current_job_on
+from fray.rpc.context import ActorContext, bound_methods
+from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
+from fray_agents.host.network import NetworkSettings
+from fray_agents.rpc import Journal, RpcServer
+from fray_agents.tasks.environment import note_endpoint
+from fray_agents.tasks.thread_task import on_stop, task_environ
+from fray_coordinator.actors import discovery
+from fray_coordinator.actors.rpc_secrets import rpc_keys
+from fray_coordinator.core import Core, map_concurrently
 from fray_coordinator.errors import BadRecord, StoreError
-from fray_coordinator.keys import rpc_keys
-from fray_coordinator.protocol.drivers import ATTEMPT
+from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Endpoint
+from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import EndpointRecord
 from fray_layouts.spec import check_name
 
 log = logging.getLogger("fray")
 
-_TERMINATED = 128 + 15
+_EXIT_SIGTERM = 128 + 15
 """Exit code of a process that SIGTERM ended."""
 
-_numbers: defaultdict[Here | None, Iterator[int]] = defaultdict(itertools.count)
+_numbers: defaultdict[CurrentJob | None, Iterator[int]] = defaultdict(itertools.count)
 """How many servers an attempt has made so far."""
 
 
@@ -76,12 +77,12 @@ class ActorServer:
         self.keyring = keyring_of(cluster)
         self.namespace = cluster.namespace
         self._cluster = cluster
-        self._job = launcher(cluster.root)
+        self._job = current_job_on(cluster.root)
         self._process = os.getpid()
         self._context = ActorContext.of(cluster)
         sockets = socket_dir(self._job.task_dir if self._job else None)
-        remove_abandoned(sockets)
-        self._server = Server(
+        remove_stale_sockets(sockets)
+        self._server = RpcServer(
             self.keyring,
             reach.bind,
             port,
@@ -139,7 +140,7 @@ class ActorServer:
         check_name("name", name)
         _check_metadata(metadata)
         record = self._record(name, actor_id, dict(metadata or {}), incarnation)
-        methods = bound(actor, self._context)
+        methods = bound_methods(actor, self._context)
         with self._lock:
             if name in self._records:
                 raise InvalidInput("name", name, "this server has an actor of that name; unregister it first")
@@ -157,7 +158,7 @@ class ActorServer:
             self._announced.pop(name, None)
         if record is None:
             raise InvalidInput("name", name, f"the actors here are {', '.join(self._records) or 'none'}")
-        self._cluster.run(lambda core: endpoints.withdraw(core, record))
+        self._cluster.run(lambda core: discovery.withdraw(core, record))
         self._server.remove(name)
 
     def serve(self) -> None:
@@ -174,7 +175,7 @@ class ActorServer:
         finally:
             self.shutdown()
         if self._stopped:
-            raise SystemExit(_TERMINATED)
+            raise SystemExit(_EXIT_SIGTERM)
 
     def serve_background(self) -> None:
         """Serve in threads of this process until `shutdown`, or until the main thread ends."""
@@ -244,7 +245,7 @@ class ActorServer:
             self._cluster.host(self)
             return
         for record in records:
-            note_endpoint(self._job.task_dir, Endpoint(record.namespace, record.name, record.actor_id).key())
+            note_endpoint(self._job.task_dir, EndpointKey(record.namespace, record.name, record.actor_id).key())
         self._cluster.run(partial(_publish, records))
 
     async def announce(self, job: str) -> None:
@@ -252,7 +253,7 @@ class ActorServer:
         with self._lock:
             todo = [name for name in self._records if self._serving and self._announced.get(name) != job]
             for name in todo:
-                self._records[name] = replace(self._records[name], job=job, attempt=ATTEMPT)
+                self._records[name] = replace(self._records[name], job=job, attempt=DRIVER_ATTEMPT)
             records = [self._records[name] for name in todo]
         await self._cluster._work(partial(_publish, records))
         self._announced.update(dict.fromkeys(todo, job))
@@ -262,17 +263,21 @@ class ActorServer:
         with self._lock:
             records = [self._records[name] for name in self._announced]
             self._announced.clear()
-        await self._cluster._work(lambda core: each(records, lambda record: endpoints.withdraw(core, record)))
+        await self._cluster._work(
+            lambda core: map_concurrently(records, lambda record: discovery.withdraw(core, record))
+        )
 
 
 async def _publish(records: list[EndpointRecord], core: Core) -> None:
     async def announce() -> None:
-        await each(records, lambda record: endpoints.publish(core, record, singleton=record.incarnation > 0))
+        await map_concurrently(
+            records, lambda record: discovery.publish(core, record, singleton=record.incarnation > 0)
+        )
 
-    await asyncio.gather(announce(), _see_to_the_key(core))
+    await asyncio.gather(announce(), _ensure_rpc_key(core))
 
 
-async def _see_to_the_key(core: Core) -> None:
+async def _ensure_rpc_key(core: Core) -> None:
     """Make the key of calls if there is none: a caller in another language may not want to write."""
     try:
         await rpc_keys(core)
@@ -282,18 +287,20 @@ async def _see_to_the_key(core: Core) -> None:
 
 async def _withdraw(records: list[EndpointRecord], patience: float, core: Core) -> None:
     async with asyncio.timeout(patience):
-        await each(records, lambda record: endpoints.withdraw(core, record))
+        await map_concurrently(records, lambda record: discovery.withdraw(core, record))
 
 
 async def _is_local(core: Core) -> bool:
     return core.store.local
 
 
-def _reach(local: bool, host: str | None) -> Reach:
+def _reach(local: bool, host: str | None) -> NetworkSettings:
     environ = task_environ()
     told = environ.get("FRAY_BIND_HOST", "")
     bind = told if host is None else host
-    return Reach(bind=bind, advertise=environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else "").found(local)
+    return NetworkSettings(bind=bind, advertise=environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else "").found(
+        local
+    )
 
 
 def _check_metadata(metadata: Mapping[str, Any] | None) -> None:

@@ -11,18 +11,24 @@ from hashlib import sha256
 from typing import Any
 
 from fray.cluster.current import current_cluster
-from fray.cluster.here import here
+from fray.cluster.current_job import current_job
 from fray.cluster.storage import StorageCluster
 from fray.pool import WorkerPool
 from fray.types import ResourceConfig
+from fray.zephyr.compat import (
+    Dataset,
+    ListShard,
+    ShardTask,
+    TaskResult,
+    compute_plan,
+)
 from fray.zephyr.plan import run_plan
-from fray.zephyr.release import Dataset, ListShard, ShardTask, TaskResult, compute_plan
-from fray.zephyr.stages import Stages, run_task
-from fray_agents.threads import task_environ
-from fray_coordinator.clock import system_chance
+from fray.zephyr.stages import StageRunner, run_task
+from fray_agents.tasks.thread_task import task_environ
+from fray_coordinator.clock import system_random
 
 DEFAULT_NAMESPACE = "default"
-THREADS = 32
+MAX_THREADS = 32
 """That read results, or run shards, at once: most of them wait for files."""
 
 _executions: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(lambda: itertools.count(1))
@@ -74,7 +80,7 @@ class FrayBackend:
             create=True,
         )
         try:
-            results = _materialized(run_plan(compute_plan(dataset), Stages(pool).run))
+            results = _gathered(run_plan(compute_plan(dataset), StageRunner(pool).run))
         except BaseException:
             pool.detach()
             raise
@@ -98,25 +104,25 @@ class Backend:
         """
         if (task_environ().get("FRAY_CLUSTER_SPEC") or "local") != "local":
             return FrayBackend(None, max_parallelism, memory).execute(dataset, name)
-        most = min(max_parallelism, THREADS)
+        most = min(max_parallelism, MAX_THREADS)
         with tempfile.TemporaryDirectory(prefix="fray-zephyr-") as chunks, ThreadPoolExecutor(most) as threads:
 
             def run_stage(name: str, title: str, tasks: list[ShardTask]) -> list[TaskResult]:
                 return list(threads.map(lambda task: run_task(task, chunks, "run"), tasks))
 
-            return _materialized(run_plan(compute_plan(dataset), run_stage))
+            return _gathered(run_plan(compute_plan(dataset), run_stage))
 
 
 def _own_name() -> str:
-    mine = here()
+    mine = current_job()
     if mine is None:
-        return f"zephyr-{system_chance().token()}"
+        return f"zephyr-{system_random().token()}"
     number = next(_executions[mine.job_id, mine.attempt])
     return f"zephyr-{sha256(mine.job_id.encode()).hexdigest()[:20]}-{number}"
 
 
-def _materialized(shards: list[ListShard]) -> list[Any]:
+def _gathered(shards: list[ListShard]) -> list[Any]:
     """The items of all shards; each may have to be read from storage."""
-    with ThreadPoolExecutor(THREADS) as threads:
+    with ThreadPoolExecutor(MAX_THREADS) as threads:
         parts: list[list[Any]] = list(threads.map(list, shards))
     return [item for part in parts for item in part]

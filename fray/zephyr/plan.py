@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fray.zephyr.release import (
+from fray.zephyr.compat import (
     Join,
     ListShard,
     MemChunk,
@@ -32,7 +32,7 @@ def run_plan(plan: PhysicalPlan, run_stage: RunStage, prefix: str = "") -> list[
     shards = _source_shards(plan.source_items)
     for number, stage in enumerate(plan.stages):
         if stage.stage_type == StageType.RESHARD:
-            shards = _dealt_out(shards, stage.output_shards or len(shards))
+            shards = _resharded(shards, stage.output_shards or len(shards))
         elif shards:
             shards = _run_stage(stage, shards, run_stage, f"{prefix}{number}")
     return shards
@@ -77,7 +77,7 @@ def _source_shards(items: Iterable[Any]) -> list[ListShard]:
     return [ListShard(refs=by_shard[index]) for index in range(max(by_shard, default=-1) + 1)]
 
 
-def _dealt_out(shards: list[ListShard], count: int) -> list[ListShard]:
+def _resharded(shards: list[ListShard], count: int) -> list[ListShard]:
     """The chunks of all shards dealt out to `count` new ones in turn."""
     chunks = [chunk for shard in shards for chunk in shard.refs]
     return [ListShard(refs=chunks[index::count]) for index in range(count)]

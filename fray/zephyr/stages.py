@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from fray.errors import JobFailed, Permanent
 from fray.pool import ObjectRef, TaskKillsWorkers, WorkerPool
-from fray.pool.objects import fetched
-from fray.zephyr.release import InlineRunner, ShardTask, TaskResult
+from fray.pool.objects import fetch
+from fray.zephyr.compat import InlineRunner, ShardTask, TaskResult
 from fray_layouts.errors import InvalidInput
 
 log = logging.getLogger("fray")
 
-TRIES = 3
+MAX_SHARD_TRIES = 3
 """Of a shard whose own code raises."""
 
 
@@ -46,7 +46,7 @@ def run_shard(shard: Shard) -> TaskResult:
     """What a worker does."""
     stage = _stage(shard.stage)
     task = stage.tasks[shard.number]
-    for _ in range(TRIES - 1):
+    for _ in range(MAX_SHARD_TRIES - 1):
         try:
             return run_task(task, stage.chunks, stage.execution)
         except Exception:
@@ -62,11 +62,11 @@ def run_task(task: ShardTask, chunks: str, execution: str) -> TaskResult:
 
 @lru_cache(maxsize=2)
 def _stage(ref: ObjectRef) -> Stage:
-    stage: Stage = fetched(ref)
+    stage: Stage = fetch(ref)
     return stage
 
 
-class Stages:
+class StageRunner:
     """Runs the stages of one execution on the pool of its name."""
 
     def __init__(self, pool: WorkerPool) -> None:

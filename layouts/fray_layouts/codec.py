@@ -14,7 +14,7 @@ import msgspec
 
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import parse_json
-from fray_layouts.records import RECENT_OPS, Record
+from fray_layouts.records import MAX_RECENT_OPS, Record
 
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R", bound=Record)
@@ -45,12 +45,12 @@ def encode(record: msgspec.Struct, raw: dict[str, Any] | None = None) -> bytes:
     """JSON of `record`, with the unknown fields of `raw` kept."""
     if not raw:
         return msgspec.json.encode(record)
-    return msgspec.json.encode(_overlay(record, raw))
+    return msgspec.json.encode(_laid_over(record, raw))
 
 
 def successor(record: R, op: str, previous: R | None) -> R:
     """`record` as the body of a new write `op`, on top of the body `previous` (None: it creates the name)."""
-    recent = [] if previous is None else [previous.op, *previous.recent_ops][:RECENT_OPS]
+    recent = [] if previous is None else [previous.op, *previous.recent_ops][:MAX_RECENT_OPS]
     created = op if previous is None else previous.created_op
     return msgspec.structs.replace(record, op=op, recent_ops=recent, created_op=created)
 
@@ -61,7 +61,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]
     return msgspec.structs.fields(kind)
 
 
-def _overlay(value: Any, raw: Any) -> Any:
+def _laid_over(value: Any, raw: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         known = _fields(type(value))
         names = {field.encode_name for field in known}
@@ -70,20 +70,20 @@ def _overlay(value: Any, raw: Any) -> Any:
         for field in known:
             content = getattr(value, field.name)
             if field.required or content != _default(field):
-                out[field.encode_name] = _overlay(content, old.get(field.encode_name))
-            elif isinstance(content, msgspec.Struct) and (nested := _overlay(content, old.get(field.encode_name))):
+                out[field.encode_name] = _laid_over(content, old.get(field.encode_name))
+            elif isinstance(content, msgspec.Struct) and (nested := _laid_over(content, old.get(field.encode_name))):
                 out[field.encode_name] = nested
         return out
     if isinstance(value, dict):
         old = raw if isinstance(raw, dict) else {}
-        return {key: _overlay(content, old.get(key)) for key, content in value.items()}
+        return {key: _laid_over(content, old.get(key)) for key, content in value.items()}
     if isinstance(value, list):
         items = raw if isinstance(raw, list) else []
-        return [_overlay(content, _origin(content, items)) for content in value]
+        return [_laid_over(content, _raw_form(content, items)) for content in value]
     return value
 
 
-def _origin(item: Any, items: list[Any]) -> Any:
+def _raw_form(item: Any, items: list[Any]) -> Any:
     """The raw form of a list's item: items have no names, so it is the one that still says the same."""
     if not isinstance(item, msgspec.Struct):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from fray_layouts.text import escaped
+from fray_layouts.escaping import escaped
 
 
 class FrayError(Exception):
@@ -31,7 +31,7 @@ class InvalidInput(FrayError, ValueError):
         self.field = field
         self.value = value
         self.remedy = remedy
-        super().__init__(f"{field[:_LONGEST]}: {_shorten(value)[:_LONGEST]} is not accepted; {remedy}")
+        super().__init__(f"{field[:_MAX_PART]}: {_shorten(value)[:_MAX_PART]} is not accepted; {remedy}")
 
     def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.remedy)
@@ -49,22 +49,24 @@ class Malformed(Permanent, ValueError):
     """These bytes are not what they should be; look at where they come from."""
 
 
-_SHOWN, _ITEMS, _LONGEST = 100, 5, 240
+_MAX_CHARACTERS, _MAX_ITEMS, _MAX_PART = 100, 5, 240
 
 
 def _shorten(value: object, depth: int = 2) -> str:
     """`repr` of so much of the value as a person reads; the rest is not looked at, however large it is."""
     if isinstance(value, (str, bytes)):
-        return f"{value[:_SHOWN]!r}... ({len(value)} characters)" if len(value) > _SHOWN else repr(value)
-    if isinstance(value, int) and abs(value) > 10**_SHOWN:
+        return (
+            f"{value[:_MAX_CHARACTERS]!r}... ({len(value)} characters)" if len(value) > _MAX_CHARACTERS else repr(value)
+        )
+    if isinstance(value, int) and abs(value) > 10**_MAX_CHARACTERS:
         return f"a number of {value.bit_length()} bits"
     if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
         text = repr(value)
-        return f"{text[:_SHOWN]}... ({len(text)} characters)" if len(text) > _SHOWN else text
-    more = ", ..." if len(value) > _ITEMS else ""
+        return f"{text[:_MAX_CHARACTERS]}... ({len(text)} characters)" if len(text) > _MAX_CHARACTERS else text
+    more = ", ..." if len(value) > _MAX_ITEMS else ""
     if depth == 0:
         return "..."
     if isinstance(value, Mapping):
-        shown = (f"{_shorten(key, 0)}: {_shorten(value[key], depth - 1)}" for key in islice(value, _ITEMS))
+        shown = (f"{_shorten(key, 0)}: {_shorten(value[key], depth - 1)}" for key in islice(value, _MAX_ITEMS))
         return f"{{{', '.join(shown)}{more}}}"
-    return f"[{', '.join(_shorten(item, depth - 1) for item in islice(value, _ITEMS))}{more}]"
+    return f"[{', '.join(_shorten(item, depth - 1) for item in islice(value, _MAX_ITEMS))}{more}]"

@@ -13,13 +13,13 @@ import msgspec
 
 from fray_layouts.errors import Malformed
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """How deep arrays and objects of any JSON may lie in one another."""
-DEEPEST_RESULT = DEEPEST - 10
+MAX_RESULT_DEPTH = MAX_DEPTH - 10
 """The same for what a job returns, which lies inside its record."""
 
 
-def parse_json(data: bytes | str, deepest: int = DEEPEST) -> Any:
+def parse_json(data: bytes | str, deepest: int = MAX_DEPTH) -> Any:
     """The value that `data` is the JSON text of.
 
     Raises:
@@ -41,18 +41,18 @@ def _too_deep(deepest: int) -> Malformed:
     return Malformed(f"it is nested more than {deepest} deep")
 
 
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_OTHERS = bytes(set(range(256)) - {*_STEPS, ord('"'), ord("\\")})
+_DEPTH_CHANGES = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - {*_DEPTH_CHANGES, ord('"'), ord("\\")})
 
 
 def _is_deeper(raw: bytes, value: Any, deepest: int) -> bool:
     """Whether JSON text and its value are nested deeper: by the brackets, which is quicker than to walk through it."""
-    brackets = raw.translate(None, _OTHERS).replace(b'""', b"")
+    brackets = raw.translate(None, _NO_BRACKETS).replace(b'""', b"")
     if len(brackets) <= 2 * deepest:
         return False
     if b'"' in brackets or b"\\" in brackets:  # some of them may lie in texts
         return _is_walked_deeper(value, deepest)
-    return max(accumulate(map(_STEPS.__getitem__, brackets))) > deepest
+    return max(accumulate(map(_DEPTH_CHANGES.__getitem__, brackets))) > deepest
 
 
 def _is_walked_deeper(value: Any, deepest: int) -> bool:

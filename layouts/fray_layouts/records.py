@@ -36,7 +36,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         op: id of the write that made this body; unique, so that no two bodies of a name are equal.
-        recent_ops: ids of the writes before it, newest first, at most `RECENT_OPS`.
+        recent_ops: ids of the writes before it, newest first, at most `MAX_RECENT_OPS`.
         created_op: id of the write that created the name; kept for ever.
     """
 
@@ -45,10 +45,10 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     created_op: str = ""
 
 
-RECENT_OPS = 8
+MAX_RECENT_OPS = 8
 
 
-class Settings(Record, kw_only=True):
+class ClusterSettings(Record, kw_only=True):
     """`cluster.json`: what all participants must agree on. Durations in seconds.
 
     Attributes:
@@ -87,7 +87,7 @@ class Settings(Record, kw_only=True):
     encrypt: bool = False
 
 
-class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
+class JobLease(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who runs the job's current attempt. `agent` is an agent id, `host` its host name."""
 
     agent: Id
@@ -95,7 +95,7 @@ class Lease(msgspec.Struct, kw_only=True, omit_defaults=True):
     since: Time
 
 
-class Stop(msgspec.Struct, kw_only=True, omit_defaults=True):
+class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A wish that the job end. `reason` is shown to people; `by` says who: "user", "parent", "expired"."""
 
     at: Time
@@ -103,7 +103,7 @@ class Stop(msgspec.Struct, kw_only=True, omit_defaults=True):
     by: str = "user"
 
 
-class Parent(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ParentLink(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The job and the attempt of it that launched this one; `detached` children outlive their parent."""
 
     job: Id
@@ -124,7 +124,7 @@ class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.taken_in or self.key
 
 
-class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ResourceUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a task uses. CPU in seconds so far, cpu_percent of one core lately; memory and disk in bytes."""
 
     cpu_seconds: Number = 0.0
@@ -134,7 +134,7 @@ class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
     disk: Amount = 0
 
 
-class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
+class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a job returned: in `value` (JSON), in `data` (base64), or in the object `key` when it is large.
 
     Attributes:
@@ -152,7 +152,7 @@ class Result(msgspec.Struct, kw_only=True, omit_defaults=True):
     size: Count = 0
 
 
-class Exit(msgspec.Struct, kw_only=True, omit_defaults=True):
+class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How an attempt ended.
 
     Attributes:
@@ -176,22 +176,22 @@ class Exit(msgspec.Struct, kw_only=True, omit_defaults=True):
     exception: str = ""
     traceback: str = ""
     data: str = ""
-    usage: Usage | None = None
+    usage: ResourceUsage | None = None
     log_chunks: Count | None = None
 
 
-class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One finished attempt, kept in the record for people: the last `HISTORY` of them."""
+class PastAttempt(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One finished attempt, kept in the record for people: the last `MAX_HISTORY` of them."""
 
     attempt: AttemptNumber
     agent: str
     host: str
     started_at: Time
     ended_at: Time
-    exit: Exit
+    exit: AttemptExit
 
 
-HISTORY = 5
+MAX_HISTORY = 5
 
 
 class JobRecord(Record, kw_only=True):
@@ -215,9 +215,9 @@ class JobRecord(Record, kw_only=True):
     spec: JobSpec
     status: str
     attempt: AttemptNumber = 1
-    lease: Lease | None = None
-    stop: Stop | None = None
-    parent: Parent | None = None
+    lease: JobLease | None = None
+    stop: StopRequest | None = None
+    parent: ParentLink | None = None
     inbox: InboxOrigin | None = None
     failures: Count = 0
     preemptions: Count = 0
@@ -228,9 +228,9 @@ class JobRecord(Record, kw_only=True):
     submitted_at: Time = 0.0
     started_at: Time | None = None
     ended_at: Time | None = None
-    exit: Exit | None = None
-    result: Result | None = None
-    history: list[Attempt] = []
+    exit: AttemptExit | None = None
+    result: JobResult | None = None
+    history: list[PastAttempt] = []
     expiring: bool = False
     driver: bool = False
 
@@ -245,7 +245,7 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     attempt: AttemptNumber
     phase: str = "claiming"
-    usage: Usage | None = None
+    usage: ResourceUsage | None = None
 
 
 class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -264,7 +264,7 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
     device_count: Amount = 0
 
 
-class Ear(msgspec.Struct, kw_only=True, omit_defaults=True):
+class HintEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where an agent takes hints. address: "host:port"; nonce: identity of the server there."""
 
     address: str
@@ -314,7 +314,7 @@ class AgentRecord(Record, kw_only=True):
     bind: str = ""
     advertise: str = ""
     inbound: bool = True
-    ear: Ear | None = None
+    ear: HintEndpoint | None = None
     driver: bool = False
 
 
@@ -326,7 +326,7 @@ class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
     spared: bool = False
 
 
-class PoolView(msgspec.Struct, kw_only=True, omit_defaults=True):
+class PoolSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the last pass saw of a pool.
 
     Attributes:
@@ -337,10 +337,10 @@ class PoolView(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     agents: Count = 0
     slots: Count = 0
-    ears: list[Ear] = []
+    ears: list[HintEndpoint] = []
 
 
-class PassRecord(Record, kw_only=True):
+class ReconcilerRecord(Record, kw_only=True):
     """`coordinator/pass.json`: the lease of the coordinator's pass and what it knows of suspects.
 
     Attributes:
@@ -358,7 +358,7 @@ class PassRecord(Record, kw_only=True):
     progress: Count = 0
     holder_beat: Count = 0
     suspects: dict[str, Suspect] = {}
-    pools: dict[str, PoolView] = {}
+    pools: dict[str, PoolSummary] = {}
     problems: dict[str, str] = {}
     problems_untold: Count = 0
     repaired_at: Time = 0.0
@@ -388,7 +388,7 @@ class Doorbell(Record, kw_only=True):
     came_back_at: Time = 0.0
 
 
-class RpcKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RpcSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A secret of the cluster. secret: base64; retired_at: when a newer one took its place, None for the newest."""
 
     id: str
@@ -397,14 +397,14 @@ class RpcKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     retired_at: Time | None = None
 
 
-class RpcKeys(Record, kw_only=True):
+class RpcSecrets(Record, kw_only=True):
     """`secrets/rpc.json`: what callers and actors authenticate one another with, newest first.
 
     The newest key is for new connections; a listed one is accepted until a day after its `retired_at`. Whoever meets an
     id that he does not know reads this object again, so a new key may be used at once.
     """
 
-    keys: list[RpcKey] = []
+    keys: list[RpcSecret] = []
 
 
 class NameRecord(Record, kw_only=True):

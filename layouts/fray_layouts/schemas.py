@@ -15,54 +15,59 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import queues, records, spec, tasks
+from fray_layouts import (
+    pool_records,
+    queue_records,
+    records,
+    spec,
+)
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-KINDS: dict[str, type[msgspec.Struct]] = {
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "agent": records.AgentRecord,
     "checkpoint-head": records.CheckpointHead,
     "child-entry": records.ChildEntry,
-    "cluster": records.Settings,
+    "cluster": records.ClusterSettings,
     "doorbell": records.Doorbell,
     "endpoint": records.EndpointRecord,
     "job": records.JobRecord,
     "name": records.NameRecord,
-    "pass": records.PassRecord,
+    "pass": records.ReconcilerRecord,
     "pending-entry": records.PendingEntry,
-    "pool": tasks.PoolRecord,
-    "queue": queues.QueueRecord,
-    "queue-finished": queues.FinishedSegments,
-    "queue-lease": queues.QueueLease,
-    "queue-segment-header": queues.SegmentHeader,
+    "pool": pool_records.PoolRecord,
+    "queue": queue_records.QueueRecord,
+    "queue-finished": queue_records.FinishedSegments,
+    "queue-lease": queue_records.QueueLease,
+    "queue-segment-header": queue_records.SegmentHeader,
     "rejection": records.Rejection,
-    "rpc-keys": records.RpcKeys,
+    "rpc-keys": records.RpcSecrets,
     "spec": spec.JobSpec,
 }
 """Name of the schema's file, without `.json`, and the struct it describes."""
-WRITTEN_BY_PEOPLE = frozenset({"spec"})
+CLOSED_SCHEMAS = frozenset({"spec"})
 
 _STRUCTS = {
     name: kind
-    for module in (queues, records, spec, tasks)
+    for module in (queue_records, records, spec, pool_records)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 }
-_ENTRY = re.compile(r" {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {8}.*)*)")
+_ATTRIBUTE = re.compile(r" {4}(?P<names>\w+(?:, \w+)*): (?P<text>.*(?:\n {8}.*)*)")
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema `name` of `KINDS`."""
-    made = msgspec.json.schema(KINDS[name])
+    """The JSON Schema `name` of `SCHEMAS`."""
+    made = msgspec.json.schema(SCHEMAS[name])
     for title, part in made["$defs"].items():
         _describe(part, _STRUCTS[title])
-    if name in WRITTEN_BY_PEOPLE:
-        _close(made["$defs"], KINDS[name].__name__)
-    return {"$schema": DIALECT, **made}
+    if name in CLOSED_SCHEMAS:
+        _close(made["$defs"], SCHEMAS[name].__name__)
+    return {"$schema": SCHEMA_DIALECT, **made}
 
 
 def files() -> Iterator[tuple[str, bytes]]:
     """File name and content of every schema."""
-    for name in KINDS:
+    for name in SCHEMAS:
         yield f"{name}.json", msgspec.json.format(msgspec.json.encode(schema(name)), indent=2) + b"\n"
 
 
@@ -77,7 +82,7 @@ def _describe(part: dict[str, Any], kind: type[msgspec.Struct]) -> None:
 
 def _attributes(kind: type) -> Iterator[tuple[str, str]]:
     section = _docstring(kind).partition("\n\nAttributes:\n")[2]
-    for entry in _ENTRY.finditer(section):
+    for entry in _ATTRIBUTE.finditer(section):
         for field in entry["names"].split(", "):
             yield field, " ".join(entry["text"].split())
 
@@ -90,10 +95,10 @@ def _close(parts: dict[str, Any], top: str) -> None:
     """Refuse unknown fields in every part, and know the other spellings of fields and of sizes."""
     for part in parts.values():
         part["additionalProperties"] = False
-    for field, spellings in spec._SAME_THING.items():
+    for field, spellings in spec._ALIASES.items():
         title = parts[top]["properties"][field]["$ref"].rpartition("/")[2]
         properties = parts[title]["properties"]
-        for size in spec.SIZES:
+        for size in spec.SIZE_FIELDS:
             number = properties[size]
             about = {key: number.pop(key) for key in ("description", "default")}
             properties[size] = {**about, "anyOf": [number, {"type": "string"}]}

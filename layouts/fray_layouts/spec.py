@@ -18,8 +18,8 @@ from fray_layouts.bounds import (
     MAX_JOB_ID,
     MAX_NAME,
     MAX_VARIANT,
-    MAYBE_NAME,
-    NAME,
+    MAYBE_NAME_PATTERN,
+    NAME_PATTERN,
     REMEDIES,
     Attempts,
     Count,
@@ -31,40 +31,40 @@ from fray_layouts.bounds import (
     Seconds,
 )
 from fray_layouts.errors import InvalidInput, Malformed
+from fray_layouts.key_encoding import ID_DIGEST_DIGITS
 from fray_layouts.parsing import parse_json
 from fray_layouts.units import parse_bytes
-from fray_layouts.words import OWN_DIGITS
 
-INLINE_LIMIT = 64 * 1024
+MAX_INLINE_BYTES = 64 * 1024
 
 
-class Spec(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SpecPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Base of the parts of a spec."""
 
 
-class Callable(Spec, kw_only=True):
+class CallableSpec(SpecPart, kw_only=True):
     """A pickled Python call: `pickle` is base64 of cloudpickle of (function, args, kwargs), or `blob` its key."""
 
     pickle: str = ""
     blob: Key = ""
 
 
-class Entrypoint(Spec, kw_only=True):
+class EntrypointSpec(SpecPart, kw_only=True):
     """What to run: a command (program and arguments, no shell), or a callable. Exactly one."""
 
     command: list[str] = []
-    callable: Callable | None = None
+    callable: CallableSpec | None = None
 
 
-class Device(Spec, kw_only=True):
+class DeviceSpec(SpecPart, kw_only=True):
     """An accelerator. kind: "cpu", "gpu" or "tpu"; variant: "h100", "v5litepod-16" ...; count: per replica."""
 
-    kind: Annotated[str, Meta(pattern=NAME, max_length=16)] = "cpu"
-    variant: Annotated[str, Meta(pattern=MAYBE_NAME, max_length=MAX_VARIANT)] = ""
+    kind: Annotated[str, Meta(pattern=NAME_PATTERN, max_length=16)] = "cpu"
+    variant: Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_VARIANT)] = ""
     count: Annotated[int, Meta(ge=1, le=10**6)] = 1
 
 
-class ResourceSpec(Spec, kw_only=True):
+class ResourceSpec(SpecPart, kw_only=True):
     """What one replica needs while it runs.
 
     Attributes:
@@ -77,11 +77,11 @@ class ResourceSpec(Spec, kw_only=True):
     cpu: Annotated[float, Meta(ge=0, le=100_000)] = 1.0
     memory: Count = 0
     disk: Count = 0
-    device: Device | None = None
+    device: DeviceSpec | None = None
     preemptible: bool = True
 
 
-class EnvironmentSpec(Spec, kw_only=True):
+class EnvironmentSpec(SpecPart, kw_only=True):
     """The process's environment.
 
     Attributes:
@@ -93,7 +93,7 @@ class EnvironmentSpec(Spec, kw_only=True):
     secret_env_vars: dict[str, str] = {}
 
 
-class HealthCheck(Spec, kw_only=True):
+class HealthCheckSpec(SpecPart, kw_only=True):
     """An HTTP route on the task's host that must answer 2xx.
 
     Attributes:
@@ -112,7 +112,7 @@ class HealthCheck(Spec, kw_only=True):
     failures: Annotated[int, Meta(ge=1, le=10**6)] = 3
 
 
-class JobSpec(Spec, kw_only=True):
+class JobSpec(SpecPart, kw_only=True):
     """A job, as a person writes it.
 
     Attributes:
@@ -135,7 +135,7 @@ class JobSpec(Spec, kw_only=True):
     """
 
     name: Name
-    entrypoint: Entrypoint
+    entrypoint: EntrypointSpec
     id: MaybeName = ""
     resources: ResourceSpec = msgspec.field(default_factory=ResourceSpec)
     environment: EnvironmentSpec = msgspec.field(default_factory=EnvironmentSpec)
@@ -151,25 +151,25 @@ class JobSpec(Spec, kw_only=True):
     detached: bool = False
     pool: Name = "default"
     actor: bool = False
-    health_check: HealthCheck | None = None
+    health_check: HealthCheckSpec | None = None
 
 
-_LATER = {
+_FUTURE_FIELDS = {
     "environment.packages": "packages come in a later release; install them on the host and leave the field out",
     "environment.pip_packages": "packages come in a later release; install them on the host and leave the field out",
     "environment.extras": "extras come in a later release; install them on the host and leave the field out",
     "environment.workspace": "workspaces come in a later release; put the code on the host and leave the field out",
     "environment.docker_image": "images come in a later release; leave the field out",
 }
-MOST_WORDS = MAX_JOB_ID - len("--") - OWN_DIGITS
+MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
 """Characters of a name and an own id together."""
-HIDDEN = "..."
+REDACTED = "..."
 """Shown instead of what may be a secret: text in a field of an unknown name, and anything in the environment."""
-_LONGEST_FIELD = 64
+_MAX_COMPARED_CHARACTERS = 64
 """Characters of an unknown field's name that are compared with those that there are."""
-SIZES = ("memory", "disk")
+SIZE_FIELDS = ("memory", "disk")
 """Resources that people may write as text with a unit."""
-_SAME_THING = {"resources": {"ram": "memory"}}
+_ALIASES = {"resources": {"ram": "memory"}}
 
 
 def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
@@ -181,21 +181,21 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
     Raises:
         InvalidInput: not JSON, an unknown or missing field, a wrong type or a value out of bounds; the first found.
     """
-    raw = _object(data)
-    _complain_about_unknown(raw, JobSpec, "")
-    raw = _one_spelling(raw)
+    raw = _parsed(data)
+    _refuse_unknown(raw, JobSpec, "")
+    raw = _normalized(raw)
     try:
         spec = msgspec.convert(raw, JobSpec)
     except msgspec.ValidationError as error:
-        raise _translated(error, raw) from None
-    return _checked(spec)
+        raise _invalid_input(error, raw) from None
+    return _validated(spec)
 
 
-def _checked(spec: JobSpec) -> JobSpec:
+def _validated(spec: JobSpec) -> JobSpec:
     """The same spec; raises InvalidInput for the first thing that its types and bounds do not tell."""
     _check_storable("", msgspec.to_builtins(spec))
-    if spec.id and len(spec.name) + len(spec.id) > MOST_WORDS:
-        raise InvalidInput("id", spec.id, f"give name and id of at most {MOST_WORDS} characters together")
+    if spec.id and len(spec.name) + len(spec.id) > MAX_NAME_AND_ID:
+        raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_NAME_AND_ID} characters together")
     _check_entrypoint(spec.entrypoint)
     _check_environment(spec.environment)
     if spec.replicas != 1:
@@ -206,49 +206,49 @@ def _checked(spec: JobSpec) -> JobSpec:
     return spec
 
 
-def _object(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
+def _parsed(data: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(data, Mapping):
         return dict(data)
     try:
         raw = parse_json(data)
     except Malformed as error:
-        raise InvalidInput("spec", HIDDEN, f"it must be one JSON object ({error})") from None
+        raise InvalidInput("spec", REDACTED, f"it must be one JSON object ({error})") from None
     if not isinstance(raw, dict):
-        raise InvalidInput("spec", HIDDEN, "it must be one JSON object with at least name and entrypoint")
+        raise InvalidInput("spec", REDACTED, "it must be one JSON object with at least name and entrypoint")
     return raw
 
 
-def _complain_about_unknown(raw: object, struct: type[Spec], path: str) -> None:
+def _refuse_unknown(raw: object, struct: type[SpecPart], path: str) -> None:
     if not isinstance(raw, Mapping):
         return
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
-    same = _SAME_THING.get(path, {})
+    same = _ALIASES.get(path, {})
     for key, value in raw.items():
         dotted = f"{path}.{key}" if path else str(key)
-        if dotted in _LATER and value:
-            raise InvalidInput(dotted, HIDDEN, _LATER[dotted])
-        if dotted in _LATER:
+        if dotted in _FUTURE_FIELDS and value:
+            raise InvalidInput(dotted, REDACTED, _FUTURE_FIELDS[dotted])
+        if dotted in _FUTURE_FIELDS:
             continue
         if key not in fields and key not in same:
-            near = difflib.get_close_matches(str(key)[:_LONGEST_FIELD], [*fields, *same], n=1)
+            near = difflib.get_close_matches(str(key)[:_MAX_COMPARED_CHARACTERS], [*fields, *same], n=1)
             hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
-            shown = value if isinstance(value, (int, float)) and path != "environment" else HIDDEN
+            shown = value if isinstance(value, (int, float)) and path != "environment" else REDACTED
             raise InvalidInput(dotted, shown, f"there is no such field; {hint}")
-        if part := _part(fields[same.get(str(key), str(key))].type):
-            _complain_about_unknown(value, part, dotted)
+        if part := _nested_spec(fields[same.get(str(key), str(key))].type):
+            _refuse_unknown(value, part, dotted)
 
 
-def _part(annotation: Any) -> type[Spec] | None:
+def _nested_spec(annotation: Any) -> type[SpecPart] | None:
     for candidate in getattr(annotation, "__args__", (annotation,)):
-        if isinstance(candidate, type) and issubclass(candidate, Spec):
+        if isinstance(candidate, type) and issubclass(candidate, SpecPart):
             return candidate
     return None
 
 
-def _one_spelling(raw: dict[str, Any]) -> dict[str, Any]:
+def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
     """The spec with `ram` as `memory` and without empty fields of later releases."""
     out = dict(raw)
-    for part, spellings in _SAME_THING.items():
+    for part, spellings in _ALIASES.items():
         if isinstance(out.get(part), Mapping):
             section = dict(out[part])
             for old, new in spellings.items():
@@ -258,16 +258,16 @@ def _one_spelling(raw: dict[str, Any]) -> dict[str, Any]:
                     section[new] = section.pop(old)
             out[part] = section
     if isinstance(out.get("resources"), dict):
-        out["resources"] |= _sizes(out["resources"])
+        out["resources"] |= _parsed_sizes(out["resources"])
     if isinstance(out.get("environment"), Mapping):
-        out["environment"] = {k: v for k, v in out["environment"].items() if f"environment.{k}" not in _LATER}
+        out["environment"] = {k: v for k, v in out["environment"].items() if f"environment.{k}" not in _FUTURE_FIELDS}
     return out
 
 
-def _sizes(resources: Mapping[str, Any]) -> dict[str, int]:
+def _parsed_sizes(resources: Mapping[str, Any]) -> dict[str, int]:
     return {
         field: parse_bytes(f"resources.{field}", size)
-        for field in SIZES
+        for field in SIZE_FIELDS
         if isinstance(size := resources.get(field), str)
     }
 
@@ -276,7 +276,7 @@ _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?
 _WRONG = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
-def _translated(error: msgspec.ValidationError, raw: dict[str, Any]) -> InvalidInput:
+def _invalid_input(error: msgspec.ValidationError, raw: dict[str, Any]) -> InvalidInput:
     text = str(error)
     if found := _MISSING.search(text):
         path = ".".join(part for part in (found["path"], found["field"]) if part)
@@ -287,7 +287,7 @@ def _translated(error: msgspec.ValidationError, raw: dict[str, Any]) -> InvalidI
     for part in re.findall(r"[^.\[\]]+", path):
         value = value.get(part) if isinstance(value, Mapping) else value
     if path.startswith("environment"):
-        value = HIDDEN
+        value = REDACTED
     return InvalidInput(path, value, _remedy(found["what"] if found else text))
 
 
@@ -321,7 +321,7 @@ def _check_storable(field: str, value: object) -> None:
         for part in value:
             _check_storable(field, part)
     elif isinstance(value, str) and _SURROGATE.search(value):
-        raise InvalidInput(field, HIDDEN, "the text holds bytes that are not UTF-8")
+        raise InvalidInput(field, REDACTED, "the text holds bytes that are not UTF-8")
 
 
 def check_namespace(value: object) -> None:
@@ -335,11 +335,11 @@ def check_name(field: str, value: object, longest: int = MAX_NAME) -> None:
         raise InvalidInput(field, value, "give a text")
     if len(value) > longest:
         raise InvalidInput(field, value, f"give at most {longest} characters")
-    if not re.match(NAME, value):
-        raise InvalidInput(field, value, REMEDIES[NAME])
+    if not re.match(NAME_PATTERN, value):
+        raise InvalidInput(field, value, REMEDIES[NAME_PATTERN])
 
 
-def _check_entrypoint(entrypoint: Entrypoint) -> None:
+def _check_entrypoint(entrypoint: EntrypointSpec) -> None:
     if bool(entrypoint.command) == (entrypoint.callable is not None):
         raise InvalidInput("entrypoint", msgspec.to_builtins(entrypoint), "give a command or a callable, one of them")
     if entrypoint.command and not entrypoint.command[0]:
@@ -354,11 +354,11 @@ def _check_entrypoint(entrypoint: Entrypoint) -> None:
 def _check_environment(environment: EnvironmentSpec) -> None:
     both = set(environment.env_vars) & set(environment.secret_env_vars)
     for name in sorted(both):
-        raise InvalidInput(f"environment.env_vars.{name}", HIDDEN, "it stands in secret_env_vars too; give it once")
+        raise InvalidInput(f"environment.env_vars.{name}", REDACTED, "it stands in secret_env_vars too; give it once")
     for part in ("env_vars", "secret_env_vars"):
         for name, value in getattr(environment, part).items():
             if not name or "=" in name or "\0" in name:
                 shown = f"{name.partition('=')[0]}=..." if "=" in name else name
                 raise InvalidInput(f"environment.{part}", shown, "a name is not empty and has no '=' and no NUL")
             if "\0" in value:
-                raise InvalidInput(f"environment.{part}.{name}", HIDDEN, "a value cannot hold a NUL character")
+                raise InvalidInput(f"environment.{part}.{name}", REDACTED, "a value cannot hold a NUL character")

@@ -18,8 +18,8 @@ import pytest
 from fray.client import StorageClient
 from fray.cluster import StorageCluster
 from fray_coordinator.core import open_core
-from fray_coordinator.protocol.inbox import record_of_drop
-from fray_layouts.names import Jobs
+from fray_coordinator.protocol.admission import record_of_drop
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
 from tests.acceptance import contract_caller as caller
@@ -194,5 +194,5 @@ async def _create_unadmitted(root: Path, key: str) -> None:
     drop = await core.store.get(key)
     assert drop is not None
     job = record_of_drop(key, drop.version, drop.updated, parse_spec(drop.data))
-    await core.records.write(Jobs.key(job.id), JobRecord, job, None)
+    await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
     await core.store.close()

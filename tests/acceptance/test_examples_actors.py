@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from fray import sync
 from fray.cluster import JobInfo, StorageCluster
-from fray_coordinator import sync
 from fray_coordinator.core import open_core
 from tests.support.agents import QUICK, agents
 

@@ -20,7 +20,7 @@ from fray.cluster import StorageCluster
 from fray.queue import FileQueue
 from fray.rpc import ActorServer
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.stopping import stop
+from fray_coordinator.jobs.stopping import stop
 from fray_layouts.records import JobRecord
 from tests.support import node, servers
 from tests.support.actors import Counter

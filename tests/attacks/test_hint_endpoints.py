@@ -10,16 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents import ear
-from fray_agents.ear import Listener
-from fray_agents.reach import Reach
-from fray_agents.rpc import ConnectionLost, NotAuthentic, RpcKey, Target, door
-from fray_agents.rpc.dial import converse, dial
-from fray_agents.rpc.handshake import Conversation, request
-from fray_agents.rpc.hints import MAX_BYTES, _seal, tell
-from fray_agents.rpc.session import Session
+from fray_agents.agent import hint_listener
+from fray_agents.agent.hint_listener import HintListener
+from fray_agents.host.network import NetworkSettings
+from fray_agents.rpc import (
+    ConnectionLost,
+    NotAuthentic,
+    RpcKey,
+    Target,
+)
+from fray_agents.rpc.client.connect import open_connection, open_session
+from fray_agents.rpc.hints import MAX_HINT_BYTES, _seal, send_hint
+from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.wire.handshake import ClientHandshake, http_request
+from fray_agents.rpc.wire.session import Session
+from fray_coordinator.actors.rpc_secrets import rotate_keys, rpc_keys
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.keys import rotate, rpc_keys
 from tests.support.rpc import Keys, dial_tcp
 
 
@@ -49,7 +55,7 @@ class Hinted:
 @contextlib.asynccontextmanager
 async def listening(root: Path) -> AsyncIterator[tuple[Core, Target, Hinted]]:
     core, agent = await open_core(str(root)), Hinted()
-    listener = Listener(core, Reach())
+    listener = HintListener(core, NetworkSettings())
     listener.listen(agent)  # type: ignore[arg-type]  # all that it needs
     yield core, Target("agent", listener.ear.address, identity=listener.ear.nonce), agent
     await asyncio.to_thread(listener.close)
@@ -62,7 +68,7 @@ async def keys_of(core: Core) -> Keys:
 
 async def takes_hints(core: Core, target: Target, agent: Hinted) -> bool:
     agent.hints.clear()
-    await asyncio.to_thread(tell, target, await keys_of(core), "poke")
+    await asyncio.to_thread(send_hint, target, await keys_of(core), "poke")
     while not agent.hints:  # noqa: ASYNC110  the hint is on its way through the loop
         await asyncio.sleep(0.001)
     return agent.hints == ["poke"]
@@ -70,18 +76,18 @@ async def takes_hints(core: Core, target: Target, agent: Hinted) -> bool:
 
 def accepted(target: Target, keys: Keys) -> bool:
     try:
-        tell(target, keys, "poke")
+        send_hint(target, keys, "poke")
     except NotAuthentic:
         return False
     return True
 
 
-def say(body: bytes, path: bytes = b"/hint", sealed: bool = True) -> Callable[[Conversation, Session], int]:
+def say(body: bytes, path: bytes = b"/hint", sealed: bool = True) -> Callable[[ClientHandshake, Session], int]:
     """As a second request; the status of the answer."""
 
-    def then(conversation: Conversation, session: Session) -> int:
+    def then(conversation: ClientHandshake, session: Session) -> int:
         seal = _seal(session, body) if sealed else b"0" * 32
-        status = conversation.ask(request(path, body, seal=seal, proof=session.to_server.proof())).status
+        status = conversation.ask(http_request(path, body, seal=seal, proof=session.to_server.proof())).status
         conversation.sock.close()
         return status
 
@@ -95,17 +101,17 @@ def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -
         async with listening(tmp_path / "root") as (core, target, agent):
             keys = await keys_of(core)
             with pytest.raises(NotAuthentic):
-                await asyncio.to_thread(dial, target, keys)
-            for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "poke", "more": 1}', b"[" * MAX_BYTES):
+                await asyncio.to_thread(open_connection, target, keys)
+            for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "poke", "more": 1}', b"[" * MAX_HINT_BYTES):
                 with pytest.raises(ConnectionLost):
-                    await asyncio.to_thread(converse, target, keys, None, say(odd))
+                    await asyncio.to_thread(open_session, target, keys, None, say(odd))
             with pytest.raises(ConnectionLost):
-                await asyncio.to_thread(converse, target, keys, None, say(b" " * (MAX_BYTES + 1)))
+                await asyncio.to_thread(open_session, target, keys, None, say(b" " * (MAX_HINT_BYTES + 1)))
             with pytest.raises(NotAuthentic, match="terminate"):
-                await asyncio.to_thread(tell, target, keys, "terminate")
+                await asyncio.to_thread(send_hint, target, keys, "terminate")
             good = b'{"hint": "look"}'
             for refused in (say(good, sealed=False), say(good, path=b"/proof"), say(good, path=b"/calls")):
-                assert (await asyncio.to_thread(converse, target, keys, None, refused))[0] == 401
+                assert (await asyncio.to_thread(open_session, target, keys, None, refused))[0] == 401
             assert agent.hints == []
             assert await takes_hints(core, target, agent)
 
@@ -116,7 +122,7 @@ def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -
 def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> None:
     said: list[bytes] = []
 
-    class Recorded(Conversation):
+    class Recorded(ClientHandshake):
         def ask(self, data: bytes) -> object:  # type: ignore[override]
             said.append(data)
             return super().ask(data)
@@ -124,7 +130,7 @@ def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> Non
     async def main() -> None:
         async with listening(tmp_path / "root") as (core, target, agent):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr("fray_agents.rpc.dial.Conversation", Recorded)
+                patched.setattr("fray_agents.rpc.client.connect.ClientHandshake", Recorded)
                 assert await takes_hints(core, target, agent)
             agent.hints.clear()
             with dial_tcp(target.tcp) as sock:
@@ -139,15 +145,15 @@ def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> Non
 
 
 def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "CHECKED", 0.02)
-    monkeypatch.setattr(door, "FRESH", 0.0)
-    monkeypatch.setattr("fray_agents.rpc.keycache.PAUSE", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.02)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr("fray_agents.rpc.wire.key_cache.MIN_READ_INTERVAL", 0.0)
 
     async def main() -> None:
         async with listening(tmp_path / "root") as (core, target, agent):
             leaked = await keys_of(core)
-            await asyncio.to_thread(tell, target, leaked, "poke")
-            await rotate(core, kept=0)
+            await asyncio.to_thread(send_hint, target, leaked, "poke")
+            await rotate_keys(core, kept=0)
             async with asyncio.timeout(20):
                 while await asyncio.to_thread(accepted, target, leaked):
                     pass
@@ -164,7 +170,7 @@ def test_keys_are_read_once_however_many_hints_come_and_never_while_none_do(tmp_
             await asyncio.sleep(0)
             assert core.store.usage.snapshot().reads == before
             for _ in range(30):
-                await asyncio.to_thread(tell, target, keys, "poke")
+                await asyncio.to_thread(send_hint, target, keys, "poke")
             assert core.store.usage.snapshot().reads == before + 1
 
     asyncio.run(main())
@@ -174,15 +180,15 @@ def test_keys_are_read_once_however_many_hints_come_and_never_while_none_do(tmp_
 def test_who_holds_the_key_makes_the_agent_look_no_more_often_than_it_allows(
     hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ear, "POKES_APART", 3600.0)
-    monkeypatch.setattr(ear, "LOOKS_APART", 3600.0)
+    monkeypatch.setattr(hint_listener, "POKES_APART", 3600.0)
+    monkeypatch.setattr(hint_listener, "LOOKS_APART", 3600.0)
 
     async def main() -> None:
         async with listening(tmp_path / "root") as (core, target, agent):
             keys = await keys_of(core)
             for _ in range(20):
-                await asyncio.to_thread(tell, target, keys, hint)
-            await asyncio.to_thread(tell, target, keys, {"poke": "look", "look": "poke"}[hint])
+                await asyncio.to_thread(send_hint, target, keys, hint)
+            await asyncio.to_thread(send_hint, target, keys, {"poke": "look", "look": "poke"}[hint])
             while len(set(agent.hints)) < 2:  # noqa: ASYNC110  the last hint is on its way through the loop
                 await asyncio.sleep(0.001)
             assert agent.hints.count(hint) == 1

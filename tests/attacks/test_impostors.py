@@ -16,19 +16,27 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray.actor.address import Address
-from fray.actor.line import Line
+from fray.actor.address import ActorAddress
+from fray.actor.connection import ActorConnection
 from fray.cluster import StorageCluster
+from fray.cluster.keyring import keyring_of
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorEndpoint, ActorServer, FixedResolver
-from fray.rpc.keyring import keyring_of
 from fray.rpc.resolver import Resolver
-from fray_agents.rpc import Channel, ConnectionLost, NotAuthentic, RpcKey, Target, connect, keycache
-from fray_agents.rpc.dial import dial
-from fray_agents.rpc.keycache import OLD, KeyCache
-from fray_agents.rpc.remote import RemoteChannel
-from fray_agents.rpc.tls import Certificate
-from fray_agents.rpc.tls import connect as connect_tls
+from fray_agents.rpc import (
+    Channel,
+    ConnectionLost,
+    NotAuthentic,
+    RpcKey,
+    Target,
+    connect,
+)
+from fray_agents.rpc.client.connect import open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.wire import key_cache
+from fray_agents.rpc.wire.key_cache import STALE_AFTER, KeyCache
+from fray_agents.rpc.wire.tls import ServerCertificate
+from fray_agents.rpc.wire.tls import start_tls as connect_tls
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
 from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject, serving, through_proxy
 
@@ -111,14 +119,14 @@ IMPOSTORS = [silent, dribbling, refusing, pretending, web_server, endless, refle
 def test_whoever_answers_is_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch, impostor: Answer, encrypted: bool
 ) -> None:
-    monkeypatch.setattr("fray_agents.rpc.dial.CONNECT", 0.3)
+    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with listening(impostor) as address, pytest.raises((ConnectionLost, NotAuthentic)):
-        dial(Target("subject", address), Keys(encrypted=encrypted))
+        open_connection(Target("subject", address), Keys(encrypted=encrypted))
 
 
 @pytest.mark.parametrize("impostor", [dribbling, pretending, web_server])
 def test_calls_of_a_pool_go_on_to_who_holds_the_key(monkeypatch: pytest.MonkeyPatch, impostor: Answer) -> None:
-    monkeypatch.setattr("fray_agents.rpc.dial.CONNECT", 0.3)
+    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with listening(impostor) as taken, serving() as honest:
 
         class Listed(Resolver):
@@ -135,12 +143,12 @@ def test_calls_of_a_pool_go_on_to_who_holds_the_key(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("impostor", [dribbling, pretending, web_server])
 def test_calls_to_an_actor_look_for_it_again(monkeypatch: pytest.MonkeyPatch, impostor: Answer) -> None:
-    monkeypatch.setattr("fray_agents.rpc.dial.CONNECT", 0.3)
+    monkeypatch.setattr("fray_agents.rpc.client.connect.CONNECT_TIMEOUT", 0.3)
     with StorageCluster(f"memory://{uuid.uuid4()}", namespace="space") as cluster, listening(impostor) as taken:
         server = ActorServer(cluster)
         server.register("actor", Echo())
         server.serve_background()
-        line = Line(cluster, Address("space", "actor", "actor-0-1", "actor-0-1"))
+        line = ActorConnection(cluster, ActorAddress("space", "actor", "actor-0-1", "actor-0-1"))
         there = server.records["actor"]
         dead = replace(there, address=taken, unix="", nonce="of the one that died")
         found = iter([dead])
@@ -171,7 +179,7 @@ class Echo:
         return value
 
 
-def passing_on(address: str, certificate: Certificate | None, encrypted: bool) -> Answer:
+def passing_on(address: str, certificate: ServerCertificate | None, encrypted: bool) -> Answer:
     """Says to each of the two what the other said.
 
     Args:
@@ -199,13 +207,13 @@ def passing_on(address: str, certificate: Certificate | None, encrypted: bool) -
 @pytest.mark.parametrize(("to_caller", "to_server"), [(False, True), (True, True), (True, False)])
 def test_who_passes_on_what_both_say_is_found_out(to_caller: bool, to_server: bool) -> None:
     server = serve_subject(tls=to_server)
-    own = Certificate() if to_caller else None
+    own = ServerCertificate() if to_caller else None
     for stripped in (False, True):
         shown = own.fingerprint if own is not None and not stripped else ""
         with listening(passing_on(server.address, own, to_server)) as address:
             target = Target("subject", address, identity=server.identity, fingerprint=shown)
             with pytest.raises(NotAuthentic, match="passes on what we say"):
-                dial(target, Keys(encrypted=to_caller))
+                open_connection(target, Keys(encrypted=to_caller))
     server.close()
 
 
@@ -224,7 +232,7 @@ def test_an_encrypting_clusters_caller_says_nothing_to_who_speaks_plainly() -> N
         said.append(sock.recv(4096))
 
     with listening(plain) as address, pytest.raises(ConnectionLost):
-        dial(Target("subject", address), Keys(encrypted=True))
+        open_connection(Target("subject", address), Keys(encrypted=True))
     assert not any(b"/session" in data for data in said)
 
 
@@ -251,7 +259,7 @@ def test_all_that_serves_in_an_encrypting_cluster_answers_nobody_plainly(encrypt
             (server.address, "echo", ("the secret word",)),
         ):
             with pytest.raises(ConnectionLost):
-                dial(Target("prompts", address), Keys(*keys.keys()))
+                open_connection(Target("prompts", address), Keys(*keys.keys()))
             with through_proxy(Target("prompts", address), keys) as (proxy, channel):
                 assert b"the secret word" in pickle.dumps(channel.call("prompts", method, args, {}))
                 assert not any(b"the secret word" in data for data in (*proxy.said, *proxy.heard))
@@ -287,7 +295,7 @@ def aged(bucket: Bucket) -> Cache:
     """What it held is known, and was read long ago."""
     cache = Cache(bucket.read)
     cache.keys()
-    cache._read_at -= OLD
+    cache._read_at -= STALE_AFTER
     return cache
 
 
@@ -297,12 +305,12 @@ def test_who_has_found_a_key_that_was_dropped_is_not_believed() -> None:
     bucket.current = (NEW,)
     impostor = serve_subject()  # with the dropped key
     with pytest.raises(NotAuthentic):
-        dial(Target("subject", impostor.address), caller)
+        open_connection(Target("subject", impostor.address), caller)
     impostor.close()
 
 
 def test_calls_go_on_with_known_keys_while_the_storage_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keycache, "HASTE", 0.01)
+    monkeypatch.setattr(key_cache, "REFRESH_WAIT", 0.01)
     bucket = Bucket(KEY)
     caller = aged(bucket)
     bucket.gate.clear()

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from fray_agents.rpc import RpcKey, Server, door
-from fray_agents.rpc.session import Session
+from fray_agents.rpc import RpcKey, RpcServer
+from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.wire.session import Session
 from tests.acceptance.contract_caller import ActorError, Connection, NotAuthentic, joined, seal
 from tests.support.rpc import KEY, Keys, Proxy, Subject, dial_tcp, eventually
 
@@ -26,7 +27,7 @@ class Served:
     """A server with one actor, and callers of it."""
 
     def __init__(self, tls: bool = False) -> None:
-        self.server, self.subject = Server(Keys(), tls=tls), Subject()
+        self.server, self.subject = RpcServer(Keys(), tls=tls), Subject()
         self.server.add("subject", self.subject)
         self.server.start()
 
@@ -110,7 +111,7 @@ def test_without_a_proof_nothing_runs(plain: Served) -> None:
 
 
 def test_wrong_keys_open_nothing(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     with pytest.raises(NotAuthentic, match="the server's proof is wrong"):
         served.connect(secret=b"another secret 0123456789")
     with pytest.raises(NotAuthentic):
@@ -291,7 +292,7 @@ def test_odd_json_is_an_error_and_the_server_goes_on(served: Served, body: bytes
 
 
 def test_a_call_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    monkeypatch.setattr("fray_agents.rpc.link.STALLED", 1.0)
+    monkeypatch.setattr("fray_agents.rpc.wire.sealed_connection.STALL_TIMEOUT", 1.0)
     begun = []
     for rest in (400, 500_100):  # within the body, and within the head
         begun.append(served.connect())

@@ -19,15 +19,21 @@ from typing import Any
 import pytest
 
 from fray.cluster import StorageCluster
+from fray.cluster.keyring import keyring_of
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorServer
-from fray.rpc.keyring import keyring_of
-from fray_agents.rpc import Keyring, RpcKey, Server, Target, door
-from fray_agents.rpc.dial import dial
-from fray_agents.rpc.door import WAITING, Door
-from fray_agents.rpc.hints import HintServer, tell
-from fray_agents.rpc.remote import RemoteChannel
-from fray_agents.rpc.session import Session
+from fray_agents.rpc import (
+    Keyring,
+    RpcKey,
+    RpcServer,
+    Target,
+)
+from fray_agents.rpc.client.connect import open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.hints import HintServer, send_hint
+from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server.acceptor import MAX_UNAUTHENTICATED, Acceptor
+from fray_agents.rpc.wire.session import Session
 from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject
 
 
@@ -40,14 +46,14 @@ class Port:
         honest: does what it is there for, with the key, over a new connection; raises if that fails.
     """
 
-    door: Door
+    acceptor: Acceptor
     connect: Callable[[], socket.socket]
     honest: Callable[[], object]
 
 
 def calling(target: Target, keys: Keyring, method: str, *args: Any) -> Callable[[], object]:
     def call() -> object:
-        link, _ = dial(target, keys)
+        link, _ = open_connection(target, keys)
         channel = RemoteChannel(target, keys, secrets.token_hex(4), link, lambda channel: None)
         try:
             return channel.call(target.actor_id, method, args, {})
@@ -78,11 +84,11 @@ def an_agents() -> Iterator[Port]:
     server = HintServer(Keys(), "127.0.0.1", {"poke": lambda: None})
     server.start()
     target = Target("agent", server.address, identity=server.identity)
-    yield Port(server._door, lambda: dial_tcp(server.address), lambda: tell(target, Keys(), "poke"))
+    yield Port(server._door, lambda: dial_tcp(server.address), lambda: send_hint(target, Keys(), "poke"))
     server.close()
 
 
-def _port(server: Server, address: str, cluster: StorageCluster, name: str, method: str, *args: Any) -> Port:
+def _port(server: RpcServer, address: str, cluster: StorageCluster, name: str, method: str, *args: Any) -> Port:
     honest = calling(Target(name, address), keyring_of(cluster), method, *args)
     return Port(server._door, lambda: dial_tcp(address), honest)
 
@@ -114,7 +120,7 @@ PORTS = ["tcp", "tls", "unix", "agent", "queues", "actors"]
 
 @pytest.fixture(params=PORTS)
 def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
-    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     makers: dict[str, Callable[[], contextlib.AbstractContextManager[Port]]] = {
         "tcp": a_server,
         "tls": lambda: a_server(tls=True),
@@ -187,7 +193,7 @@ def half_closed(port: Port) -> list[socket.socket]:
 
 
 def idle(port: Port) -> list[socket.socket]:
-    return [port.connect() for _ in range(WAITING + 100)]
+    return [port.connect() for _ in range(MAX_UNAUTHENTICATED + 100)]
 
 
 def unknown_keys(port: Port) -> list[socket.socket]:
@@ -260,7 +266,7 @@ def test_strangers_cost_their_share_and_keep_nobody_away(port: Port, attack: str
     with more_descriptors():
         socks = ATTACKS[attack](port)
         try:
-            assert len(port.door._guests) <= WAITING + 1
+            assert len(port.door._guests) <= MAX_UNAUTHENTICATED + 1
             port.honest()
         finally:
             for sock in socks:

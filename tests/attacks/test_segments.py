@@ -13,10 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fray_agents.rpc import BadMessage, ConnectionLost, connect, shared
-from fray_agents.rpc.dial import dial
-from fray_agents.rpc.remote import RemoteChannel
-from fray_agents.rpc.shared import LENT, SEALS, Borrower, Lender
+from fray_agents.rpc import BadMessage, ConnectionLost, connect
+from fray_agents.rpc.client.connect import open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.wire import shared_memory
+from fray_agents.rpc.wire.shared_memory import (
+    MAX_SHARED_BYTES,
+    REQUIRED_SEALS,
+    SegmentReceiver,
+    SegmentSender,
+)
 from tests.support.rpc import Keys, serving
 
 SIZE = 2**20
@@ -49,13 +55,13 @@ def descriptors() -> int:
 ODD: dict[str, Callable[[], int]] = {
     "no seals": lambda: segment(0),
     "may shrink": lambda: segment(fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL),
-    "may not be written": lambda: segment(SEALS | fcntl.F_SEAL_WRITE),
+    "may not be written": lambda: segment(REQUIRED_SEALS | fcntl.F_SEAL_WRITE),
     "a file": file,
     "a pipe": pipe,
-    "empty": lambda: segment(SEALS, 0),
-    "too short": lambda: segment(SEALS, 63),
-    "too large": lambda: segment(SEALS, LENT + SIZE),
-    "sparse and huge": lambda: segment(SEALS, 2**50),
+    "empty": lambda: segment(REQUIRED_SEALS, 0),
+    "too short": lambda: segment(REQUIRED_SEALS, 63),
+    "too large": lambda: segment(REQUIRED_SEALS, MAX_SHARED_BYTES + SIZE),
+    "sparse and huge": lambda: segment(REQUIRED_SEALS, 2**50),
 }
 
 
@@ -63,21 +69,21 @@ ODD: dict[str, Callable[[], int]] = {
 def test_what_could_change_its_size_is_refused_and_let_go_of(odd: str) -> None:
     made, before = ODD[odd](), descriptors()
     with pytest.raises(BadMessage):
-        Borrower().learn([made, os.dup(made), os.dup(made)])
+        SegmentReceiver().learn([made, os.dup(made), os.dup(made)])
     assert descriptors() == before - 1
 
 
 def test_no_more_is_borrowed_than_may_be_lent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "LENT", 4 * SIZE)
-    borrower = Borrower()
+    monkeypatch.setattr(shared_memory, "MAX_SHARED_BYTES", 4 * SIZE)
+    borrower = SegmentReceiver()
     for _ in range(4):
-        borrower.learn([segment(SEALS)])
+        borrower.learn([segment(REQUIRED_SEALS)])
     with pytest.raises(BadMessage, match="bytes"):
-        borrower.learn([segment(SEALS)])
+        borrower.learn([segment(REQUIRED_SEALS)])
 
 
 def test_a_lent_segment_never_shrinks() -> None:
-    lender = Lender()
+    lender = SegmentSender()
     assert lender.lend(bytes(500_000)) is not None
     (descriptor,) = lender.fresh()
     for size in (0, 2**30):
@@ -86,7 +92,7 @@ def test_a_lent_segment_never_shrinks() -> None:
     os.close(descriptor)
 
 
-class Shrinking(Lender):
+class Shrinking(SegmentSender):
     """Its segments are no longer there when the receiver looks into them a second time."""
 
     def _make(self, size: int) -> int | None:
@@ -106,7 +112,7 @@ class Shrinking(Lender):
 
 def test_a_segment_that_shrinks_does_not_end_the_server(tmp_path: Path) -> None:
     with serving(unix_dir=tmp_path) as target:
-        link, _ = dial(target, Keys())
+        link, _ = open_connection(target, Keys())
         link._lender = Shrinking()
         channel = RemoteChannel(target, Keys(), "odd", link, lambda channel: None)
         for _ in range(2):

@@ -14,30 +14,37 @@ from pkgutil import resolve_name as resolve
 
 import pytest
 
-from fray_agents.rpc import ConnectionLost, RemoteError, RpcKey, Server, Target, door
-from fray_agents.rpc.connection import Connection
-from fray_agents.rpc.dial import dial
-from fray_agents.rpc.door import Door
-from fray_agents.rpc.keycache import PAUSE, KeyCache
-from fray_agents.rpc.remote import RemoteChannel
+from fray_agents.rpc import (
+    ConnectionLost,
+    RemoteError,
+    RpcKey,
+    RpcServer,
+    Target,
+)
+from fray_agents.rpc.client.connect import open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server.acceptor import Acceptor
+from fray_agents.rpc.server.connection import ServerConnection
+from fray_agents.rpc.wire.key_cache import MIN_READ_INTERVAL, KeyCache
 from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject
 
 
 @contextmanager
-def subject(tls: bool = False) -> Iterator[Server]:
+def subject(tls: bool = False) -> Iterator[RpcServer]:
     server = serve_subject(tls=tls)
     yield server
     server.close()
 
 
-def own_channel(server: Server) -> RemoteChannel:
+def own_channel(server: RpcServer) -> RemoteChannel:
     """A new connection of a holder of the key."""
     target = Target("subject", server.address, "", server.identity, server.fingerprint)
-    link, _ = dial(target, Keys())
+    link, _ = open_connection(target, Keys())
     return RemoteChannel(target, Keys(), secrets.token_hex(4), link, lambda channel: None)
 
 
-def answers(server: Server) -> bool:
+def answers(server: RpcServer) -> bool:
     """Whether a holder of the key is served."""
     channel = own_channel(server)
     try:
@@ -67,16 +74,16 @@ def test_connections_that_break_at_once_harm_nobody(tls: bool, data: bytes) -> N
 @pytest.mark.parametrize("step", ["_accept", "_hear", "_expire"])
 def test_no_exception_of_one_connection_ends_the_door(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     failures = iter([MemoryError(), ValueError("odd"), RuntimeError("can't start new thread")])
-    healthy = getattr(Door, step)
+    healthy = getattr(Acceptor, step)
     failed = threading.Semaphore(0)
 
-    def flawed(self: Door, *args: object) -> None:
+    def flawed(self: Acceptor, *args: object) -> None:
         if (failure := next(failures, None)) is not None:
             failed.release()
             raise failure
         healthy(self, *args)
 
-    monkeypatch.setattr(Door, step, flawed)
+    monkeypatch.setattr(Acceptor, step, flawed)
     with subject() as server:
         for _ in range(3):
             with dial_tcp(server.address) as sock:
@@ -122,7 +129,9 @@ def test_a_coroutine_that_exits_ends_its_own_call_only() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
-@pytest.mark.parametrize("step", ["fray_agents.rpc.table.replies_parts", "fray_agents.rpc.table.read_calls"])
+@pytest.mark.parametrize(
+    "step", ["fray_agents.rpc.wire.messages.encode_replies", "fray_agents.rpc.wire.messages.decode_calls"]
+)
 def test_a_connection_that_fails_within_the_server_is_opened_again(
     monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
@@ -142,15 +151,15 @@ def test_a_connection_that_fails_within_the_server_is_opened_again(
 
 
 def test_who_takes_over_from_slow_calls_survives_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy, failed = Connection.relieve, threading.Event()
+    healthy, failed = ServerConnection.relieve, threading.Event()
 
-    def flawed(self: Connection, number: int) -> None:
+    def flawed(self: ServerConnection, number: int) -> None:
         if not failed.is_set():
             failed.set()
             raise RuntimeError("can't start new thread")
         healthy(self, number)
 
-    monkeypatch.setattr(Connection, "relieve", flawed)
+    monkeypatch.setattr(ServerConnection, "relieve", flawed)
     with subject() as server:
         first, second = own_channel(server), own_channel(server)
         assert first.call("wide", "sleep", (0.1,), {}) == 0.1
@@ -172,7 +181,7 @@ def test_replies_that_cannot_be_read_fail_their_calls(monkeypatch: pytest.Monkey
 
     with subject() as server:
         channel = own_channel(server)
-        monkeypatch.setattr("fray_agents.rpc.remote.read_replies", unreadable)
+        monkeypatch.setattr("fray_agents.rpc.client.remote_channel.decode_replies", unreadable)
         with pytest.raises(ConnectionLost, match="MemoryError"):
             channel.start("subject", "echo", (1,), {}).result(20)
 
@@ -218,7 +227,7 @@ class SlowKeys(Keys):
 def test_while_keys_are_read_for_strangers_whoever_holds_a_known_one_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     keys = SlowKeys()
     server = serve_subject(keys=keys)
     assert answers(server)
@@ -248,7 +257,7 @@ def test_a_clusters_keys_are_read_once_for_all_who_want_them_and_never_in_the_wa
     cache = KeyCache(read)
     assert cache.keys() == [KEY]
     assert cache.keys(fresh=True) == [KEY], "what was just read is fresh"
-    cache._read_at -= PAUSE
+    cache._read_at -= MIN_READ_INTERVAL
     with ThreadPoolExecutor(20) as pool:
         fresh = [pool.submit(cache.keys, True) for _ in range(20)]
         assert reading.wait(20)

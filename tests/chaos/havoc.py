@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store import locks
-from fray_layouts.names import Coordinator
-from fray_layouts.records import PassRecord
+from fray_coordinator.store import file_locks
+from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.records import ReconcilerRecord
 from tests.chaos.disks import without_rights
 from tests.chaos.effects import Window
 from tests.chaos.filelocks import freeze_in_lock
@@ -108,7 +108,7 @@ class Havoc:
     async def _pass_holder(self) -> AgentProcess | None:
         try:
             async with asyncio.timeout(2):
-                found = await self.core.records.read(Coordinator.lease, PassRecord)
+                found = await self.core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
         except (StoreUnavailable, TimeoutError):
             return None
         return self.fleet.find(found.record.holder) if found else None
@@ -169,7 +169,7 @@ class Havoc:
         assert self.root.locks is not None
         if not await asyncio.to_thread(freeze_in_lock, victim.process.pid, self.root.locks):
             raise Missed
-        await self._freeze(victim, "frozen with a lock in hand", least=locks.DEADLINE + 1)
+        await self._freeze(victim, "frozen with a lock in hand", least=file_locks.LOCK_TIMEOUT + 1)
 
     async def _freeze_briefly(self, victim: AgentProcess) -> None:
         """For so short that nobody need notice."""

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.store.api import ANY
+from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Jobs
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from tests.simulation.strangers import is_misfit
 from tests.support.poison import odd_object
@@ -61,7 +61,7 @@ class Poisoner:
 
     def is_ours(self, job: JobRecord) -> bool:
         """Whether the job was not made by something that lies here."""
-        strange = Jobs.key(job.id) in self.left or (job.inbox is not None and job.inbox.key in self.left)
+        strange = JobKeys.key(job.id) in self.left or (job.inbox is not None and job.inbox.key in self.left)
         return not strange
 
     def unnamed(self, told: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from unittest import mock
 from msgspec.structs import replace
 
 from fray_coordinator.core import LOCAL_SETTINGS
-from fray_layouts.records import Settings
+from fray_layouts.records import ClusterSettings
 from tests.chaos.disks import fill, may_mount, small_disk
 from tests.support import servers
 from tests.support.fault_proxy import FaultProxy, fault_proxy
@@ -37,14 +37,14 @@ class Root:
     """
 
     url: str
-    settings: Settings
+    settings: ClusterSettings
     environment: dict[str, str] = field(default_factory=dict)
     troubles: dict[str, Trouble] = field(default_factory=dict)
     locks: Path | None = None
     lacking: list[str] = field(default_factory=list)
 
 
-def hasty(settings: Settings, beat: float) -> Settings:
+def hasty(settings: ClusterSettings, beat: float) -> ClusterSettings:
     """Settings for a run of minutes: death is told after five of `beat`."""
     return replace(
         settings,
@@ -116,7 +116,7 @@ def _bucket(server: servers.Server, proxy: FaultProxy, beat: float, troubles: di
     for name, plan in {"cut off": CutOff, "bad requests": lambda: Plan(rate=0.25, held_back=3)}.items():
         troubles[name] = _planned(proxy, plan)
     with mock.patch.dict(os.environ, environment):  # for this process too
-        yield Root(f"{server.root}/chaos", hasty(Settings(), beat), environment, troubles)
+        yield Root(f"{server.root}/chaos", hasty(ClusterSettings(), beat), environment, troubles)
 
 
 class CutOff(Plan):

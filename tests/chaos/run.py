@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from fray_coordinator import fsck, stopping
+from fray_coordinator import fsck
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import JobNotFound, StoreUnavailable
+from fray_coordinator.jobs import stopping
+from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_coordinator.store.api import ANY
-from fray_coordinator.submit import submit
-from fray_layouts.inbox_names import Inbox
+from fray_coordinator.store.interface import ANY
+from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
 from tests.chaos import roots
@@ -135,7 +136,7 @@ async def _use(core: Core, planned: Sequence[Planned], effects: Path) -> None:
 async def _submit(core: Core, job: Planned, effects: Path) -> None:
     spec = job.spec(effects)
     if job.kind.dropped:
-        await core.store.put(Inbox.key(job.name), msgspec.json.encode(spec), ANY)
+        await core.store.put(InboxKeys.key(job.name), msgspec.json.encode(spec), ANY)
     else:
         await submit(core, [parse_spec(spec)])
 

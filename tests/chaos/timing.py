@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_layouts.names import Agents
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord
 from tests.chaos.effects import Effects
 from tests.chaos.fleet import AgentProcess
@@ -66,7 +66,7 @@ class Sightings:
     async def _watch(self, end: End) -> None:
         while (waited := time.clock_gettime(time.CLOCK_BOOTTIME) - end.at) < self.patience:
             try:
-                found = await self.core.records.read(Agents.key(end.agent), AgentRecord)
+                found = await self.core.records.read(AgentKeys.key(end.agent), AgentRecord)
             except StoreUnavailable:
                 continue
             if found is not None and found.record.state == "dead":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fray_layouts.names import JobId
+from fray_layouts.object_keys import JobId
 from fray_layouts.records import JobRecord
 
 PROGRAM = Path(__file__).with_name("job.py")

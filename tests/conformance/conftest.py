@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fray_coordinator.clock import Chance, Clock
-from fray_coordinator.store.open import open_backend
+from fray_coordinator.clock import Clock, RandomSource
+from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.store import Store
 from tests.support import servers
 from tests.support.fault_proxy import FaultProxy, fault_proxy
@@ -73,7 +73,7 @@ class Target:
         elif plan:
             backend = FaultyBackend(backend, plan, clock)
             self.release = backend.release
-        store = Store(backend, clock, Chance(1))
+        store = Store(backend, clock, RandomSource(1))
         try:
             yield store
         finally:

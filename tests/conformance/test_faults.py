@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from fray_coordinator.store.api import ABSENT, Applied, Gone, Object, Rejected, Superseded, Version
+from fray_coordinator.store.interface import (
+    ABSENT,
+    Applied,
+    NameAbsent,
+    Object,
+    Rejected,
+    Superseded,
+    Version,
+)
 from fray_coordinator.store.store import Store
 from tests.conformance.conftest import Target, every
 from tests.support.faults import Fault, Plan, QuickClock
@@ -32,7 +40,7 @@ def test_a_write_that_suffers_once_is_done_once(target: Target, fault: Fault) ->
             now = await found(store, "record")
             assert (now.data, now.version) == (record(2, "two", ["one"]), changed.version)
             plan.then(fault)
-            assert await store.delete("record") == Gone()
+            assert await store.delete("record") == NameAbsent()
             await target.release()
             assert await store.get("record") is None
             plan.then(fault)
@@ -95,7 +103,7 @@ def test_a_late_change_does_not_bring_back_a_deleted_name(target: Target) -> Non
             created = await created_record(store)
             plan.then(Fault.APPLY_LATE)
             assert isinstance(await store.put("record", record(2, "two"), created, op="two"), Applied)
-            assert await store.delete("record") == Gone()
+            assert await store.delete("record") == NameAbsent()
             await target.release()
             assert await store.get("record") is None
 
@@ -111,7 +119,7 @@ def test_a_late_create_does_bring_back_a_deleted_name(target: Target) -> None:
         async with target.open(plan) as store:
             plan.then(Fault.APPLY_LATE)
             await created_record(store)
-            assert await store.delete("record") == Gone()
+            assert await store.delete("record") == NameAbsent()
             await target.release()
             assert (await found(store, "record")).data == record(1, "one")
 

@@ -10,20 +10,20 @@ import pytest
 
 from fray_coordinator.clock import SystemClock
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.store.api import (
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
     Applied,
-    Gone,
     Listed,
+    NameAbsent,
     Object,
     Rejected,
     Superseded,
     Version,
 )
-from fray_coordinator.store.limits import SPEC
-from fray_coordinator.store.open import open_backend
+from fray_coordinator.store.opening import open_backend
+from fray_coordinator.store.size_limits import MAX_SPEC_BYTES
 from fray_coordinator.store.store import Store
 from tests.conformance.conftest import Target, every
 from tests.support.writers import create_counter, read_count, record
@@ -77,7 +77,7 @@ def test_a_delete_and_a_change_exclude_each_other(target: Target) -> None:
                 store.delete(f"d/{number}", version),
             )
             assert sum(isinstance(change, Applied) for change in changes) == isinstance(deleted, Rejected)
-            assert (await store.get(f"d/{number}") is None) == isinstance(deleted, Gone)
+            assert (await store.get(f"d/{number}") is None) == isinstance(deleted, NameAbsent)
 
     run(target.open(), act)
 
@@ -91,8 +91,8 @@ def test_a_stale_delete_is_rejected(target: Target) -> None:
         assert isinstance(outcome, Rejected)
         assert outcome.current is not None
         assert outcome.current.data == b"new"
-        assert await store.delete("key", new) == Gone()
-        assert await store.delete("key", new) == Gone()
+        assert await store.delete("key", new) == NameAbsent()
+        assert await store.delete("key", new) == NameAbsent()
         assert await store.get("key") is None
 
     run(target.open(), act)
@@ -104,7 +104,7 @@ def test_withdraw_takes_only_the_version_that_was_read(target: Target) -> None:
         old = await applied(store, "inbox/job.json", b"old")
         new = await applied(store, "inbox/job.json", b"new")
         assert isinstance(await store.withdraw("inbox/job.json", old, "aside/1"), Rejected)
-        assert await store.withdraw("inbox/job.json", new, "aside/1") == Gone()
+        assert await store.withdraw("inbox/job.json", new, "aside/1") == NameAbsent()
         assert await store.get("inbox/job.json") is None
 
     run(target.open(), act)
@@ -243,7 +243,7 @@ def test_large_values(target: Target) -> None:
         found = await store.get("big")
         assert found is not None
         assert found.data == big
-        assert await store.delete("big", found.version) == Gone()
+        assert await store.delete("big", found.version) == NameAbsent()
 
     run(target.open(), act)
 
@@ -255,16 +255,16 @@ def test_what_is_too_large_for_its_name_is_not_read(target: Target) -> None:
     async def act(store: Store) -> None:
         backend = open_backend(target.root, SystemClock())
         try:
-            await backend.put("inbox/large.json", b" " * (SPEC + 1), ANY)
+            await backend.put("inbox/large.json", b" " * (MAX_SPEC_BYTES + 1), ANY)
         finally:
             await backend.close()
         await applied(store, "inbox/small.json", b"{}")
         for _ in range(3):
-            with pytest.raises(BadRecord, match=rf"inbox/large.json.* has more than the {SPEC} bytes"):
+            with pytest.raises(BadRecord, match=rf"inbox/large.json.* has more than the {MAX_SPEC_BYTES} bytes"):
                 await store.get("inbox/large.json")
             assert await store.get("inbox/small.json") is not None
         assert await keys(store, "inbox/") == ["inbox/large.json", "inbox/small.json"]
-        assert await store.delete("inbox/large.json") == Gone()
+        assert await store.delete("inbox/large.json") == NameAbsent()
 
     run(target.open(), act)
 
@@ -280,7 +280,7 @@ def test_odd_names(target: Target) -> None:
             assert found is not None
             assert found.data == name.encode()
             assert await keys(store, name) == [name]
-            assert await store.delete(name, found.version) == Gone()
+            assert await store.delete(name, found.version) == NameAbsent()
         assert await keys(store, "") == []
 
     run(target.open(), act)

@@ -15,27 +15,47 @@ import msgspec
 
 from fray.cli.commands.submit import read_specs
 from fray_agents.rpc.errors import BadMessage
-from fray_agents.rpc.framing import RECEIVE, Framing
 from fray_agents.rpc.hints import read_hint
-from fray_agents.rpc.json_link import addressed
-from fray_agents.rpc.json_values import read_call
-from fray_agents.runner.verdict import Facts, bounded, read_error, verdict
-from fray_agents.tasks import _result_file
-from fray_coordinator import keys
-from fray_coordinator.checkpoints import open_log
-from fray_coordinator.clock import SystemClock, system_chance
+from fray_agents.rpc.server.json_protocol import parse_path
+from fray_agents.rpc.wire.framing import RECEIVE_BYTES, MessageParser
+from fray_agents.rpc.wire.json_codec import parse_call
+from fray_agents.runner.exit_report import (
+    ExitFacts,
+    bounded_exit,
+    exit_fields,
+    read_exception,
+)
+from fray_agents.tasks.process_task import _result_file
+from fray_coordinator.actors import rpc_secrets
+from fray_coordinator.actors.checkpoints import open_log
+from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, Fenced
-from fray_coordinator.follow import read_logs
-from fray_coordinator.store.answers import failure
-from fray_coordinator.store.api import ANY
-from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.jobs.waiting import read_logs
+from fray_coordinator.store.http_errors import classify_status
+from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
-from fray_layouts import records, tasks
+from fray_layouts import pool_records, records
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.names import Agents, Checkpoints, Coordinator, Endpoint, Jobs, Names, Secrets, Work
-from fray_layouts.queue_names import Queues, Tasks
-from fray_layouts.queues import QueueLease, QueueRecord, SegmentHeader, pack, unpack
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CheckpointKey,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    SecretKeys,
+    WorkKeys,
+)
+from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.queue_records import (
+    QueueLease,
+    QueueRecord,
+    SegmentHeader,
+    decode_segment,
+    encode_segment,
+)
 from fray_layouts.spec import parse_spec
 
 
@@ -141,8 +161,8 @@ def _runner() -> asyncio.Runner:
 
 
 async def _core() -> Core:
-    clock, chance = SystemClock(), system_chance()
-    backend = MemoryBackend("memory://fuzz", Contents(), clock)
+    clock, chance = SystemClock(), system_random()
+    backend = MemoryBackend("memory://fuzz", MemoryContents(), clock)
     return await core_on(Store(backend, clock, chance), None, clock, chance)
 
 
@@ -156,9 +176,9 @@ def _job_named(job_id: str) -> records.JobRecord:
 
 
 def _messages(requests: bool, data: bytes) -> int:
-    framing, count = Framing(requests, max_body=1000), 0
-    for start in range(0, len(data), RECEIVE):
-        framing.feed(data[start : start + RECEIVE])
+    framing, count = MessageParser(requests, max_body=1000), 0
+    for start in range(0, len(data), RECEIVE_BYTES):
+        framing.feed(data[start : start + RECEIVE_BYTES])
         while framing.next() is not None:
             count += 1
     return count
@@ -180,24 +200,24 @@ def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="fray-fuzz-"))
 
 
-def _exit_of(path: Path) -> records.Exit:
+def _exit_of(path: Path) -> records.AttemptExit:
     """The end of an attempt whose process left the file as its error, as the job's record holds it."""
-    end = bounded(verdict(Facts(status=1 << 8, error=read_error(str(path)))))
+    end = bounded_exit(exit_fields(ExitFacts(status=1 << 8, error=read_exception(str(path)))))
     told = json.dumps(end, ensure_ascii=False).encode()
     assert len(told) < EXIT_BYTES
-    return msgspec.json.decode(told, type=records.Exit)
+    return msgspec.json.decode(told, type=records.AttemptExit)
 
 
 EXIT_BYTES = 500_000
 """More than the exit of any attempt may take in its job's record."""
 
-_QUEUE = Queues.of("lab", "work", 1)
+_QUEUE = QueueKeys.of("lab", "work", 1)
 READERS = [
-    _record("job", Jobs.key("train-1"), records.JobRecord, JOB),
-    _record("agent", Agents.key("host-1"), records.AgentRecord, AGENT),
-    _record("pass", Coordinator.lease, records.PassRecord, PASS),
-    _record("endpoint", Endpoint("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),
-    _record("name", Names.key("lab", "actor", "actor"), records.NameRecord, {"job": "train-1", "attempt": 2}),
+    _record("job", JobKeys.key("train-1"), records.JobRecord, JOB),
+    _record("agent", AgentKeys.key("host-1"), records.AgentRecord, AGENT),
+    _record("pass", CoordinatorKeys.lease, records.ReconcilerRecord, PASS),
+    _record("endpoint", EndpointKey("lab", "actor", "actor-1").key(), records.EndpointRecord, ENDPOINT),
+    _record("name", NameKeys.key("lab", "actor", "actor"), records.NameRecord, {"job": "train-1", "attempt": 2}),
     _record("queue settings", _QUEUE.settings, QueueRecord, {"quarantine": 60.0, "max_deliveries": 5}),
     _record(
         "queue lease",
@@ -205,38 +225,45 @@ READERS = [
         QueueLease,
         {"owner": "o", "done": "3", "marks": {"0": 1}, "buried": {"1": 1.8e9}},
     ),
-    _record("pool", Tasks.of("lab", "work", 1).pool, tasks.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}),
+    _record(
+        "pool", TaskKeys.of("lab", "work", 1).pool, pool_records.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}
+    ),
     Reader(
         "keys",
-        _cluster_with(Secrets.rpc, keys.rpc_keys),
+        _cluster_with(SecretKeys.rpc, rpc_secrets.rpc_keys),
         (BadRecord,),
         msgspec.json.encode({"keys": [{"id": "k", "secret": "AAAA" * 8, "created_at": 1.8e9}]}),
     ),
     Reader(
         "log chunk",
-        _cluster_with(Work.log("train-1", 2, 0, 1), lambda core: read_logs(core, _job_named("train-1"))),
+        _cluster_with(WorkKeys.log("train-1", 2, 0, 1), lambda core: read_logs(core, _job_named("train-1"))),
         (BadRecord,),
         LOG,
     ),
     Reader(
         "checkpoint",
-        _cluster_with(Checkpoints("train-1", "actor", 1).key(), lambda core: open_log(core, "train-1", "actor", 3)),
+        _cluster_with(CheckpointKey("train-1", "actor", 1).key(), lambda core: open_log(core, "train-1", "actor", 3)),
         (BadRecord, Fenced),
         b'{"attempt":2,"writer":"w","fence":true}\nstate',
     ),
     Reader(
         "segment",
-        unpack,
+        decode_segment,
         (Malformed,),
-        pack(SegmentHeader(encoding="json", sizes=[1, 2]), [b"1", b"22"]),
+        encode_segment(SegmentHeader(encoding="json", sizes=[1, 2]), [b"1", b"22"]),
     ),
     Reader("dropped spec", parse_spec, (InvalidInput,), json.dumps(SPEC).encode()),
     Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
     Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
     Reader("hint", read_hint, (BadMessage,), b'{"hint":"poke"}'),
-    Reader("call in JSON", read_call, (Malformed,), b'{"args":[1],"kwargs":{"a":"b"},"client":"c","number":1}'),
-    Reader("path of a call", addressed, (Malformed,), b"/v1/actors/store/methods/add"),
-    Reader("pool's outcomes", tasks.unpack, (Malformed,), tasks.pack([tasks.Outcome("task", "value", 1, b"pickle")])),
+    Reader("call in JSON", parse_call, (Malformed,), b'{"args":[1],"kwargs":{"a":"b"},"client":"c","number":1}'),
+    Reader("path of a call", parse_path, (Malformed,), b"/v1/actors/store/methods/add"),
+    Reader(
+        "pool's outcomes",
+        pool_records.decode_outcomes,
+        (Malformed,),
+        pool_records.encode_outcomes([pool_records.TaskOutcome("task", "value", 1, b"pickle")]),
+    ),
     Reader(
         "error of a callable",
         _file(_exit_of),
@@ -246,7 +273,7 @@ READERS = [
     Reader("result of a command", _file(lambda path: _result_file(path, "bytes")), (), b'{"loss":0.5,"steps":[1,2]}'),
     Reader(
         "refusal of a store",
-        lambda data: failure(400, data.decode(errors="replace"), "right", data[:20].decode(errors="replace")),
+        lambda data: classify_status(400, data.decode(errors="replace"), "right", data[:20].decode(errors="replace")),
         (),
         b"<Error><Code>RequestTimeout</Code><Message>Your socket was idle</Message></Error>",
     ),

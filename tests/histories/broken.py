@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 
-from fray_coordinator.clock import Chance
-from fray_coordinator.store.api import ABSENT, ANY, Applied, Expect, Expectation, Object
-from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.clock import RandomSource
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    Applied,
+    Expect,
+    Expectation,
+    Object,
+)
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
 from tests.histories.calls import Call
 from tests.histories.client import Client
@@ -19,7 +26,7 @@ class Sound(MemoryBackend):
     """Breaks nothing; every request takes a moment, so that others come between."""
 
     def __init__(self) -> None:
-        super().__init__("memory://histories", Contents(), VirtualClock())
+        super().__init__("memory://histories", MemoryContents(), VirtualClock())
         self.chance = random.Random(1)
 
     async def get(self, key: str) -> Object | None:
@@ -92,7 +99,7 @@ def used(backend: MemoryBackend, clients: int = 5, calls: int = 100) -> list[Cal
         diary[call.client, call.number] = call
 
     async def use(name: str) -> None:
-        store = Store(backend, VirtualClock(), Chance(name), patience=0.15)
+        store = Store(backend, VirtualClock(), RandomSource(name), patience=0.15)
         client = Client(store, name, KEYS, random.Random(name), note)
         for _ in range(calls):
             await client.act()

@@ -48,7 +48,7 @@ class Reading:
 
     Attributes:
         mortal: the name is deleted now and then. Then nobody can tell a write that was rejected from one that was
-            applied and deleted (`fray_coordinator.store.api.Rejected`).
+            applied and deleted (`fray_coordinator.store.interface.Rejected`).
         haunted: requests may be applied late, so that a create may bring a deleted name back with its old value, and
             with it all that was asked on condition of that value.
     """

@@ -19,10 +19,19 @@ from pathlib import Path
 
 import msgspec
 
-from fray_coordinator.clock import Chance, SystemClock
+from fray_coordinator.clock import RandomSource, SystemClock
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store.api import ABSENT, Applied, AttemptFailed, Gone, Object, Outcome, Rejected, Superseded
-from fray_coordinator.store.open import open_backend
+from fray_coordinator.store.interface import (
+    ABSENT,
+    Applied,
+    AttemptFailed,
+    NameAbsent,
+    Object,
+    Outcome,
+    Rejected,
+    Superseded,
+)
+from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.store import Store
 from tests.histories.calls import Call
 from tests.support.faults import FaultyBackend, Plan
@@ -85,7 +94,7 @@ class Client:
         except StoreUnavailable:
             del self._seen[key]
             return
-        self._end(call, *(("gone", None) if isinstance(outcome, Gone) else ("rejected", outcome.current)))
+        self._end(call, *(("gone", None) if isinstance(outcome, NameAbsent) else ("rejected", outcome.current)))
 
     def _begin(self, verb: str, key: str, expect: str | None, value: str | None) -> Call:
         call = Call(self._name, self._number, verb, key, expect, value, time.monotonic())
@@ -127,7 +136,7 @@ async def main(root: str, name: str, keys: list[str], calls: int, rate: float, d
         await backend.get("nothing")  # connected, it begins with the others
     if rate:
         backend = FaultyBackend(backend, Plan(rate, held_back=2, seed=chance.getrandbits(32)), clock)
-    store = Store(backend, clock, Chance(name), PATIENCE)
+    store = Store(backend, clock, RandomSource(name), PATIENCE)
     print("ready", flush=True)
     sys.stdin.readline()
     with diary.open("wb", buffering=0) as lines:

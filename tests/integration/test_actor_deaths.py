@@ -17,9 +17,9 @@ from fray.actor import ActorConfig, ActorUnavailableError, CallInterrupted, Chec
 from fray.actor.create import create_actor
 from fray.cluster import StorageCluster
 from fray.types import ResourceConfig
-from fray_coordinator import endpoints
+from fray_coordinator.actors import discovery
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store.metering import Metered
+from fray_coordinator.store.metering import MeteredBackend
 from tests.support import actors
 from tests.support.agents import AgentProcess
 
@@ -118,9 +118,9 @@ def noted_requests(cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch) -> 
     own = (f"jobs/{cluster.owner()}", "agents/")
 
     def noting(verb: str) -> Callable[..., Any]:
-        request = getattr(Metered, verb)
+        request = getattr(MeteredBackend, verb)
 
-        def noted(metered: Metered, key: str, *args: Any) -> Any:
+        def noted(metered: MeteredBackend, key: str, *args: Any) -> Any:
             if not key.startswith(own):
                 asked.append((verb, key))
             return request(metered, key, *args)
@@ -128,7 +128,7 @@ def noted_requests(cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch) -> 
         return noted
 
     for verb in ("get", "get_if_changed", "put", "delete", "withdraw", "list"):
-        monkeypatch.setattr(Metered, verb, noting(verb))
+        monkeypatch.setattr(MeteredBackend, verb, noting(verb))
     return asked
 
 
@@ -203,7 +203,7 @@ class Ledger:
         return len(self.entries)
 
     def die_once_it_is_written(self) -> None:
-        from fray_coordinator.checkpoints import CheckpointLog
+        from fray_coordinator.actors.checkpoints import CheckpointLog
 
         write = CheckpointLog.write
 
@@ -239,10 +239,10 @@ def test_checkpoints_every_few_calls_and_seconds(cluster: StorageCluster, tmp_pa
 
 def checkpoints(cluster: StorageCluster, handle: Any) -> int:
     """Highest number of the actor's sequence."""
-    from fray_coordinator.checkpoints import _numbers
+    from fray_coordinator.actors.checkpoints import _list_numbers
 
     job = handle._address.job
-    return cluster.run(lambda core: _numbers(core, job, handle._address.name))[-1]
+    return cluster.run(lambda core: _list_numbers(core, job, handle._address.name))[-1]
 
 
 @pytest.mark.parametrize("end", [AgentProcess.kill, AgentProcess.end], ids=["killed", "told to leave"])
@@ -268,7 +268,7 @@ class Announced:
     def __init__(self, flag: Path) -> None:
         if not flag.exists():
             flag.touch()
-            endpoints.publish = unavailable  # type: ignore[assignment]
+            discovery.publish = unavailable  # type: ignore[assignment]
 
     def pid(self) -> int:
         return os.getpid()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from fray_coordinator import stopping
 from fray_coordinator.core import Core
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Agents, Jobs
+from fray_coordinator.jobs import stopping
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from tests.support.agents import (
     AgentProcess,
     agent_record,
@@ -218,7 +218,7 @@ def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_
             odd, sound = await launch(core, worker(tmp_path)), await launch(core, worker(tmp_path))
             await _begun(tmp_path, 2)
             dead.kill()
-            await core.store.put(Jobs.key(odd), b"{}", ANY)
+            await core.store.put(JobKeys.key(odd), b"{}", ANY)
             (tmp_path / "go").touch()
             with agents(core.root, tmp_path / "work"):
                 assert (await ended(core, sound)).status == "succeeded"
@@ -231,7 +231,7 @@ def test_an_agent_that_cannot_be_read_keeps_no_other_from_joining_on_its_host(tm
     async def act(core: Core) -> None:
         with agents(core.root, tmp_path / "work") as (dead,):
             dead.kill()
-        await core.store.put(Agents.key(dead.id), b"{}", ANY)
+        await core.store.put(AgentKeys.key(dead.id), b"{}", ANY)
         with agents(core.root, tmp_path / "work"):
             assert (await ended(core, await launch(core, "pass"))).status == "succeeded"
 

@@ -15,8 +15,8 @@ from typing import Any
 import fsspec
 import pytest
 
+from fray.sync import run
 from fray_coordinator.core import open_core
-from fray_coordinator.sync import run
 from tests.support import servers
 from tests.support.agents import QUICK, agents
 from tests.support.gcs_emulator import Emulator

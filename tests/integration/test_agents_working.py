@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import StartFailed, TaskSpec
-from fray_coordinator import stopping
-from fray_coordinator.clock import SystemClock, system_chance
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.process_task import StartFailed, TaskSpec
+from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.store.api import Unknown
+from fray_coordinator.jobs import stopping
+from fray_coordinator.store.interface import Unknown
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
-from fray_layouts.names import Agents, Work
+from fray_layouts.object_keys import AgentKeys, WorkKeys
 from fray_layouts.records import AgentRecord, JobRecord, Resources
 from tests.support.agents import (
     QUICK,
@@ -59,7 +59,7 @@ def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
             job_id = await launch(core, "import time\nprint('early', flush=True)\ntime.sleep(600)")
 
             async def shipped() -> bytes | None:
-                chunk = await core.store.get(Work.log(job_id, 1, 0, 1))
+                chunk = await core.store.get(WorkKeys.log(job_id, 1, 0, 1))
                 return chunk.data if chunk else None
 
             chunk = await eventually(shipped)
@@ -200,7 +200,7 @@ def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
             jobs = [await launch(core, "pass") for _ in range(6)]
 
             async def gave_up() -> bool:
-                found = await core.records.read(Agents.key(sick.id), AgentRecord)
+                found = await core.records.read(AgentKeys.key(sick.id), AgentRecord)
                 return found is not None and "could not be started" in found.record.trouble
 
             await eventually(gave_up)
@@ -230,7 +230,7 @@ async def _no_answer(*_: object, **__: object) -> Any:
 
 
 async def _core_with_outages(tmp_path: Path, outage_grace: float) -> Core:
-    chance = system_chance()
+    chance = system_random()
     store = Store(Outage(tmp_path / "root", SystemClock()), SystemClock(), chance, patience=0.5)
     return await core_on(store, replace(QUICK, outage_grace=outage_grace), SystemClock(), chance)
 

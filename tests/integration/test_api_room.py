@@ -13,8 +13,8 @@ from fray.cluster import current_cluster as current
 from fray.pool import WorkerPool
 from fray.rpc import ActorServer
 from fray_coordinator.core import Core
-from fray_coordinator.lookup import read_job, why_waiting
-from fray_coordinator.recent import agents_now
+from fray_coordinator.jobs.live_usage import refreshed_agents
+from fray_coordinator.jobs.lookup import read_job, waiting_reasons
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["processes", "threads"])
@@ -61,9 +61,9 @@ def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_fr
 async def why_it_waits(core: Core, job: str) -> list[str]:
     """What is told of the job, once its agent has both slots taken."""
     while True:
-        (agent,) = [agent.record for agent in await agents_now(core) if not agent.record.driver]
+        (agent,) = [agent.record for agent in await refreshed_agents(core) if not agent.record.driver]
         if agent.free.cpu == 0:
-            return why_waiting((await read_job(core, job)).record, [agent], core.now())
+            return waiting_reasons((await read_job(core, job)).record, [agent], core.now())
         await core.clock.sleep(0.05)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fray import sync
 from fray.cluster import (
     Entrypoint,
     JobGroupConfig,
@@ -21,8 +22,8 @@ from fray.cluster import (
     open_cluster,
 )
 from fray.errors import FrayError, InvalidInput
-from fray_coordinator import follow, sync
 from fray_coordinator.errors import ParentNotRunning
+from fray_coordinator.jobs import waiting
 
 
 def a_request(name: str = "job", **fields: Any) -> JobRequest:
@@ -104,7 +105,7 @@ def test_the_environment_may_name_the_namespace(monkeypatch: pytest.MonkeyPatch)
 def test_waiting_without_an_agent_says_so(
     cluster: StorageCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "COMPLAIN_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
     with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
         cluster.wait(cluster.launch(a_request()), timeout=0.1)
     assert "no live agent in pool default" in caplog.text

@@ -19,8 +19,8 @@ import pytest
 from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster
 from fray.cluster import current_cluster as current
 from fray.errors import JobFailed
-from fray_agents.printed import Told
-from fray_agents.threads import on_stop, task_environ
+from fray_agents.tasks.thread_output import OutputTee
+from fray_agents.tasks.thread_task import on_stop, task_environ
 from tests.support.actors import wait_until
 
 
@@ -222,7 +222,7 @@ def test_streams_are_replaced_once_and_for_all(cluster: LocalCluster) -> None:
     """A `print` of another thread has no reference to the stream: replaced and freed, it ends the interpreter."""
     cluster.wait(cluster.launch(call(int)))
     streams = sys.stdout, sys.stderr
-    assert all(isinstance(stream, Told) for stream in streams)
+    assert all(isinstance(stream, OutputTee) for stream in streams)
     cluster.wait(cluster.launch(call(int)))
     assert (sys.stdout, sys.stderr) == streams
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fray.cli import cli
-from fray_layouts.names import JobId
+from fray_layouts.object_keys import JobId
 
 FRAY = [sys.executable, "-m", "fray"]
 SECRET = "hunter2-is-secret"

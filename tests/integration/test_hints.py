@@ -15,8 +15,8 @@ from fray.types import Entrypoint, JobRequest, JobStatus
 from fray_agents.rpc import RpcKey, Target, connect
 from fray_agents.rpc.errors import NotAuthentic
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
-from fray_layouts.names import Coordinator
-from fray_layouts.records import Ear, PassRecord
+from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.records import HintEndpoint, ReconcilerRecord
 from tests.support.agents import agents
 
 SELDOM = replace(LOCAL_SETTINGS, poll_interval=600.0, beat_interval=60.0, idle_beat_interval=60.0, pass_interval=0.2)
@@ -37,9 +37,9 @@ async def _make(root: str) -> None:
     await (await open_core(root, SELDOM)).store.close()
 
 
-def _ears(cluster: StorageCluster) -> list[Ear]:
-    async def read(core: Core) -> list[Ear]:
-        found = await core.records.read(Coordinator.lease, PassRecord)
+def _ears(cluster: StorageCluster) -> list[HintEndpoint]:
+    async def read(core: Core) -> list[HintEndpoint]:
+        found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
         pools = found.record.pools if found is not None else {}
         return pools["default"].ears if "default" in pools else []
 
@@ -71,7 +71,7 @@ def test_only_who_can_read_the_cluster_may_hint(cluster: StorageCluster) -> None
 
 
 def test_who_has_seen_nobody_to_tell_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "KEPT_EMPTY", 0.0)
+    monkeypatch.setattr(hints, "NO_TARGETS_TTL", 0.0)
     root, job = str(tmp_path / "root"), JobRequest("job", Entrypoint.from_binary("true"))
     asyncio.run(_make(root))
     with StorageCluster(root) as cluster:

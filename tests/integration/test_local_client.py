@@ -69,7 +69,7 @@ def test_a_creation_that_waits_for_an_init_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     local, gate = LocalClient(), threading.Event()
-    monkeypatch.setattr(group, "TELL", 0.05)
+    monkeypatch.setattr(group, "WARN_AFTER", 0.05)
     with ThreadPoolExecutor(1) as thread:
         created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
         eventually(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)

@@ -299,7 +299,7 @@ def test_more_workers_than_the_pool_wants_never_come(
 def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fray.pool.pool.CALM", 0.2)
+    monkeypatch.setattr("fray.pool.worker_pool.SPARE_SECONDS", 0.2)
     with WorkerPool(cluster, 1, SMALL) as pool:
         pool.resize(3)
         pool.wait_for_workers(3)

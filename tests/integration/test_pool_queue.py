@@ -19,13 +19,21 @@ import pytest
 
 from fray.cluster import StorageCluster
 from fray.errors import JobFailed
-from fray.pool import PoolClosed, PoolNotFound, TaskKillsWorkers, WorkerPool, elastic, shift, watch
-from fray.pool.queued import Queued
-from fray.pool.watch import Watch
+from fray.pool import (
+    PoolClosed,
+    PoolNotFound,
+    TaskKillsWorkers,
+    WorkerPool,
+    monitor,
+    pool_size,
+    queue_worker,
+)
+from fray.pool.monitor import PoolMonitor
+from fray.pool.queue_transport import QueueTransport
 from fray.queue import FileQueue
 from fray.types import JobId, ResourceConfig
-from fray_coordinator import outcomes
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.pool import task_outcomes
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
 
@@ -112,7 +120,7 @@ def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_o
     cluster: StorageCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes, writing = tmp_path / "notes", tmp_path / "writing"
-    serve, write = shift.serve, outcomes.write
+    serve, write = queue_worker.run_worker, task_outcomes.write_outcomes
 
     def serve_with_slow_writes(name: str, incarnation: int, idle: float) -> None:
         async def slowly(*args: Any, **kwargs: Any) -> None:
@@ -120,7 +128,7 @@ def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_o
             await asyncio.sleep(1.0)
             await write(*args, **kwargs)
 
-        outcomes.write = slowly
+        task_outcomes.write_outcomes = slowly
         serve(name, incarnation, idle)
 
     def noted() -> str:
@@ -128,7 +136,7 @@ def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_o
             file.write("x")
         return "noted"
 
-    monkeypatch.setattr(shift, "serve", serve_with_slow_writes)
+    monkeypatch.setattr(queue_worker, "run_worker", serve_with_slow_writes)
     first = WorkerPool(cluster, 1, SMALL, transport="queue", name="stopped")
     first.submit_as("once", noted)
     actors.wait_until(writing.exists)
@@ -205,7 +213,7 @@ def test_a_pool_that_was_shut_down_takes_no_tasks_and_leaves_nothing(cluster: St
 def test_what_another_driver_shut_down_is_over_for_all(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_LETTERS_EVERY", 0.1)
+    monkeypatch.setattr(monitor, "_DEAD_LETTER_INTERVAL", 0.1)
     first = WorkerPool(cluster, 1, SMALL, transport="queue", name="shared")
     second = WorkerPool.attach("shared", cluster, 1, SMALL)
     idle = WorkerPool.attach("shared", cluster, 1, SMALL)
@@ -244,16 +252,16 @@ def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
 def test_who_submits_does_not_wait_for_looks_at_workers(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, lookers = Watch._look_at_jobs, []
+    look, lookers = PoolMonitor._look_at_jobs, []
 
-    def noted(watch: Watch) -> None:
+    def noted(watch: PoolMonitor) -> None:
         lookers.append(threading.current_thread())
         look(watch)
 
     with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
-        monkeypatch.setattr(watch, "_JOBS_EVERY", 0.0)
-        monkeypatch.setattr(watch, "JOBS_PER_SECOND", math.inf)
-        monkeypatch.setattr(Watch, "_look_at_jobs", noted)
+        monkeypatch.setattr(monitor, "_JOBS_MAX_AGE", 0.0)
+        monkeypatch.setattr(monitor, "JOB_READS_PER_SECOND", math.inf)
+        monkeypatch.setattr(PoolMonitor, "_look_at_jobs", noted)
         assert [pool.submit(double, number).result(30) for number in range(5)] == [0, 2, 4, 6, 8]
         actors.wait_until(lambda: lookers)
         assert threading.current_thread() not in lookers
@@ -262,10 +270,10 @@ def test_who_submits_does_not_wait_for_looks_at_workers(
 def test_all_tasks_that_were_given_up_end_however_many(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_LETTERS_EVERY", 0.1)
+    monkeypatch.setattr(monitor, "_DEAD_LETTER_INTERVAL", 0.1)
     pool = WorkerPool(cluster, (0, 1), SMALL, transport="queue", name="plague")
     queued = pool._transport
-    assert isinstance(queued, Queued)
+    assert isinstance(queued, QueueTransport)
     futures = [queued._ledger.enter(str(number)) for number in range(130)]
     queue = FileQueue[tuple[str, bytes, bytes]](cluster.root, name="plague", namespace=cluster.namespace)
     queue.push_many([(str(number), b"", b"") for number in range(130)], batch=130)
@@ -340,8 +348,8 @@ def test_workers_that_never_come_up_are_the_tasks_error(
     def serve(name: str, incarnation: int, idle: float) -> None:
         raise ModuleNotFoundError("No module named 'tokenizers'")
 
-    monkeypatch.setattr(shift, "serve", serve)
-    monkeypatch.setattr(watch, "FAILURES", 1)
+    monkeypatch.setattr(queue_worker, "run_worker", serve)
+    monkeypatch.setattr(monitor, "MAX_FAILURES_PER_WORKER", 1)
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
         with pytest.raises(JobFailed, match="No module named 'tokenizers'"):
             pool.submit(double, 1).result(60)
@@ -366,7 +374,7 @@ def test_workers_that_may_be_busy_are_not_spare(cluster: StorageCluster, tmp_pat
 def test_an_idle_worker_of_an_elastic_pool_ends_and_others_come_for_work(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elastic, "CALM", 0.5)
+    monkeypatch.setattr(pool_size, "SPARE_SECONDS", 0.5)
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
         before = pool.submit(os.getpid).result(30)
         actors.wait_until(lambda: pool.size == 0)

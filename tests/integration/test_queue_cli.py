@@ -14,8 +14,8 @@ from fray.cli import cli
 from fray.cluster import StorageCluster
 from fray.errors import NameTaken
 from fray.queue import FileQueue
-from fray_coordinator import pools
-from fray_layouts.queues import QueueRecord
+from fray_coordinator.pool import worker_pools
+from fray_layouts.queue_records import QueueRecord
 
 
 class Shell:
@@ -91,13 +91,13 @@ def test_a_removed_queue_leaves_nothing_and_its_name_is_free(shell: Shell) -> No
     shell("push", "other", "1")
     with StorageCluster(str(shell.root)) as cluster:
         with pytest.raises(NameTaken, match="fray queue rm"):
-            cluster.run(lambda core: pools.create(core, "default", "work", QueueRecord()))
+            cluster.run(lambda core: worker_pools.create(core, "default", "work", QueueRecord()))
         assert "Go on?" in shell("rm", "work", stdin="n\n", code=1).output
         shell("rm", "work", "--yes")
         assert cluster.run(lambda core: core.store.list("queues/default/work~")) == []
         assert json.loads(shell("ls", "--json").stdout) == [{"namespace": "default", "name": "other"}]
         assert "no such queue" in shell("rm", "work", "--yes", code=1).output
-        cluster.run(lambda core: pools.create(core, "default", "work", QueueRecord()))
+        cluster.run(lambda core: worker_pools.create(core, "default", "work", QueueRecord()))
     assert "worker pool" in shell("rm", "work", "--yes", code=1).output
     assert "with that root" in shell("rm", f"{shell.root}/own", "--yes", code=1).output
 

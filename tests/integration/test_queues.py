@@ -18,14 +18,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from fray import sync
 from fray.queue import FileQueue, Lease, UnknownLease
-from fray_coordinator import naming, sync
+from fray_coordinator.actors import naming
 from fray_coordinator.errors import RootMismatch
 from fray_coordinator.queue.errors import QueueNotFound
-from fray_coordinator.store.metering import Usage
+from fray_coordinator.store.metering import RequestCounts
 from fray_layouts.errors import InvalidInput
-from fray_layouts.queue_names import Queues
-from fray_layouts.queues import unpack
+from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_records import decode_segment
 from tests.support import queues, servers
 from tests.support.agents import on_cluster
 from tests.support.servers import Server
@@ -52,8 +53,8 @@ def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{server.root}/{uuid.uuid4()}"
 
 
-def usage(queue: FileQueue[Any]) -> Usage:
-    async def read() -> Usage:
+def usage(queue: FileQueue[Any]) -> RequestCounts:
+    async def read() -> RequestCounts:
         engine: Any = await queue._engine.get()
         return engine.home.core.store.usage.snapshot()  # type: ignore[no-any-return]
 
@@ -135,7 +136,7 @@ def test_an_empty_queue_is_polled_by_conditional_reads(bucket: str) -> None:
         assert queue.pop() is None
         before = usage(queue)
         assert [queue.pop() for _ in range(10)] == [None] * 10
-        assert usage(queue) - before == Usage(reads=10)
+        assert usage(queue) - before == RequestCounts(reads=10)
 
 
 # --- local files
@@ -163,7 +164,7 @@ def test_who_asks_for_one_incarnation_is_never_given_the_next(tmp_path: Path) ->
         queue.push("first")
     with incarnation(1) as queue, pickle.loads(pickle.dumps(queue)) as other:
         assert other.peek() == "first"
-    on_cluster(tmp_path, lambda core: naming.free(core, "team", "queue", "work", 1))
+    on_cluster(tmp_path, lambda core: naming.free_name(core, "team", "queue", "work", 1))
     with FileQueue[str](tmp_path, name="work", namespace="team") as queue:
         queue.push("second")
     with pytest.raises(QueueNotFound), incarnation(1) as queue:
@@ -215,7 +216,7 @@ def test_json_items_are_there_for_other_languages(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="cannot be written as JSON"):
             queue.push(lambda: None)
     (segment,) = [path for path in (tmp_path / "segments").rglob("*-2") if path.is_file()]
-    header, items = unpack(segment.read_bytes())
+    header, items = decode_segment(segment.read_bytes())
     assert (header.encoding, [msgspec.json.decode(item) for item in items]) == ("json", [{"id": 1}, [2]])
     with FileQueue[Any](tmp_path) as queue:
         assert popped(queue).item == {"id": 1}
@@ -330,7 +331,7 @@ def test_names_are_those_of_the_contract(tmp_path: Path) -> None:
         queue.push(1)
         popped(queue)
         keys = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "segments").rglob("*") if path.is_file())
-    parsed = [Queues().parse(key) for key in keys]
+    parsed = [QueueKeys().parse(key) for key in keys]
     assert parsed[0] is not None
     assert parsed == [(parsed[0][0], False), (parsed[0][0], True)]
-    assert keys == [Queues().segment(parsed[0][0]), Queues().lease(parsed[0][0])]
+    assert keys == [QueueKeys().segment(parsed[0][0]), QueueKeys().lease(parsed[0][0])]

@@ -21,7 +21,7 @@ import sys
 from fray.cluster import StorageCluster
 from fray.rpc import ClusterResolver
 from fray_agents.rpc import connect
-from fray.rpc.keyring import keyring_of
+from fray.cluster.keyring import keyring_of
 cluster = StorageCluster(sys.argv[1], namespace="team")
 [endpoint] = ClusterResolver(cluster).find("greeter")
 far = endpoint.target._replace(unix="")  # as from another host

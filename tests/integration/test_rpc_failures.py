@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fray_agents.rpc import CallId, Channel, ConnectionLost, NoSuchActor, Server, Target, connect
-from fray_agents.rpc.pending import WINDOW
+from fray_agents.rpc import (
+    CallId,
+    Channel,
+    ConnectionLost,
+    NoSuchActor,
+    RpcServer,
+    Target,
+    connect,
+)
+from fray_agents.rpc.client.client_calls import STREAM_WINDOW
 from tests.support.rpc import Keys, Proxy, Subject, eventually, serve_subject, serving, through_proxy
 
 
@@ -220,7 +228,7 @@ def test_a_generator_runs_no_further_than_its_consumer_has_room(target: Target) 
     assert other.result(20) == 1
     stream.close()  # type: ignore[attr-defined]  # it is a generator
     assert channel.call("subject", "times_closed", (), {}) == 1
-    assert len(channel.call("subject", "notes", (), {})) <= WINDOW + 2
+    assert len(channel.call("subject", "notes", (), {})) <= STREAM_WINDOW + 2
 
 
 def test_a_method_that_returns_a_generator_says_how_to_call_it(target: Target) -> None:
@@ -239,13 +247,13 @@ def test_the_unix_socket_is_for_this_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def local() -> Iterator[tuple[Server, Channel]]:
+def local() -> Iterator[tuple[RpcServer, Channel]]:
     server = serve_subject()
     yield server, connect(Target("subject", server.address, "", server.identity), Keys())
     server.close()
 
 
-def test_in_this_process_everything_is_pickled_all_the_same(local: tuple[Server, Channel]) -> None:
+def test_in_this_process_everything_is_pickled_all_the_same(local: tuple[RpcServer, Channel]) -> None:
     _, channel = local
     value = [1]
     assert channel.call("subject", "note", (value,), {}) == [1]
@@ -261,7 +269,7 @@ def test_in_this_process_everything_is_pickled_all_the_same(local: tuple[Server,
         channel.call("nobody", "echo", (1,), {})
 
 
-def test_an_actor_that_is_removed_refuses_what_waits_and_ends_what_runs(local: tuple[Server, Channel]) -> None:
+def test_an_actor_that_is_removed_refuses_what_waits_and_ends_what_runs(local: tuple[RpcServer, Channel]) -> None:
     server, channel = local
     subject = Subject()
     server.add("going", subject)
@@ -277,7 +285,7 @@ def test_an_actor_that_is_removed_refuses_what_waits_and_ends_what_runs(local: t
 
 def test_a_server_that_closes_lets_running_calls_answer() -> None:
     subject = Subject()
-    server = Server(Keys())
+    server = RpcServer(Keys())
     server.add("subject", subject, max_concurrency=5)
     server.start()
     with through_proxy(Target("subject", server.address, "", server.identity)) as (_, channel):
@@ -307,7 +315,7 @@ class _Journal:
 
 def test_a_durable_actors_journal_answers_for_an_earlier_server_and_can_withhold_replies() -> None:
     journal = _Journal()
-    first, second = Server(Keys()), Server(Keys())
+    first, second = RpcServer(Keys()), RpcServer(Keys())
     subjects = Subject(), Subject()
     for server, subject in zip((first, second), subjects, strict=True):
         server.add("subject", subject, journal=journal)

@@ -27,7 +27,7 @@ from fray.cluster import (
     current_cluster,
 )
 from fray.rpc import ActorContext, ActorServer
-from fray_coordinator.keys import rotate
+from fray_coordinator.actors.rpc_secrets import rotate_keys
 from tests.support.agents import agents
 from tests.support.rpc import eventually
 
@@ -90,7 +90,7 @@ def test_jobs_and_their_driver_find_one_another(machine: LocalCluster) -> None:
     hosting = machine.launch(job(serve_counter, 20))
     pool = ClusterResolver(machine).wait_for_actor("hosted")
     assert pool.add(0) == 20
-    machine.run(lambda core: rotate(core, kept=0))
+    machine.run(lambda core: rotate_keys(core, kept=0))
     assert machine.result(machine.launch(job(call_both, pool))) == (21, 11)
     assert pool.where() == (hosting, hosting)
     [endpoint] = pool.endpoints

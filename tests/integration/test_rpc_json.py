@@ -21,7 +21,7 @@ import pytest
 from fray.cluster import StorageCluster
 from fray.errors import Temporary
 from fray.rpc import ActorContext, ActorServer
-from fray_agents.rpc import CallId, Server
+from fray_agents.rpc import CallId, RpcServer
 from tests.acceptance import contract_caller
 from tests.acceptance.contract_caller import ActorError, Connection
 from tests.support.rpc import KEY, Keys, eventually
@@ -82,7 +82,7 @@ class Subject:
 class Served:
     """A server and how to reach it."""
 
-    server: Server
+    server: RpcServer
     subject: Subject
 
     def endpoint(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Served:
 
 @pytest.fixture(params=["plain", "encrypted"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    server, subject = Server(Keys(), tls=request.param == "encrypted"), Subject()
+    server, subject = RpcServer(Keys(), tls=request.param == "encrypted"), Subject()
     server.add("subject", subject)
     server.start()
     yield Served(server, subject)
@@ -236,7 +236,7 @@ class Kept:
 def test_a_durable_actor_answers_from_what_it_kept_after_a_restart() -> None:
     journal, subject = Kept(), Subject()
     for _ in range(2):
-        server = Server(Keys())
+        server = RpcServer(Keys())
         server.add("subject", subject, journal=journal)
         server.start()
         connection = Served(server, subject).connect("node-1")

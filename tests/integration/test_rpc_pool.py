@@ -24,9 +24,9 @@ from fray.cluster import (
     StorageCluster,
     open_cluster,
 )
+from fray.cluster.keyring import keyring_of
 from fray.errors import ActorNotFoundError
 from fray.rpc import ActorContext, ActorServer
-from fray.rpc.keyring import keyring_of
 from fray_agents.rpc import RemoteTraceback
 from fray_layouts.errors import InvalidInput
 

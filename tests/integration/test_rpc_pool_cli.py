@@ -11,7 +11,7 @@ from fray.cli import cli
 from fray.cluster import StorageCluster
 from fray.rpc import ActorServer
 from fray_coordinator.core import Core
-from fray_coordinator.store.api import ANY
+from fray_coordinator.store.interface import ANY
 
 
 def fray(root: Path, *words: str) -> str:

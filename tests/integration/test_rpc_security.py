@@ -14,17 +14,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fray_agents.rpc import ConnectionLost, NotAuthentic, RpcKey, Server, Target, connect, door
-from fray_agents.rpc.dial import dial
-from fray_agents.rpc.remote import RemoteChannel
+from fray_agents.rpc import (
+    ConnectionLost,
+    NotAuthentic,
+    RpcKey,
+    RpcServer,
+    Target,
+    connect,
+)
+from fray_agents.rpc.client.connect import open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.server import acceptor
 from tests.support.rpc import KEY, Keys, Subject, dial_tcp, eventually, serve_subject, serving, through_proxy
 
 SESSION = b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: k1\r\nfray-nonce: 00\r\ncontent-length: 0\r\n\r\n"
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(door, "FRESH", 0.0)
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcServer]:
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     server = serve_subject()
     yield server
     server.close()
@@ -50,7 +58,7 @@ def ended(sock: socket.socket) -> bytes:
 
 def own_channel(target: Target, keys: Keys) -> RemoteChannel:
     """Not shared: over TCP even in this process."""
-    link, _ = dial(target, keys)
+    link, _ = open_connection(target, keys)
     return RemoteChannel(target, keys, secrets.token_hex(4), link, lambda channel: None)
 
 
@@ -65,7 +73,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("path", [b"/calls", b"/proof", b"/session"])
-def test_without_the_key_nothing_is_unpickled(server: Server, tmp_path: Path, path: bytes) -> None:
+def test_without_the_key_nothing_is_unpickled(server: RpcServer, tmp_path: Path, path: bytes) -> None:
     body = pickle.dumps(Bomb(tmp_path / "exploded"))
     with dial_tcp(server.address) as sock:
         sock.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (path, len(body), body))
@@ -78,17 +86,17 @@ def test_without_the_key_nothing_is_unpickled(server: Server, tmp_path: Path, pa
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_wrong_secret_and_an_unknown_key_are_refused(server: Server) -> None:
+def test_a_wrong_secret_and_an_unknown_key_are_refused(server: RpcServer) -> None:
     target = Target("subject", server.address)
     with pytest.raises(NotAuthentic):
-        dial(target, Keys(RpcKey("k1", b"another secret 0123456789")))
+        open_connection(target, Keys(RpcKey("k1", b"another secret 0123456789")))
     with pytest.raises(NotAuthentic, match="knows none of the keys k9"):
-        dial(target, Keys(RpcKey("k9", KEY.secret)))
+        open_connection(target, Keys(RpcKey("k9", KEY.secret)))
     with pytest.raises(ValueError, match="at least 16"):
         RpcKey("k1", b"short")
 
 
-def test_a_channel_is_shared_by_those_who_hold_the_key_only(server: Server, target: Target) -> None:
+def test_a_channel_is_shared_by_those_who_hold_the_key_only(server: RpcServer, target: Target) -> None:
     """Who held another cluster's key got the channel of who held the right one, if both were one process."""
     for meant in (Target("subject", server.address), target, target._replace(identity="")):
         shared = connect(meant, Keys())
@@ -194,7 +202,7 @@ def test_a_process_that_took_over_the_port_is_found_out(target: Target) -> None:
         taken = target._replace(tcp=f"127.0.0.1:{impostor.getsockname()[1]}")
         for _ in range(2):
             with pytest.raises(NotAuthentic):
-                dial(taken, Keys())
+                open_connection(taken, Keys())
         thread.join(20)
     assert [part for part in asked if part and not part.startswith(b"POST /session")] == []
 
@@ -216,7 +224,7 @@ def bad_requests() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", bad_requests())
-def test_what_is_not_of_the_protocol_is_sent_away(server: Server, name: str) -> None:
+def test_what_is_not_of_the_protocol_is_sent_away(server: RpcServer, name: str) -> None:
     with dial_tcp(server.address) as sock:
         try:
             sock.sendall(bad_requests()[name])
@@ -228,9 +236,9 @@ def test_what_is_not_of_the_protocol_is_sent_away(server: Server, name: str) -> 
     channel.close()
 
 
-def test_no_memory_is_taken_for_a_length_that_is_not_authenticated(server: Server) -> None:
+def test_no_memory_is_taken_for_a_length_that_is_not_authenticated(server: RpcServer) -> None:
     target = Target("subject", server.address, "", server.identity)
-    link, _ = dial(target, Keys())
+    link, _ = open_connection(target, Keys())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     head = b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000000\r\nfray-seal: %b\r\n\r\n" % (b"0" * 32)
     link.sock.sendall(head + b"x" * 100)
@@ -239,7 +247,7 @@ def test_no_memory_is_taken_for_a_length_that_is_not_authenticated(server: Serve
 
 
 def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PATIENCE", 0.3)
+    monkeypatch.setattr(acceptor, "HANDSHAKE_TIMEOUT", 0.3)
     server = serve_subject()
     silent, dripping = dial_tcp(server.address), dial_tcp(server.address)
     dripping.sendall(SESSION[:20])
@@ -250,9 +258,9 @@ def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_message_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    monkeypatch.setattr("fray_agents.rpc.link.STALLED", 1.0)
+    monkeypatch.setattr("fray_agents.rpc.wire.sealed_connection.STALL_TIMEOUT", 1.0)
     server = serve_subject()
-    link, _ = dial(Target("subject", server.address), Keys())
+    link, _ = open_connection(Target("subject", server.address), Keys())
     link.sock.sendall(b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-le")
     assert link.receive() is None
     server.close()
@@ -273,7 +281,7 @@ def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
         late.call("wide", "open", (), {})
         assert waiting.result(20)
         late.close()
-        flood[0].settimeout(door.PATIENCE / 2)
+        flood[0].settimeout(acceptor.HANDSHAKE_TIMEOUT / 2)
         assert flood[0].recv(1) == b"", "the oldest have made room, long before they would be sent away"
     finally:
         for sock in flood:
@@ -282,7 +290,7 @@ def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
 
 
 def test_keys_rotate_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(old)
     server = serve_subject(keys=theirs)
@@ -302,15 +310,15 @@ def test_keys_rotate_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(address: str, key: RpcKey) -> bool:
     """Whether a server refuses a new connection with that key."""
     try:
-        dial(Target("", address), Keys(key))[0].close()
+        open_connection(Target("", address), Keys(key))[0].close()
     except NotAuthentic:
         return True
     return False
 
 
 def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "CHECKED", 0.05)
-    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(new, old)
     server = serve_subject(keys=theirs)
@@ -332,7 +340,7 @@ def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatc
 
 
 def test_a_server_that_was_never_called_reads_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "CHECKED", 0.01)
+    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.01)
     keys = Keys()
     server = serve_subject(keys=keys)
     for _ in range(10):
@@ -349,7 +357,7 @@ def test_strangers_cannot_make_the_server_read_its_keys_again_and_again() -> Non
 
     def stranger(number: int) -> None:
         with pytest.raises(NotAuthentic):
-            dial(Target("subject", server.address), Keys(RpcKey(f"unknown-{number}", KEY.secret)))
+            open_connection(Target("subject", server.address), Keys(RpcKey(f"unknown-{number}", KEY.secret)))
 
     with ThreadPoolExecutor(20) as strangers:
         list(strangers.map(stranger, range(40)))
@@ -364,12 +372,12 @@ def test_keys_that_cannot_be_read_send_one_caller_away_and_no_more(monkeypatch: 
                 raise OSError("the bucket is away")
             return super().keys(fresh)
 
-    monkeypatch.setattr(door, "FRESH", 0.0)
+    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     server = serve_subject(keys=Broken())
     target = Target("subject", server.address, "", server.identity)
     before = own_channel(target, Keys())
     with pytest.raises(ConnectionLost):
-        dial(target, Keys(RpcKey("unknown", KEY.secret)))
+        open_connection(target, Keys(RpcKey("unknown", KEY.secret)))
     after = own_channel(target, Keys())
     assert [channel.call("subject", "echo", (1,), {}) for channel in (before, after)] == [1, 1]
     before.close()
@@ -381,9 +389,9 @@ def test_another_certificate_is_refused_before_anything_is_said() -> None:
     with serving(tls=True) as target:
         assert connect(target, Keys()).call("subject", "echo", (1,), {}) == 1
         with pytest.raises(NotAuthentic, match="certificate"):
-            dial(target._replace(fingerprint="0" * 64), Keys())
+            open_connection(target._replace(fingerprint="0" * 64), Keys())
         with pytest.raises(ConnectionLost):  # plain bytes to a TLS server
-            dial(target._replace(fingerprint=""), Keys())
+            open_connection(target._replace(fingerprint=""), Keys())
 
 
 def test_tls_hides_what_is_said() -> None:
@@ -395,7 +403,7 @@ def test_tls_hides_what_is_said() -> None:
         assert any(b"the secret word" in data for data in proxy.said)
 
 
-def test_an_unpicklable_reply_of_a_holder_of_the_key_is_told(server: Server) -> None:
+def test_an_unpicklable_reply_of_a_holder_of_the_key_is_told(server: RpcServer) -> None:
     subject = Subject()
     server.add("closing", subject)
     channel = own_channel(Target("closing", server.address, "", server.identity), Keys())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.tasks import StartFailed, Task, TaskSpec
+from fray_agents.tasks.process_task import ProcessTask, StartFailed, TaskSpec
 from tests.support.tasks import end_of, run, sh, spec, until, with_task
 
 
@@ -120,7 +120,7 @@ def test_a_result_of_a_command_that_is_too_large(tmp_path: Path) -> None:
 def test_usage_is_sampled_while_running_and_totalled_at_the_end(tmp_path: Path) -> None:
     script = "data = bytearray(60_000_000); open('file', 'wb').write(b'x' * 3_000_000)\nwhile True: pass"
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         await until(lambda: task.usage is not None and task.usage.memory > 60_000_000, "a sample")
         assert task.usage is not None
         assert task.usage.cpu_percent > 10

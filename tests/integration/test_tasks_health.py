@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from fray_agents.health import watch
+from fray_agents.tasks.health_check import watch_health
 from fray_coordinator.clock import SystemClock
-from fray_layouts.spec import HealthCheck
+from fray_layouts.spec import HealthCheckSpec
 
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 SICK = b"HTTP/1.1 503 Service Unavailable\r\n\r\n"
@@ -39,14 +39,14 @@ class Job:
 
 
 def failure(job: Job, **fields: float) -> str:
-    """What `watch` says in the end about a server of `job`."""
+    """What `watch_health` says in the end about a server of `job`."""
     said: list[str] = []
 
     async def main() -> None:
         async with await asyncio.start_server(job.answer, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            check = HealthCheck(path="/health?full=1", port=port, **{"interval": 0.01, "grace": 0.0} | fields)  # type: ignore[arg-type]
-            await watch(check, SystemClock(), said.append)
+            check = HealthCheckSpec(path="/health?full=1", port=port, **{"interval": 0.01, "grace": 0.0} | fields)  # type: ignore[arg-type]
+            await watch_health(check, SystemClock(), said.append)
             await asyncio.gather(*filter(None, job.served))
 
     asyncio.run(main())
@@ -87,7 +87,7 @@ def test_nobody_listening() -> None:
     async def main() -> int:
         async with await asyncio.start_server(Job([OK]).answer, "127.0.0.1", 0) as server:
             port: int = server.sockets[0].getsockname()[1]
-        await watch(HealthCheck(port=port, interval=0.01, grace=0.0, failures=2), SystemClock(), said.append)
+        await watch_health(HealthCheckSpec(port=port, interval=0.01, grace=0.0, failures=2), SystemClock(), said.append)
         return port
 
     url = f"http://127.0.0.1:{asyncio.run(main())}/"

@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
-from fray_agents.runner.log import CHUNK_BYTES
-from fray_agents.tasks import Task, TaskSpec
+from fray_agents.runner.task_log import CHUNK_BYTES
+from fray_agents.tasks.process_task import ProcessTask, TaskSpec
 from tests.support.tasks import FAR, boottime, run, sh, spec, until
 
 LINE = re.compile(rb"[^ \n]{27} (stdout|stderr) ([FP]) ([^\n]*)\n")
@@ -42,7 +42,7 @@ def test_binary_output_of_both_streams_comes_back_exactly(tmp_path: Path) -> Non
 
 def test_output_is_seen_while_the_task_runs(tmp_path: Path) -> None:
     async def main() -> None:
-        task = await Task.start(
+        task = await ProcessTask.start(
             sh(tmp_path, "printf 'so far'; while ! [ -e go ]; do sleep 0.02; done"), boottime() + FAR, None
         )
         chunks = task.chunks()
@@ -67,7 +67,7 @@ def test_a_callables_prints_are_lines_at_once(tmp_path: Path) -> None:
             time.sleep(0.02)
 
     async def main() -> None:
-        task = await Task.start(spec(tmp_path, call=talk), boottime() + FAR, None)
+        task = await ProcessTask.start(spec(tmp_path, call=talk), boottime() + FAR, None)
         _, path = await anext(task.chunks())
         assert path.read_bytes().endswith(b" stdout F one\n")
         (tmp_path / "work/go").touch()
@@ -86,7 +86,7 @@ for _ in range(1000): sys.stdout.buffer.write(line * 1000)
 def test_a_hundred_megabytes_grow_neither_agent_nor_runner(tmp_path: Path) -> None:
     async def main() -> None:
         before = peak_memory(os.getpid())
-        task = await Task.start(spec(tmp_path, [sys.executable, "-c", LOUD]), boottime() + FAR, None)
+        task = await ProcessTask.start(spec(tmp_path, [sys.executable, "-c", LOUD]), boottime() + FAR, None)
         seen, runner_peak = 0, 0
         async for _, path in task.chunks():
             log = path.read_bytes()
@@ -107,7 +107,7 @@ def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
     loud = spec(tmp_path, [sys.executable, "-c", LOUD], spool_limit=3 * CHUNK_BYTES)
 
     async def main() -> None:
-        task = await Task.start(loud, boottime() + FAR, None)
+        task = await ProcessTask.start(loud, boottime() + FAR, None)
         await until(lambda: task.usage is not None or task.exit.done(), "a sample, later than a free task's end")
         assert 3 <= len(list((tmp_path / "log").iterdir())) <= 6
         assert cpu_seconds(task.runner_pid) < 0.5  # it waits, too
@@ -123,7 +123,7 @@ def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
 def test_a_full_spool_does_not_keep_a_task_from_being_stopped(tmp_path: Path) -> None:
     async def main() -> None:
         loud = TaskSpec(tmp_path, ["yes"], None, dict(os.environ), None, 1.0, spool_limit=CHUNK_BYTES)
-        task = await Task.start(loud, boottime() + FAR, None)
+        task = await ProcessTask.start(loud, boottime() + FAR, None)
         await until(lambda: len(list((tmp_path / "log").iterdir())) > 1, "the spool is full")
         task.stop(FAR, "stopped")
         assert (await task.exit).exit.kind == "stopped"

@@ -13,9 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from fray_agents import task, tasks, trees
-from fray_agents.tasks import StartFailed, Task, TaskExit, TaskFile, start_runner
-from fray_layouts.parsing import DEEPEST_RESULT
+from fray_agents.tasks import callable_main, force_kill, process_task
+from fray_agents.tasks.process_task import (
+    ProcessTask,
+    StartFailed,
+    TaskExit,
+    TaskFile,
+    start_runner,
+)
+from fray_layouts.parsing import MAX_RESULT_DEPTH
 from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
 
 # --- what it leaves
@@ -38,11 +44,11 @@ def test_a_result_that_is_no_file_is_not_read(tmp_path: Path, script: str, kind:
     assert message in end.exit.message
 
 
-@pytest.mark.parametrize("depth", [DEEPEST_RESULT, DEEPEST_RESULT + 1, 5000])
+@pytest.mark.parametrize("depth", [MAX_RESULT_DEPTH, MAX_RESULT_DEPTH + 1, 5000])
 def test_a_command_may_leave_json_of_any_depth(tmp_path: Path, depth: int) -> None:
     end = end_of(sh(tmp_path, f"printf '%s' '{'[' * depth}{']' * depth}' > $FRAY_RESULT"))
     assert end.result is not None
-    assert end.result.encoding == ("json" if depth <= DEEPEST_RESULT else "bytes")
+    assert end.result.encoding == ("json" if depth <= MAX_RESULT_DEPTH else "bytes")
 
 
 def nested(depth: int) -> list[Any]:
@@ -52,9 +58,9 @@ def nested(depth: int) -> list[Any]:
     return value
 
 
-@pytest.mark.parametrize(("depth", "encoding"), [(DEEPEST_RESULT, "json"), (DEEPEST_RESULT + 1, "pickle")])
+@pytest.mark.parametrize(("depth", "encoding"), [(MAX_RESULT_DEPTH, "json"), (MAX_RESULT_DEPTH + 1, "pickle")])
 def test_what_a_callable_returns_is_json_as_deep_as_records_may_be(depth: int, encoding: str) -> None:
-    assert task.encode(nested(depth), 10**6)[0] == encoding
+    assert callable_main.encode_result(nested(depth), 10**6)[0] == encoding
 
 
 @pytest.mark.parametrize(
@@ -154,10 +160,10 @@ def test_a_file_of_the_task_is_read_as_a_strangers(tmp_path: Path) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent gives the runner little time."""
-    monkeypatch.setattr(tasks, "MARGIN", 0.2)
+    monkeypatch.setattr(process_task, "RUNNER_TIMEOUT", 0.2)
 
 
-STUCK_ENDS: list[tuple[str, Callable[[Task], None]]] = [
+STUCK_ENDS: list[tuple[str, Callable[[ProcessTask], None]]] = [
     ("stopped", lambda task: task.stop(0.1, "stopped")),
     ("preempted", lambda task: task.stop(0.0, "preempted")),
     ("stopped", lambda task: task.kill()),
@@ -166,8 +172,8 @@ STUCK_ENDS: list[tuple[str, Callable[[Task], None]]] = [
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(("kind", "end"), STUCK_ENDS)
-def test_a_stop_works_when_the_runner_is_frozen(tmp_path: Path, kind: str, end: Callable[[Task], None]) -> None:
-    async def act(task: Task) -> None:
+def test_a_stop_works_when_the_runner_is_frozen(tmp_path: Path, kind: str, end: Callable[[ProcessTask], None]) -> None:
+    async def act(task: ProcessTask) -> None:
         pids.extend(await pids_in(tmp_path / "work/pids", 4))
         os.kill(task.runner_pid, signal.SIGSTOP)
         end(task)
@@ -181,7 +187,7 @@ def test_a_stop_works_when_the_runner_is_frozen(tmp_path: Path, kind: str, end: 
 
 @pytest.mark.usefixtures("soon")
 def test_a_round_of_kills_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, rounds = trees.descendants, 0
+    real, rounds = force_kill.descendants, 0
 
     def descendants(pid: int) -> list[int]:
         nonlocal rounds
@@ -190,9 +196,9 @@ def test_a_round_of_kills_that_fails_is_followed_by_another(tmp_path: Path, monk
             raise OSError("Too many open files")
         return real(pid)
 
-    monkeypatch.setattr(trees, "descendants", descendants)
+    monkeypatch.setattr(force_kill, "descendants", descendants)
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         os.kill(task.runner_pid, signal.SIGSTOP)
         task.kill()
 
@@ -201,7 +207,7 @@ def test_a_round_of_kills_that_fails_is_followed_by_another(tmp_path: Path, monk
 
 @pytest.mark.usefixtures("soon")
 def test_a_timeout_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         os.kill(task.runner_pid, signal.SIGSTOP)
 
     assert with_task(sh(tmp_path, "sleep 60", timeout=0.5, grace=0.1), act).exit.kind == "timeout"
@@ -209,7 +215,7 @@ def test_a_timeout_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_a_deadline_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         os.kill(task.runner_pid, signal.SIGSTOP)
         task.set_deadline(boottime() - 60)
         task.set_deadline(boottime() + 60)
@@ -220,7 +226,7 @@ def test_a_deadline_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("soon")
 def test_a_log_that_was_begun_is_kept_when_the_agent_ends_the_task_itself(tmp_path: Path) -> None:
     async def main() -> tuple[TaskExit, list[bytes]]:
-        task = await Task.start(sh(tmp_path, "echo something; sleep 60"), boottime() + FAR, None)
+        task = await ProcessTask.start(sh(tmp_path, "echo something; sleep 60"), boottime() + FAR, None)
         await until(lambda: (tmp_path / "log/00000001.part").exists(), "a line was logged")
         os.kill(task.runner_pid, signal.SIGSTOP)
         task.stop(0.0, "stopped")
@@ -261,7 +267,7 @@ def with_runner(act: Callable[[asyncio.subprocess.Process], Coroutine[Any, Any, 
 )
 def test_a_runner_that_is_not_understood_is_ended_and_its_host_blamed(tmp_path: Path, says: str) -> None:
     async def act(runner: asyncio.subprocess.Process) -> None:
-        task = await Task.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
+        task = await ProcessTask.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
         end = await task.exit
         await task.gone()
         assert end.exit.kind == "host-failed"
@@ -274,11 +280,11 @@ def test_a_runner_that_is_not_understood_is_ended_and_its_host_blamed(tmp_path: 
 def test_a_runner_that_does_not_start_the_task_is_a_failed_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "START_LIMIT", 0.2)
+    monkeypatch.setattr(process_task, "START_TIMEOUT", 0.2)
 
     async def act(runner: asyncio.subprocess.Process) -> None:
         with pytest.raises(StartFailed, match="did not start within"):
-            await Task.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
+            await ProcessTask.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
 
     with_runner(act)
 
@@ -287,7 +293,7 @@ def test_a_runner_that_does_not_start_the_task_is_a_failed_start(
 def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     async def act(runner: asyncio.subprocess.Process) -> None:
         what = sh(tmp_path / "task", "sleep 60")
-        starting = asyncio.create_task(Task.start(what, boottime() + FAR, None, runner))
+        starting = asyncio.create_task(ProcessTask.start(what, boottime() + FAR, None, runner))
         await until(what.directory.exists, "it has begun")
         starting.cancel()
         await asyncio.wait([starting])

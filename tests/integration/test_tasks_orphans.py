@@ -17,11 +17,11 @@ from tests.support.tasks import STUBBORN, alive, boottime, pids_in, until
 AGENT = """
 import asyncio, sys
 from pathlib import Path
-from fray_agents.tasks import Task
+from fray_agents.tasks.process_task import ProcessTask
 from tests.support.tasks import FAR, sh
 
 async def main():
-    task = await Task.start(sh(Path(sys.argv[1]), sys.argv[2], grace=FAR), float(sys.argv[3]), None)
+    task = await ProcessTask.start(sh(Path(sys.argv[1]), sys.argv[2], grace=FAR), float(sys.argv[3]), None)
     print(task.runner_pid, flush=True)
     end = await task.exit
     print(end.exit.kind, flush=True)

@@ -16,9 +16,9 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from fray_agents import spares as spares_module
-from fray_agents.spares import Spares
-from fray_agents.tasks import TaskExit, TaskSpec, start_runner
+from fray_agents.tasks import prestart as spares_module
+from fray_agents.tasks.prestart import Prestarter
+from fray_agents.tasks.process_task import TaskExit, TaskSpec, start_runner
 from tests.support.tasks import FAR, alive, boottime, spec, until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -26,10 +26,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spares_module, "SETTLE", 0.0)
+    monkeypatch.setattr(spares_module, "PRESTART_DELAY", 0.0)
 
 
-async def run(spares: Spares, what: TaskSpec) -> TaskExit:
+async def run(spares: Prestarter, what: TaskSpec) -> TaskExit:
     task = await spares.start(what, boottime() + FAR, None)
     end = await task.exit
     async for _, path in task.chunks():
@@ -38,7 +38,7 @@ async def run(spares: Spares, what: TaskSpec) -> TaskExit:
     return end
 
 
-async def ready(spares: Spares) -> int:
+async def ready(spares: Prestarter) -> int:
     """The process id of the spare's runner, once it waits."""
     await until(lambda: spares._spare is not None, "a spare")
     assert spares._spare is not None
@@ -52,9 +52,9 @@ def child(pid: int) -> int:
     return int(words[0]) if words else 0
 
 
-def with_spares(act: Callable[[Spares], Awaitable[None]], *modules: str) -> None:
+def with_spares(act: Callable[[Prestarter], Awaitable[None]], *modules: str) -> None:
     async def main() -> None:
-        spares = Spares(modules)
+        spares = Prestarter(modules)
         try:
             await act(spares)
         finally:
@@ -74,7 +74,7 @@ def result(end: TaskExit) -> Any:
 
 
 def test_the_next_callable_runs_in_the_spare_as_if_it_had_been_started_for_it(tmp_path: Path) -> None:
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         cold = result(await run(spares, spec(tmp_path / "a", call=tell)))
         process = child(await ready(spares))
         what = spec(tmp_path / "b", call=tell)
@@ -89,7 +89,7 @@ def test_the_next_callable_runs_in_the_spare_as_if_it_had_been_started_for_it(tm
 
 
 def test_a_callable_that_needs_another_interpreter_gets_one_of_its_own(tmp_path: Path) -> None:
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
         runner = await ready(spares)
         what = spec(tmp_path / "b", call=tell)
@@ -102,7 +102,7 @@ def test_a_callable_that_needs_another_interpreter_gets_one_of_its_own(tmp_path:
 
 @pytest.mark.parametrize("victim", ["spare", "runner"])
 def test_a_spare_that_died_is_no_harm_and_is_replaced(tmp_path: Path, victim: str) -> None:
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
         runner = await ready(spares)
         process = child(runner)
@@ -118,7 +118,7 @@ def test_a_spare_that_died_is_no_harm_and_is_replaced(tmp_path: Path, victim: st
 
 
 def test_a_spare_that_cannot_import_is_no_harm(tmp_path: Path) -> None:
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
         process = child(await ready(spares))
         await until(lambda: not alive(process), "its end")
@@ -128,7 +128,7 @@ def test_a_spare_that_cannot_import_is_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_task_in_a_spare_is_stopped_killed_and_measured_like_any_other(tmp_path: Path) -> None:
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
         await ready(spares)
         task = await spares.start(spec(tmp_path / "b", call=lambda: time.sleep(100)), boottime() + FAR, None)
@@ -141,7 +141,7 @@ def test_a_task_in_a_spare_is_stopped_killed_and_measured_like_any_other(tmp_pat
 
 
 def test_an_idle_spare_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spares_module, "IDLE", 0.05)
+    monkeypatch.setattr(spares_module, "IDLE_TIMEOUT", 0.05)
     runners: list[int] = []
 
     async def noted(*args: Any) -> asyncio.subprocess.Process:
@@ -151,7 +151,7 @@ def test_an_idle_spare_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(spares_module, "start_runner", noted)
 
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
         await until(lambda: bool(runners) and not alive(runners[0]), "the end of an idle spare")
 
@@ -161,7 +161,7 @@ def test_an_idle_spare_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_no_spare_outlives_its_agent(tmp_path: Path) -> None:
     processes: list[int] = []
 
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path / "a", call=tell))
         processes.append(child(await ready(spares)))
 
@@ -172,9 +172,9 @@ def test_no_spare_outlives_its_agent(tmp_path: Path) -> None:
 def test_a_spare_whose_runner_is_frozen_keeps_nobody_from_leaving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spares_module, "MARGIN", 0.1)
+    monkeypatch.setattr(spares_module, "RUNNER_TIMEOUT", 0.1)
 
-    async def act(spares: Spares) -> None:
+    async def act(spares: Prestarter) -> None:
         await run(spares, spec(tmp_path, call=lambda: None))
         runner = await ready(spares)
         processes.extend([runner, child(runner)])

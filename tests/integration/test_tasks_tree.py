@@ -9,14 +9,14 @@ import signal
 import sys
 from pathlib import Path
 
-from fray_agents.tasks import Task
+from fray_agents.tasks.process_task import ProcessTask
 from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
 
 
 def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         pids.extend(await pids_in(tmp_path / "work/pids", 4))
         assert all(map(alive, pids))
         task.stop(0.3, "stopped")
@@ -27,7 +27,7 @@ def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
 
 
 def test_a_second_stop_with_less_grace_does_not_wait_for_the_first(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         await pids_in(tmp_path / "work/pids", 4)
         task.stop(FAR, "preempted")
         task.stop(0.0, "stopped")
@@ -36,7 +36,7 @@ def test_a_second_stop_with_less_grace_does_not_wait_for_the_first(tmp_path: Pat
 
 
 def test_kill_does_not_wait(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         await pids_in(tmp_path / "work/pids", 4)
         task.kill()
 
@@ -44,7 +44,7 @@ def test_kill_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_a_task_may_finish_in_its_grace(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         await until((tmp_path / "work/ready").exists, "the trap is set")
         task.stop(FAR, "preempted")
 
@@ -53,7 +53,7 @@ def test_a_task_may_finish_in_its_grace(tmp_path: Path) -> None:
 
 
 def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         await task.exit
         task.stop(1.0, "stopped")
         task.set_deadline(0.0)
@@ -72,7 +72,7 @@ def test_daemons_left_behind_go_with_the_task(tmp_path: Path) -> None:
 def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         pids.extend(await pids_in(tmp_path / "work/pids", 4))
         task.set_deadline(boottime())
 
@@ -85,7 +85,7 @@ def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
 def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
     """A host that was frozen whole wakes up: the agent's renewal and the runner's look come in any order."""
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         os.kill(task.runner_pid, signal.SIGSTOP)
         soon = boottime() + 0.05
         task.set_deadline(soon)
@@ -99,7 +99,7 @@ def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
 
 def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -> None:
     async def run() -> str:
-        task = await Task.start(sh(tmp_path, "touch started"), boottime() - 1, None)
+        task = await ProcessTask.start(sh(tmp_path, "touch started"), boottime() - 1, None)
         await task.gone()
         return (await task.exit).exit.kind
 
@@ -110,7 +110,7 @@ def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -> None
 def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         pids.extend(await pids_in(tmp_path / "work/pids", 2))
         os.kill(task.runner_pid, signal.SIGKILL)
         await task.gone()
@@ -122,7 +122,7 @@ def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
 
 
 def test_the_runner_ignores_what_is_sent_to_whole_groups(tmp_path: Path) -> None:
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(task.runner_pid, number)
         (tmp_path / "work/go").touch()
@@ -145,7 +145,7 @@ def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path) -> N
     async def main(lock_fd: int) -> None:
         fcntl.flock(lock_fd, fcntl.LOCK_EX)
         script = "ls -l /proc/self/fd > fds; touch ready; while ! [ -e go ]; do sleep 0.02; done"
-        task = await Task.start(sh(tmp_path / "task", script), boottime() + FAR, lock_fd)
+        task = await ProcessTask.start(sh(tmp_path / "task", script), boottime() + FAR, lock_fd)
         os.close(lock_fd)
         await until((tmp_path / "task/work/ready").exists, "the task runs")
         assert locked()
@@ -170,7 +170,7 @@ os.write(1, b"x" * 999_999 + b"\\n")
 def test_a_runner_that_looks_late_sees_what_came_first(tmp_path: Path) -> None:
     """Frozen, it finds the end of the task, its last words and a stop all at once: the task had succeeded before."""
 
-    async def act(task: Task) -> None:
+    async def act(task: ProcessTask) -> None:
         assert task.pid is not None
         await until((tmp_path / "work/ready").exists, "the pipe is large")
         os.kill(task.runner_pid, signal.SIGSTOP)

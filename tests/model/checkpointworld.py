@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fray_coordinator.protocol.checkpoint import Checkpoint, checkpoint, fence, landed_before
+from fray_coordinator.protocol.checkpoints import (
+    Checkpoint,
+    checkpoint,
+    fence,
+    landed_before,
+)
 from tests.model.explorer import Step
 
 CALLS = (1, 2)

@@ -1,10 +1,10 @@
 """A small world for one parent and its children: who submits, adopts, claims and stops them, whatever ends when.
 
-The decisions are `verdict`, `adopted`, `claim`, `request_stop`, `finish` and `put_back` of `protocol/`. Agent A runs
-the parent's first attempt and may crash, or freeze while the parent's process goes on as a zombie; agent C never fails.
-The attempts 1 and 2 submit a child each, or, if it has an id of its own, the same one. D claims children, a looker
-reads entries, children and the parent and stops whom he must. Children never end by themselves where it would help, and
-neither does the parent: one that must go and does not is stuck.
+The decisions are `judge_child`, `adopted`, `claim`, `request_stop`, `end_of_attempt` and `requeue_lost` of `protocol/`.
+Agent A runs the parent's first attempt and may crash, or freeze while the parent's process goes on as a zombie; agent C
+never fails. The attempts 1 and 2 submit a child each, or, if it has an id of its own, the same one. D claims children,
+a looker reads entries, children and the parent and stops whom he must. Children never end by themselves where it would
+help, and neither does the parent: one that must go and does not is stuck.
 """
 
 from __future__ import annotations
@@ -16,16 +16,27 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import Verdict, adopted, verdict
-from fray_coordinator.protocol.claim import Skip, claim, holds
-from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
-from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
+from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
+from fray_coordinator.protocol.commit import (
+    AlreadySettled,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
+from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import Exit, JobRecord, Lease, Parent, Settings
+from fray_layouts.records import (
+    AttemptExit,
+    ClusterSettings,
+    JobLease,
+    JobRecord,
+    ParentLink,
+)
 from tests.model.essence import NOW, SPEC, Job, essence, record
 from tests.model.explorer import Found, Step, explore
 
-SETTINGS = Settings(requeue_backoff=0.0)
+SETTINGS = ClusterSettings(requeue_backoff=0.0)
 ADOPTION_TIME = 60.0
 NAMED = replace(SPEC, id="own")
 
@@ -81,7 +92,7 @@ class Claim(NamedTuple):
     child: int
     seen: Kid | None
     parent: Job | None = None
-    family: Verdict | None = None
+    family: ChildVerdict | None = None
 
 
 class Family(NamedTuple):
@@ -144,12 +155,12 @@ class ChildWorld:
 
     def _kid(self, kid: Kid) -> JobRecord:
         spec = NAMED if self.named else SPEC
-        return replace(record(kid.job), id="c", spec=spec, parent=Parent(job="P", attempt=kid.link))
+        return replace(record(kid.job), id="c", spec=spec, parent=ParentLink(job="P", attempt=kid.link))
 
-    def _decide_verdict(self, kid: Kid, parent: Job, timely: int) -> Verdict:
+    def _decide_verdict(self, kid: Kid, parent: Job, timely: int) -> ChildVerdict:
         now = NOW + (ADOPTION_TIME if timely == parent.attempt else 0)
-        decided = verdict(self._kid(kid), replace(record(parent), started_at=NOW), now, ADOPTION_TIME)
-        return Verdict.STOP if decided is Verdict.WAIT and not self.rules.waits_for_adoption else decided
+        decided = judge_child(self._kid(kid), replace(record(parent), started_at=NOW), now, ADOPTION_TIME)
+        return ChildVerdict.STOP if decided is ChildVerdict.WAIT and not self.rules.waits_for_adoption else decided
 
     def _in_name(self, attempt: int) -> int:
         return attempt if self.rules.attempt_in_entry else 0
@@ -183,16 +194,16 @@ class ChildWorld:
         for fault in w.faults & {"crash", "freeze"} if w.a == "up" else ():
             left = w.processes - {p for p in w.processes if fault == "crash" and p[0] == "A"}
             yield Step(f"A: {fault}", w._replace(a=fault, processes=left, faults=w.faults - {fault}), fault=True)
-        if w.a != "up" and (back := put_back(record(w.parent), "A", NOW, SETTINGS)) is not None:
+        if w.a != "up" and (back := requeue_lost(record(w.parent), "A", NOW, SETTINGS)) is not None:
             yield Step("A is dead, the parent is put back", w._replace(parent=essence(back)))
         if w.parent.status == Status.PENDING:
-            claimed = claim(record(w.parent), attempt, Lease(agent="C", host="C", since=NOW), Verdict.KEEP)
+            claimed = claim(record(w.parent), attempt, JobLease(agent="C", host="C", since=NOW), ChildVerdict.KEEP)
             assert not isinstance(claimed, Skip)
             yield Step(f"C claims the parent, attempt {attempt}", self._began(w, essence(claimed)))
         if (holder, attempt) in w.processes and (holder == "C" or w.a == "up"):
             yield from self._parent_ends(w, holder, attempt)
         for agent, number in w.processes:
-            if not holds(record(w.parent), number, agent):
+            if not holds_attempt(record(w.parent), number, agent):
                 killed = w._replace(processes=w.processes - {(agent, number)})
                 yield Step(f"{agent}'s old process {number} is killed", killed)
 
@@ -200,9 +211,9 @@ class ChildWorld:
         for fault, kind in (("failure", "exited"), ("end", "success")):
             if fault not in w.faults:
                 continue
-            ending = Ending(Exit(kind=kind), restart=True)
-            wanted = finish(record(w.parent), attempt, agent, ending, NOW, SETTINGS)
-            assert not isinstance(wanted, Settled)
+            ending = AttemptEnd(AttemptExit(kind=kind), restart=True)
+            wanted = end_of_attempt(record(w.parent), attempt, agent, ending, NOW, SETTINGS)
+            assert not isinstance(wanted, AlreadySettled)
             left = w._replace(processes=w.processes - {(agent, attempt)}, faults=w.faults - {fault})
             yield Step(f"the parent: {fault} of attempt {attempt}", self._began(left, essence(wanted)), fault=True)
 
@@ -310,7 +321,7 @@ class ChildWorld:
                 then = d._replace(seen=kid, family=self._verdict(kid, d.parent, w.timely))
                 yield Step(f"D reads child {d.child}", w._replace(claiming=then))
         elif d.family is None:
-            family = self._verdict(d.seen, w.parent, w.timely) if self.rules.parent_read else Verdict.KEEP
+            family = self._verdict(d.seen, w.parent, w.timely) if self.rules.parent_read else ChildVerdict.KEEP
             yield Step(f"D reads the parent: {family.value}", w._replace(claiming=d._replace(family=family)))
         else:
             yield self._claim(w._replace(claiming=None), d, d.family)
@@ -322,12 +333,12 @@ class ChildWorld:
             elif kid is not None and kid.job.status == Status.PENDING:
                 yield Step(f"D reads child {child}", w._replace(claiming=Claim(child, kid)))
 
-    def _claim(self, w: Family, d: Claim, family: Verdict) -> Step[Family]:
+    def _claim(self, w: Family, d: Claim, family: ChildVerdict) -> Step[Family]:
         kid = w.kids[d.child]
         assert kid is not None
         if kid != d.seen and self.rules.claimed_from_that_version:
             return Step("D is rejected", w)
-        wanted = claim(self._kid(kid), kid.job.attempt, Lease(agent="D", host="D", since=NOW), family)
+        wanted = claim(self._kid(kid), kid.job.attempt, JobLease(agent="D", host="D", since=NOW), family)
         if isinstance(wanted, Skip):
             return Step(f"D leaves child {d.child}: {family.value}", w)
         return self._write(w, f"D makes child {d.child} {wanted.status}", d.child, kid._replace(job=essence(wanted)))
@@ -342,8 +353,8 @@ class ChildWorld:
                 yield self._child_ends(w._replace(faults=w.faults - {"success"}), child, kid, "success", fault=True)
 
     def _child_ends(self, w: Family, child: int, kid: Kid, kind: str, fault: bool) -> Step[Family]:
-        wanted = finish(self._kid(kid), kid.job.attempt, "D", Ending(Exit(kind=kind)), NOW, SETTINGS)
-        assert not isinstance(wanted, Settled)
+        wanted = end_of_attempt(self._kid(kid), kid.job.attempt, "D", AttemptEnd(AttemptExit(kind=kind)), NOW, SETTINGS)
+        assert not isinstance(wanted, AlreadySettled)
         new = kid._replace(job=essence(wanted))
         return self._write(w, f"child {child} ends: {new.job.status}", child, new, fault)
 
@@ -375,7 +386,7 @@ class ChildWorld:
                 yield Step(f"{entry} is deleted", without_entry)
             case "parent", kid:
                 decided = self._verdict(kid, w.parent, w.timely)
-                after = w._replace(look=look._replace(then="stop")) if decided is Verdict.STOP else done
+                after = w._replace(look=look._replace(then="stop")) if decided is ChildVerdict.STOP else done
                 yield Step(f"the looker reads the parent: {decided.value}", after)
             case "stop", kid:
                 yield self._stop(done, look.child, kid)

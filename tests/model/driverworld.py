@@ -1,6 +1,7 @@
 """A small world for one driver that owns one child: who declares it dead, ends its job and the child, and when.
 
-The decisions are `born`, `declare_dead`, `needs_burial`, `put_back`, `finish`, `verdict`, `claim` and
+The decisions are `driver_records`, `declare_dead`, `needs_reaping`, `requeue_lost`, `end_of_attempt`, `judge_child`,
+`claim` and
 `request_stop` of `protocol/`. The driver creates its two records, beats, submits the child and may leave; it may be
 killed, or freeze and thaw again. What it has sent may land at any time, twice, or not at all once it is gone. Observers
 declare dead whom they have seen silent, and their word may be late; a burier, a repairer, a claimer and who looks at
@@ -15,20 +16,32 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import Verdict, verdict
-from fray_coordinator.protocol.claim import Skip, claim
-from fray_coordinator.protocol.death import declare_dead, needs_burial
-from fray_coordinator.protocol.drivers import ATTEMPT, born
-from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
+from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
+from fray_coordinator.protocol.claiming import Skip, claim
+from fray_coordinator.protocol.commit import (
+    AlreadySettled,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
+from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT, driver_records
+from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
 from fray_coordinator.protocol.heartbeat import is_fenced
-from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import AgentRecord, Exit, JobRecord, Lease, Parent, Settings
+from fray_layouts.records import (
+    AgentRecord,
+    AttemptExit,
+    ClusterSettings,
+    JobLease,
+    JobRecord,
+    ParentLink,
+)
 from tests.model.essence import NOW, SPEC, Job, essence, record
 from tests.model.explorer import Found, Step, explore
 
-SETTINGS = Settings()
-AGENT, DRIVER = born("D", "j", "host", "ns", "train.py", NOW, 5.0)
+SETTINGS = ClusterSettings()
+AGENT, DRIVER = driver_records("D", "j", "host", "ns", "train.py", NOW, 5.0)
 BEATS = 2
 
 
@@ -65,7 +78,7 @@ class Reading(NamedTuple):
 
     seen: Kid | None
     parent: Job | None
-    family: Verdict | None
+    family: ChildVerdict | None
 
 
 Flight = tuple[str, Agent | None]
@@ -128,10 +141,10 @@ class DriverWorld:
         return replace(record(job), spec=spec, driver=self.rules.one_attempt)
 
     def _child(self, job: Job) -> JobRecord:
-        return replace(record(job), id="c", spec=SPEC, parent=Parent(job="j", attempt=ATTEMPT))
+        return replace(record(job), id="c", spec=SPEC, parent=ParentLink(job="j", attempt=DRIVER_ATTEMPT))
 
-    def _verdict(self, kid: Kid, parent: Job | None) -> Verdict:
-        return verdict(self._child(kid.job), self._job(parent) if parent else None, NOW, 60.0)
+    def _verdict(self, kid: Kid, parent: Job | None) -> ChildVerdict:
+        return judge_child(self._child(kid.job), self._job(parent) if parent else None, NOW, 60.0)
 
     def _becomes(self, w: World, label: str, job: JobRecord) -> Step[World]:
         """The driver's job becomes `job`."""
@@ -163,8 +176,10 @@ class DriverWorld:
 
     def _leaves(self, w: World) -> Iterator[Step[World]]:
         if w.leaving == "job" and w.job is not None:
-            wanted = finish(self._job(w.job), ATTEMPT, "D", Ending(Exit(kind="success")), NOW, SETTINGS)
-            job = w.job if isinstance(wanted, Settled) else essence(wanted)
+            wanted = end_of_attempt(
+                self._job(w.job), DRIVER_ATTEMPT, "D", AttemptEnd(AttemptExit(kind="success")), NOW, SETTINGS
+            )
+            job = w.job if isinstance(wanted, AlreadySettled) else essence(wanted)
             yield Step("it ends its job", w._replace(leaving="child", job=job))
         elif w.leaving == "child":
             yield Step("it ends its child", self._stopped(w._replace(leaving="agent"), w.child))
@@ -216,9 +231,9 @@ class DriverWorld:
         if w.program != "runs" and w.agent is not None and w.agent.state == "live":
             silent = w._replace(flying=w.flying | {("dead", w.agent)})
             yield Step("observers have seen it silent for long enough", silent)
-        if w.agent is None or not needs_burial(self._agent(w.agent)):
+        if w.agent is None or not needs_reaping(self._agent(w.agent)):
             return
-        back = put_back(self._job(w.job), "D", NOW, SETTINGS) if w.job is not None else None
+        back = requeue_lost(self._job(w.job), "D", NOW, SETTINGS) if w.job is not None else None
         if back is not None:
             yield self._becomes(w, "the burial ends its job", back)
         else:
@@ -226,7 +241,7 @@ class DriverWorld:
 
     def _repair(self, w: World) -> Iterator[Step[World]]:
         if w.repairing is not None:
-            back = put_back(self._job(w.repairing), "D", NOW, SETTINGS)
+            back = requeue_lost(self._job(w.repairing), "D", NOW, SETTINGS)
             done = w._replace(repairing=None)
             if back is not None and w.job == w.repairing:
                 yield self._becomes(done, "the repair ends the job", back)
@@ -249,13 +264,13 @@ class DriverWorld:
             then = Reading(w.child, d.parent, self._verdict(w.child, d.parent))
             yield Step("C reads the child", w._replace(claiming=then))
         elif d is not None and d.seen is not None and d.family is None:
-            family = self._verdict(d.seen, w.job) if self.rules.parent_read else Verdict.KEEP
+            family = self._verdict(d.seen, w.job) if self.rules.parent_read else ChildVerdict.KEEP
             yield Step(f"C reads the parent: {family.value}", w._replace(claiming=d._replace(family=family)))
         elif d is not None and d.seen is not None and d.family is not None:
             yield self._claims(w._replace(claiming=None), d.seen, d.family)
 
-    def _claims(self, w: World, seen: Kid, family: Verdict) -> Step[World]:
-        wanted = claim(self._child(seen.job), seen.job.attempt, Lease(agent="C", host="C", since=NOW), family)
+    def _claims(self, w: World, seen: Kid, family: ChildVerdict) -> Step[World]:
+        wanted = claim(self._child(seen.job), seen.job.attempt, JobLease(agent="C", host="C", since=NOW), family)
         if w.child != seen or isinstance(wanted, Skip):
             return Step("C leaves the child", w)
         starts = wanted.status == Status.RUNNING
@@ -271,15 +286,15 @@ class DriverWorld:
         if w.looking is not None and w.looking.seen is not None:
             done, seen = w._replace(looking=None), w.looking.seen
             family = self._verdict(seen, w.job)
-            after = self._stopped(done, seen) if family is Verdict.STOP else done
+            after = self._stopped(done, seen) if family is ChildVerdict.STOP else done
             yield Step(f"the looker reads the parent: {family.value}", after)
         elif kid is not None and not kid.job.over and not kid.job.stop and w.looks:
             left = w.looks if self.rules.children_looked_at_again else w.looks - 1
             yield Step("somebody reads the child", w._replace(looking=Reading(kid, None, None), looks=left))
         if kid is not None and kid.job.status == Status.RUNNING and kid.job.stop:
-            ending = Ending(Exit(kind="exited"))
-            ended = finish(self._child(kid.job), kid.job.attempt, "C", ending, NOW, SETTINGS)
-            assert not isinstance(ended, Settled)
+            ending = AttemptEnd(AttemptExit(kind="exited"))
+            ended = end_of_attempt(self._child(kid.job), kid.job.attempt, "C", ending, NOW, SETTINGS)
+            assert not isinstance(ended, AlreadySettled)
             yield Step("C ends the child", w._replace(child=Kid(essence(ended), kid.late)))
 
     def _stopped(self, w: World, kid: Kid | None) -> World:

@@ -1,6 +1,7 @@
 """A small world for the inbox on local files, into which a person copies: `cp` is not atomic and takes no lock.
 
-What is parsed and decided is `parse_spec`, `record_of_drop` and `settle`; the rest mirrors `Admission` and the store's
+What is parsed and decided is `parse_spec`, `record_of_drop` and `admit_or_withdraw`; the rest mirrors `Admission` and
+the store's
 `withdraw`, which compares the content and then renames, while the `cp` may go on: first to a name that is given once,
 under which the drop becomes a job, then aside. A version is the content; a record's id is made of it, of the name, and
 of the time in the name or, without one, of the file. Other rights change the file's time. The agent may die. A copy
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from fray_coordinator.protocol.inbox import record_of_drop, settle
+from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, parse_spec
@@ -186,7 +187,7 @@ class DropWorld:
         spec = spec_of(read.content)
         assert spec is not None, "only a spec has a record"
         version = lies.content.hex() if lies is not None else None
-        decided = settle(record_of_drop("inbox/a.json", read.content.hex(), NOW, spec), version, NOW)
+        decided = admit_or_withdraw(record_of_drop("inbox/a.json", read.content.hex(), NOW, spec), version, NOW)
         if decided is None or decided.status != Status.PENDING:
             return Step("the agent looks again: changed", w._replace(agent=Agent()))
         return self._admitted(w._replace(agent=Agent("take", where, read)), read, where)

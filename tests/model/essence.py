@@ -6,7 +6,13 @@ from functools import cache
 from typing import NamedTuple
 
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease, Stop
+from fray_layouts.records import (
+    AgentRecord,
+    Holding,
+    JobLease,
+    JobRecord,
+    StopRequest,
+)
 from fray_layouts.spec import parse_spec
 
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, "max_retries_failure": 1})
@@ -46,11 +52,11 @@ def record(job: Job) -> JobRecord:
         spec=SPEC,
         status=job.status,
         attempt=job.attempt,
-        lease=Lease(agent=job.holder, host=job.holder, since=NOW) if job.holder else None,
+        lease=JobLease(agent=job.holder, host=job.holder, since=NOW) if job.holder else None,
         failures=job.failures,
         preemptions=job.preemptions,
         agent_deaths=job.deaths,
-        stop=Stop(at=NOW) if job.stop else None,
+        stop=StopRequest(at=NOW) if job.stop else None,
     )
 
 

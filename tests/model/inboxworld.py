@@ -1,8 +1,8 @@
 """A small world for the inbox: a person drops files, two agents look, retention forgets, somebody repairs.
 
-The decisions are `record_of_drop`, `settle`, `request_stop` and `is_due` of `protocol/`. Agent A may crash at any step;
-agent B never does. A record that was removed and created again is another record: `birth` tells them apart, as the id
-of its first write does in the store.
+The decisions are `record_of_drop`, `admit_or_withdraw`, `request_stop` and `is_removable` of `protocol/`. Agent A may
+crash at any step; agent B never does. A record that was removed and created again is another record: `birth` tells them
+apart, as the id of its first write does in the store.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.inbox import record_of_drop, settle
-from fray_coordinator.protocol.retention import is_due
-from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.retention import is_removable
+from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import JobRecord, Settings
+from fray_layouts.records import ClusterSettings, JobRecord
 from fray_layouts.spec import parse_spec
 from tests.model.explorer import Step
 
 SPEC = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}})
-SETTINGS = Settings()
+SETTINGS = ClusterSettings()
 NOW, LATE = 1000.0, 1e9
 
 
@@ -170,7 +170,7 @@ class InboxWorld:
             return
         version = None if me.version is None else str(me.version)
         undone = lies.status == Status.PENDING and not self.rules.admission_stands
-        decided = settle(record(me.drop, Status.UNADMITTED if undone else lies.status), version, NOW)
+        decided = admit_or_withdraw(record(me.drop, Status.UNADMITTED if undone else lies.status), version, NOW)
         status = lies.status if decided is None else decided.status
         after = w._replace(records=_put(w.records, job, lies._replace(status=status)))
         ours = me.version == me.drop and (self.rules.file_goes_anyway or status != Status.STOPPED)
@@ -191,7 +191,7 @@ class InboxWorld:
         elif lies.status == Status.PENDING:
             yield Step(f"repair enters job {job}", w._replace(entries=w.entries | {job}))
         elif lies.status == Status.UNADMITTED:
-            decided = settle(real, None if w.box is None else str(w.box), NOW)
+            decided = admit_or_withdraw(real, None if w.box is None else str(w.box), NOW)
             assert decided is not None
             settled = w._replace(records=_put(w.records, job, lies._replace(status=decided.status)))
             yield Step(f"repair settles job {job}: {decided.status}", settled)
@@ -200,7 +200,7 @@ class InboxWorld:
             after = after._replace(wanted=_put(w.wanted, drop, False), faults=w.faults - {"stop"})
             yield Step(f"a person stops job {job}", after, fault=True)
         inbox = str(w.box) if w.box is not None and self.rules.retention_looks else None
-        if w.forgets and is_due(real, LATE, SETTINGS, has_children=False, version_in_inbox=inbox):
+        if w.forgets and is_removable(real, LATE, SETTINGS, has_children=False, version_in_inbox=inbox):
             gone = w._replace(records=_put(w.records, job, None), forgets=w.forgets - 1)
             yield Step(f"retention removes job {job}", gone, fault=True)
 

@@ -18,21 +18,37 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import Verdict
-from fray_coordinator.protocol.claim import Skip, claim, holds
-from fray_coordinator.protocol.death import declare_dead, needs_burial
-from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
-from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced, post
-from fray_coordinator.protocol.index import Care, care_for
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
+from fray_coordinator.protocol.commit import (
+    AlreadySettled,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
+from fray_coordinator.protocol.dropped_jobs import UNLISTED_BEATS, MissedJob, is_dropped
+from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
+from fray_coordinator.protocol.heartbeat import (
+    HeartbeatInput,
+    is_fenced,
+    next_beat,
+    with_mail,
+)
+from fray_coordinator.protocol.pending_index import IndexAction, action_for
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.protocol.unlisted import BEATS, Sighting, is_dropped
-from fray_layouts.records import Exit, Holding, Lease, Resources, Settings
+from fray_layouts.records import (
+    AttemptExit,
+    ClusterSettings,
+    Holding,
+    JobLease,
+    Resources,
+)
 from tests.model.essence import NOW, Beat, Job, agent_essence, agent_record, essence, record
 from tests.model.explorer import Found, Step, explore
 
-SETTINGS = Settings(requeue_backoff=0.0)
+SETTINGS = ClusterSettings(requeue_backoff=0.0)
 A, C = "A", "C"
 ABSENT = "absent"
 """The state of an agent whose record is not there yet."""
@@ -155,27 +171,29 @@ class JobWorld:
         """The record that the holder writes at the end of its attempt; None: nothing is left to write."""
         seen = record(job) if self.rules.holder_heeds_stop else replace(record(job), stop=None)
         complete = self.rules.complete_result_commits
-        ending = Ending(Exit(kind=ENDS[phase]), complete_before_stop=complete, restart=phase == "restart")
+        ending = AttemptEnd(AttemptExit(kind=ENDS[phase]), complete_before_stop=complete, restart=phase == "restart")
         named = (attempt, agent) if self.rules.fence else (job.attempt, job.holder)
-        wanted = finish(seen, *named, ending, NOW, SETTINGS)
+        wanted = end_of_attempt(seen, *named, ending, NOW, SETTINGS)
         return (
-            None if isinstance(wanted, Settled) else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
+            None
+            if isinstance(wanted, AlreadySettled)
+            else essence(wanted)._replace(stop=job.stop or wanted.stop is not None)
         )
 
     def _decide_put_back(self, job: Job, dead: str) -> Job | None:
         seen = record(job) if self.rules.burial_heeds_stop else replace(record(job), stop=None)
-        wanted = put_back(seen, dead, NOW, SETTINGS)
+        wanted = requeue_lost(seen, dead, NOW, SETTINGS)
         return None if wanted is None else essence(wanted)._replace(stop=job.stop)
 
-    def _decide_care(self, entry: int, job: Job, holder: Beat | None) -> Care:
+    def _decide_care(self, entry: int, job: Job, holder: Beat | None) -> IndexAction:
         real = record(job)
         agent = agent_record(job.holder, holder) if holder and holder.state != ABSENT else None
         named = entry if self.rules.attempt_in_entry else job.attempt
-        care = care_for(dataclasses.replace(entry_of(real), attempt=named), real, agent, NOW, SETTINGS)
-        if care is Care.PUT_BACK and not self.rules.finder_puts_back:
-            return Care.LEAVE
-        if care is Care.LEAVE and job.status == Status.RUNNING and not self.rules.entry_outlives_claim:
-            return Care.DELETE
+        care = action_for(dataclasses.replace(entry_of(real), attempt=named), real, agent, NOW, SETTINGS)
+        if care is IndexAction.PUT_BACK and not self.rules.finder_puts_back:
+            return IndexAction.LEAVE
+        if care is IndexAction.LEAVE and job.status == Status.RUNNING and not self.rules.entry_outlives_claim:
+            return IndexAction.DELETE
         return care
 
     def _name(self, attempt: int) -> int:
@@ -193,7 +211,7 @@ class JobWorld:
         old, breaks = w.job, ""
         if old.over:
             breaks = "something left a terminal state"
-        elif end is not None and not holds(record(old), end[2], end[1]):
+        elif end is not None and not holds_attempt(record(old), end[2], end[1]):
             breaks = "an attempt was ended by another than its holder"
         elif end is not None and end[0] == "success" and new.status == Status.STOPPED:
             breaks = THROWN_AWAY
@@ -230,7 +248,7 @@ class JobWorld:
                     yield self._write(rest, f"{agent}'s {kind} lands", wanted, end=(kind, agent, attempt))
 
     def _claimed(self, job: Job, agent: str) -> Job | None:
-        wanted = claim(record(job), job.attempt, Lease(agent=agent, host=agent, since=NOW), Verdict.KEEP)
+        wanted = claim(record(job), job.attempt, JobLease(agent=agent, host=agent, since=NOW), ChildVerdict.KEEP)
         return None if isinstance(wanted, Skip) else essence(wanted)
 
     # --- what agents do ---------------------------------------------------------------------------------------------
@@ -264,8 +282,8 @@ class JobWorld:
     def _beat(self, w: World, name: str, me: Agent, seen: Beat) -> Iterator[Step[World]]:
         rules = {"requeued": self.rules.listed_until_next_entry, "claiming": self.rules.unresolved_claim_listed}
         listed = me.attempt if rules.get(me.phase, True) else 0
-        pulse = Pulse({"j": Holding(attempt=listed)} if listed else {}, 5.0, Resources())
-        new = agent_essence(beat(agent_record(name, seen), pulse))
+        pulse = HeartbeatInput({"j": Holding(attempt=listed)} if listed else {}, 5.0, Resources())
+        new = agent_essence(next_beat(agent_record(name, seen), pulse))
         if self.observed and name == A:
             yield from self._beat_in_two_steps(w, new, listed)
         elif new != seen:
@@ -277,7 +295,7 @@ class JobWorld:
         if w.composed is None:
             yield Step(f"A composes a beat that lists {listed or 'nothing'}", w._replace(composed=listed))
             return
-        seen = None if w.unlisted is None or w.composed else (w.unlisted[0], min(w.unlisted[1] + 1, BEATS))
+        seen = None if w.unlisted is None or w.composed else (w.unlisted[0], min(w.unlisted[1] + 1, UNLISTED_BEATS))
         landed = w._replace(beat_a=new._replace(listed=w.composed), composed=None, unlisted=seen)
         yield Step(f"A's beat lands, listing {w.composed or 'nothing'}", landed)
 
@@ -312,10 +330,10 @@ class JobWorld:
 
     def _recognises(self, w: World, attempt: int, name: str) -> bool:
         """Whether it takes the record for what its claim made of it; its claim's id is gone once a stop was written."""
-        return holds(record(w.job), attempt, name) and (self.rules.claim_judged_by_content or not w.job.stop)
+        return holds_attempt(record(w.job), attempt, name) and (self.rules.claim_judged_by_content or not w.job.stop)
 
     def _run(self, w: World, name: str, me: Agent, seen: Beat) -> Iterator[Step[World]]:
-        mine = holds(record(w.job), me.attempt, name)
+        mine = holds_attempt(record(w.job), me.attempt, name)
         yield Step(f"{name}'s task succeeds", self._is(w, name, me._replace(phase="success")))
         if not mine:
             yield Step(f"{name} reads the record: not its own any more", self._is(w, name, Agent("up")))
@@ -350,7 +368,7 @@ class JobWorld:
         lasts = 9 if self.rules.later_entry_whoever_put_back else 1
         if w.job.status == Status.PENDING and me.attempt < w.job.attempt <= me.attempt + lasts:
             return self._is(w, name, me._replace(phase="requeued"))
-        if holds(record(w.job), me.attempt + 1, name):
+        if holds_attempt(record(w.job), me.attempt + 1, name):
             kept = w if self.rules.entry_outlives_restart else without_entry
             return self._is(kept, name, me._replace(phase="running", attempt=me.attempt + 1))
         return self._is(without_entry, name, Agent("up"))
@@ -382,7 +400,7 @@ class JobWorld:
             yield Step(f"{flight} is lost", w._replace(flying=w.flying - {flight}), fault=True)
 
     def _mailed(self, w: World) -> World:
-        if w.job.holder == A and (mailed := post(agent_record(A, w.beat_a))) is not None:
+        if w.job.holder == A and (mailed := with_mail(agent_record(A, w.beat_a))) is not None:
             return w._replace(beat_a=agent_essence(mailed))
         return w
 
@@ -392,7 +410,7 @@ class JobWorld:
         body = agent_record(A, w.beat_a)
         if w.a.mode != "up" and (dead := declare_dead(body, body.beat)) is not None:
             yield Step("A is declared dead", w._replace(beat_a=agent_essence(dead)))
-        if not needs_burial(body):
+        if not needs_reaping(body):
             return
         buried = w.beat_a._replace(buried=True)
         if (back := self._put_back(w.job, A)) is not None:
@@ -416,16 +434,16 @@ class JobWorld:
         done = w._replace(reader=None)
         yield Step("the reader goes away", done, fault=True)
         match self._care(entry, job, holder):
-            case Care.LEAVE:
+            case IndexAction.LEAVE:
                 yield Step(f"entry {entry} stays", done)
-            case Care.DELETE if entry in w.entries:
+            case IndexAction.DELETE if entry in w.entries:
                 yield Step(f"a reader sends the delete of entry {entry}", self._tended(done, entry))
-            case Care.RENEW:
+            case IndexAction.RENEW:
                 renewed = done._replace(entries=w.entries | {self._name(job.attempt)})
                 if not self.rules.later_entry_first:
                     renewed = done  # deletes the old one and leaves the new one to somebody else
                 yield Step(f"a reader renews entry {entry}", self._tended(renewed, entry))
-            case Care.PUT_BACK if (back := self._put_back(w.job, job.holder)) is not None:
+            case IndexAction.PUT_BACK if (back := self._put_back(w.job, job.holder)) is not None:
                 yield self._write(done, f"{job.holder}'s death: a reader puts the job back", back)
             case _:
                 yield Step("the reader comes too late", done)
@@ -448,7 +466,7 @@ class JobWorld:
             yield from self._look_again(w, *w.unlisted)
 
     def _look_again(self, w: World, job: Job, beats: int) -> Iterator[Step[World]]:
-        first, last = Sighting("v", 0), Sighting("v", beats if self.rules.two_beats_without_it else 2 * beats)
+        first, last = MissedJob("v", 0), MissedJob("v", beats if self.rules.two_beats_without_it else 2 * beats)
         anew = w._replace(unlisted=None)
         if w.job != job and self.rules.put_back_on_that_version:
             yield Step("the observer sees that the job has changed", anew)

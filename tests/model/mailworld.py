@@ -1,7 +1,7 @@
 """A small world for one agent's record: its beats, two who stop one of its jobs each and send mail, an observer.
 
-The decisions are `beat`, `post`, `is_fenced` and `declare_dead` of `protocol/`. There is no repair interval here, so
-that mail that is lost stays lost. A beat is in flight only while the record is the one that it expects.
+The decisions are `next_beat`, `with_mail`, `is_fenced` and `declare_dead` of `protocol/`. There is no repair interval
+here, so that mail that is lost stays lost. A beat is in flight only while the record is the one that it expects.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fray_coordinator.protocol.death import declare_dead
-from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced, post
+from fray_coordinator.protocol.failure_detection import declare_dead
+from fray_coordinator.protocol.heartbeat import (
+    HeartbeatInput,
+    is_fenced,
+    next_beat,
+    with_mail,
+)
 from fray_layouts.records import Resources
 from tests.model.essence import Beat, agent_essence, agent_record
 from tests.model.explorer import Step
@@ -63,7 +68,7 @@ class MailWorld:
         if w.flying:
             fate = "applied" if w.phase == "sent" else ""
             known = w.record._replace(state="live")  # as the agent knows it, or takes it to be
-            landed = self._written(w, agent_essence(beat(agent_record("A", known), PULSE)))
+            landed = self._written(w, agent_essence(next_beat(agent_record("A", known), PULSE)))
             yield Step("the beat lands", landed._replace(flying=False, fate=fate, late=w.phase != "sent"))
         yield from self._agent(w)
         for who in (0, 1):
@@ -117,13 +122,13 @@ class MailWorld:
         after = w._replace(senders=_put(w.senders, who, "half" if now == "start" else "done"))
         if steps[now] == "flag":
             yield Step(f"sender {who} flags its job", after._replace(flags=_put(w.flags, who, True)))
-        elif (mailed := post(agent_record("A", w.record))) is not None:
+        elif (mailed := with_mail(agent_record("A", w.record))) is not None:
             yield Step(f"sender {who} mails", self._written(after, agent_essence(mailed)))
         else:
             yield Step(f"sender {who} finds unread mail, or nobody", after)
 
 
-PULSE = Pulse({}, 5.0, Resources())
+PULSE = HeartbeatInput({}, 5.0, Resources())
 
 
 def _put(values: tuple[Any, Any], place: int, value: Any) -> tuple[Any, Any]:

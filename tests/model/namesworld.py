@@ -13,8 +13,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from fray_coordinator.protocol.naming import Hold, Seen, announced, hold_of, may_replace, outlived_its_job, taken
-from fray_layouts.records import EndpointRecord, JobRecord, Lease, NameRecord, Stop
+from fray_coordinator.protocol.naming import (
+    HighWaterMark,
+    NameHolder,
+    announced,
+    holder_of,
+    is_stale,
+    may_replace,
+    taken_for,
+)
+from fray_layouts.records import (
+    EndpointRecord,
+    JobLease,
+    JobRecord,
+    NameRecord,
+    StopRequest,
+)
 from tests.model.essence import NOW, SPEC
 from tests.model.explorer import Step
 
@@ -108,7 +122,7 @@ class NamesWorld:
         return (after.incarnation, after.attempt) if after else None
 
     def _decide_accepts(self, met: Rank, rank: Rank) -> bool:
-        seen = Seen()
+        seen = HighWaterMark()
         if met != (0, 0) and self.rules.callers_remember:
             seen.meet(endpoint(met, self.one_key))
         return seen.accepts(endpoint(rank, self.one_key))
@@ -120,8 +134,8 @@ class NamesWorld:
         return may_replace(there, endpoint(rank, self.one_key))
 
     def _job(self, w: World, incarnation: int) -> JobRecord:
-        attempt, stop = (w.attempt, Stop(at=NOW) if w.stopped else None) if incarnation == 1 else (1, None)
-        lease = Lease(agent="x", host="x", since=NOW)
+        attempt, stop = (w.attempt, StopRequest(at=NOW) if w.stopped else None) if incarnation == 1 else (1, None)
+        lease = JobLease(agent="x", host="x", since=NOW)
         status = "stopped" if incarnation == 1 and w.stopped and not self._lives(w) else "running"
         return JobRecord(id=f"J{incarnation}", spec=SPEC, status=status, attempt=attempt, lease=lease, stop=stop)
 
@@ -135,8 +149,8 @@ class NamesWorld:
             yield Step("J1 is stopped", w._replace(stopped=True))
         if w.attempt == 1 and w.processes[0].phase != "off" and not w.stopped:
             yield Step("J1 goes to attempt 2", w._replace(attempt=2))
-        if not w.created and hold_of(name_record(w.name), self._job(w, 1), NOW) is Hold.FREE:
-            after = taken(name_record(w.name), "J2", NOW)
+        if not w.created and holder_of(name_record(w.name), self._job(w, 1), NOW) is NameHolder.FREE:
+            after = taken_for(name_record(w.name), "J2", NOW)
             renamed = self._renamed(w, (after.incarnation, after.attempt))
             yield Step("J2 takes the name", renamed._replace(created=True))
 
@@ -208,7 +222,7 @@ class NamesWorld:
         if w.removed:
             return
         for place, rank in enumerate(w.ends):
-            if rank is None or not outlived_its_job(endpoint(rank, self.one_key), self._job(w, rank[0])):
+            if rank is None or not is_stale(endpoint(rank, self.one_key), self._job(w, rank[0])):
                 continue
             ends = (None, w.ends[1]) if place == 0 else (w.ends[0], None)
             yield Step(f"the repair removes {rank}", w._replace(ends=ends, removed=not self.rules.removed_again))

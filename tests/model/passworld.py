@@ -1,6 +1,6 @@
 """A small world for the lease of the coordinator's pass and for death by observation.
 
-The decisions are all of `protocol.passlease`, and `observe`, `doomed`, `spare_the_many`, `declare_dead` of
+The decisions are all of `protocol.passlease`, and `observe`, `has_timed_out`, `defer_mass_failure`, `declare_dead` of
 `protocol.death`. X is the agent that is watched; it holds the lease at first. The observer looks at the lease, takes it
 when it may, and runs passes; or it runs `fray coordinate --once`, again and again. One that dies is followed by
 another, which knows nothing of its own. Time goes by in intervals, which are those of beat and pass alike.
@@ -14,17 +14,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fray_coordinator.protocol import passlease
-from fray_coordinator.protocol.death import MAX_GAP_INTERVALS, declare_dead, doomed, observe, spare_the_many
+from fray_coordinator.protocol import reconciler_lease
+from fray_coordinator.protocol.failure_detection import (
+    MAX_GAP_INTERVALS,
+    declare_dead,
+    defer_mass_failure,
+    has_timed_out,
+    observe,
+)
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS
-from fray_coordinator.protocol.passlease import LEASE_INTERVALS
-from fray_layouts.records import AgentRecord, PassRecord, Settings, Suspect
+from fray_coordinator.protocol.reconciler_lease import LEASE_INTERVALS
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    ReconcilerRecord,
+    Suspect,
+)
 from tests.model.explorer import Step
 
 TOO_LONG = MAX_GAP_INTERVALS + 1
 """Longer than this is all the same."""
 
-SETTINGS = Settings(beat_interval=1.0, pass_interval=1.0)
+SETTINGS = ClusterSettings(beat_interval=1.0, pass_interval=1.0)
 OLD, CURRENT = 0, 1
 ME, PREDECESSOR = "the observer", "its predecessor"
 X = AgentRecord(id="X", host="x", pool="default", interval=1.0, beat=CURRENT)
@@ -137,7 +148,7 @@ class PassWorld:
         eye = w.eye._replace(known=_old(w.eye.known), told=_old(w.eye.told))
         yield Step("X beats", w._replace(silent=0, noted=OLD, suspect=_old(w.suspect), slow=_old(w.slow), eye=eye))
         if w.holder == "X":
-            renewed = passlease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0)
+            renewed = reconciler_lease.after_pass(_record(w), "X", CURRENT, {}, {}, {}, 0.0)
             after = w._replace(noted=renewed.holder_beat, suspect=None, eye=w.eye._replace(seen=False))
             yield Step("X renews the lease", after)
         if "crash" in w.faults:
@@ -185,13 +196,13 @@ class PassWorld:
                 return mine._replace(age=min(mine.age + found.age, DEATH_INTERVALS))
             if not self.rules.spared_for_one_is_spared_for_all:
                 return max(mine, found, key=lambda one: one.age)
-        return _age(passlease.after_visit(_record(w), _suspects(mine), {"X"}).suspects)
+        return _age(reconciler_lease.after_run_without_lease(_record(w), _suspects(mine), {"X"}).suspects)
 
     def _look(self, w: Watched) -> Step[Watched]:
         eye = w.eye
         gap = eye.looked if self.rules.the_leases_too or eye.looked is None else min(eye.looked, MAX_GAP_INTERVALS)
-        age = passlease.lease_age(float(eye.age), eye.seen, gap, SETTINGS)
-        free = passlease.may_take(_record(w), age, SETTINGS)
+        age = reconciler_lease.lease_age(float(eye.age), eye.seen, gap, SETTINGS)
+        free = reconciler_lease.may_take(_record(w), age, SETTINGS)
         phase = "pass" if w.holder == ME else "take" if free else "away"
         now = eye._replace(phase=phase, told=self._told(w), seen=True, looked=0, age=min(int(age), LEASE_INTERVALS))
         return Step("it looks at the lease", w._replace(eye=now))
@@ -201,7 +212,7 @@ class PassWorld:
             return Step("it is too late to take the lease", w._replace(eye=self._anew(w.eye)))
         noted = w.noted if self.rules.credit_at_the_noted_beat else CURRENT
         found = _record(w._replace(noted=noted, suspect=self._told(w)))
-        suspect = _age(passlease.inherit(found, float(w.eye.age), X if w.holder == "X" else None))
+        suspect = _age(reconciler_lease.inherited_suspects(found, float(w.eye.age), X if w.holder == "X" else None))
         eye = self._anew(w.eye)._replace(phase="pass", told=suspect)
         return Step(f"it takes the lease: {suspect}", w._replace(holder=ME, noted=OLD, suspect=suspect, eye=eye))
 
@@ -213,8 +224,8 @@ class PassWorld:
         if not self.rules.silence_is_compared and told is not None and told.beat == CURRENT:
             seen = observe(X, own, None, gap)
             seen.age += told.age
-        guilty = dict.fromkeys(self.watched, seen) if doomed(X, seen) else {}
-        spared = spare_the_many(guilty, len(self.watched)) if self.rules.the_many_are_spared else {}
+        guilty = dict.fromkeys(self.watched, seen) if has_timed_out(X, seen) else {}
+        spared = defer_mass_failure(guilty, len(self.watched)) if self.rules.the_many_are_spared else {}
         known = _age(guilty | spared or {"X": seen})
         after = eye._replace(phase="judge" if guilty and not spared else "renew", known=known, told=None, read=0)
         return Step(f"it reads X: {known}", w._replace(eye=after))
@@ -232,7 +243,7 @@ class PassWorld:
             return Step("it has lost the lease", w._replace(eye=self._anew(w.eye)))
         known = w.eye.known
         told = self._as_told(known) if known is not None and (known.spared or known.age) else None
-        kept = _age(passlease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0).suspects)
+        kept = _age(reconciler_lease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0).suspects)
         eye = self._anew(w.eye)._replace(passes=w.eye.passes + (self.life is not None))
         return Step(f"it renews the lease: {kept}", w._replace(suspect=kept, eye=eye))
 
@@ -263,8 +274,8 @@ def _forgets(before: Age | None, after: Age | None) -> bool:
     return after is None or after.beat == OLD or (after.age < before.age and not after.spared)
 
 
-def _record(w: Watched) -> PassRecord:
-    return PassRecord(holder=w.holder, holder_beat=w.noted, suspects=_suspects(w.suspect))
+def _record(w: Watched) -> ReconcilerRecord:
+    return ReconcilerRecord(holder=w.holder, holder_beat=w.noted, suspects=_suspects(w.suspect))
 
 
 def _suspect(age: Age | None) -> Suspect | None:

@@ -1,7 +1,7 @@
 """A small world for items that kill whoever gets them: one consumer after the other.
 
-The decisions are those of `protocol.queue_lease` and of `Gate`. Each segment is claimed, its items are handed out in
-any order that the gate admits; an item of `poison` kills its process with all that is out in it.
+The decisions are those of `protocol.queue_lease` and of `PoisonIsolation`. Each segment is claimed, its items are
+handed out in any order that the gate admits; an item of `poison` kills its process with all that is out in it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import cache
 from typing import NamedTuple
 
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue.gate import Gate
-from fray_layouts.queues import QueueLease
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_layouts.queue_records import QueueLease
 from tests.model.explorer import Step
 
 MAX = 2
@@ -58,7 +58,7 @@ class PoisonWorld:
 
     def steps(self, w: tuple[tuple[Segment, ...], int]) -> Iterator[Step[tuple[tuple[Segment, ...], int]]]:
         segments, kills = w
-        gate = Gate()
+        gate = PoisonIsolation()
         for segment in segments:
             for _ in [item for item in segment.items if item.state == "o"]:
                 gate.enter(segment.suspect, over=lambda: False)
@@ -72,7 +72,7 @@ class PoisonWorld:
             yield Step("the host dies", (self._killed(segments), kills - 1), fault=True)
 
     def _item(
-        self, segments: tuple[Segment, ...], kills: int, gate: Gate, s: int, i: int, item: Item
+        self, segments: tuple[Segment, ...], kills: int, gate: PoisonIsolation, s: int, i: int, item: Item
     ) -> Iterator[Step[tuple[tuple[Segment, ...], int]]]:
         segment, name = segments[s], f"{s}.{i}"
 
@@ -87,12 +87,12 @@ class PoisonWorld:
             last = "D" if self.rules.letter_before_acknowledgement else "d"
             yield Step(f"{name}: the second step of its burial", becomes(last))
         elif item.state == "w" and (gate.admits(segment.suspect) or not self.rules.alone):
-            if rules.is_spent(_record(item.marks), 0, MAX):
+            if rules.is_exhausted(_record(item.marks), 0, MAX):
                 condemned = "" if (s, i) in self.poison else "a harmless item is condemned"
                 yield Step(f"{name} is given up", becomes("b"), breaks=condemned)
                 return
             counts = (segment.suspect or not self.rules.first_delivery_is_free) and self.rules.marks
-            marked = rules.marked(_record(item.marks), 0) if counts else _record(item.marks)
+            marked = rules.counted(_record(item.marks), 0) if counts else _record(item.marks)
             yield Step(f"{name} is handed out", becomes("o", marked.marks.get("0", 0)))
 
     def _claimed(self, segment: Segment) -> Segment:
@@ -100,7 +100,7 @@ class PoisonWorld:
         if segment.deliveries == 0:
             return segment._replace(held=True, deliveries=1)
         before = QueueLease(owner="dead", deliveries=segment.deliveries, suspect=segment.suspect)
-        lease = rules.taken(before, "new", "", 10.0)
+        lease = rules.taken_over(before, "new", "", 10.0)
         return segment._replace(held=True, deliveries=2, suspect=lease.suspect)
 
     def _killed(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:

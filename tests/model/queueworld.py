@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_segments import is_collectable, looks_late
-from fray_layouts.queues import QueueLease
+from fray_layouts.queue_records import QueueLease
 from tests.model.explorer import Step
 
 QUARANTINE = 60.0
@@ -285,7 +285,7 @@ class QueueWorld:
             return _with(w, n, _writing(c.fresh, "clear", "drop"))
         assert w.lease is not None or not c.fresh
         done = w.lease.done if w.lease and c.fresh else 0
-        undone = rules.undone(_record(Lease(n, done)), self.items)
+        undone = rules.undone_items(_record(Lease(n, done)), self.items)
         items = "".join("w" if item in undone else "a" for item in range(self.items))
         return _with(w, n, c._replace(mode="holding", items=items, saw_segment=segment) if undone else Consumer())
 

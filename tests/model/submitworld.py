@@ -1,8 +1,8 @@
 """A small world for a submission: entry first, then the record, then perhaps the entry again; and a sweeper.
 
-The decisions are `born_too_late` and `care_for` of `protocol/`. Time goes in ticks of half a quarantine and a little,
-and a write that was sent lands before the tick after the next. Nobody claims the job before it can be found: good is
-a job with an entry, or one that was never made.
+The decisions are `is_created_late` and `action_for` of `protocol/`. Time goes in ticks of half a quarantine and a
+little, and a write that was sent lands before the tick after the next. Nobody claims the job before it can be found:
+good is a job with an entry, or one that was never made.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.index import Care, born_too_late, care_for
-from fray_coordinator.protocol.schedule import entry_of
-from fray_layouts.records import JobRecord, Settings
+from fray_coordinator.protocol.pending_index import IndexAction, action_for, is_created_late
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_layouts.records import ClusterSettings, JobRecord
 from tests.model.essence import Job, record
 from tests.model.explorer import Step
 
-SETTINGS = Settings()
+SETTINGS = ClusterSettings()
 TICK = SETTINGS.quarantine / 2 + 1
 LAST = 6
 
@@ -104,7 +104,7 @@ class SubmitWorld:
                 yield self._sent(w._replace(since=w.tick), "record")
             case "check":
                 since = 0 if self.rules.counted_from_the_name else w.since
-                late = born_too_late(_job(since), w.tick * TICK, SETTINGS)
+                late = is_created_late(_job(since), w.tick * TICK, SETTINGS)
                 if late and self.rules.written_again:
                     yield self._sent(w, "entry again")
                 else:
@@ -125,7 +125,7 @@ class SubmitWorld:
             yield Step("the sweeper goes away", w._replace(sweeper=0), fault=True)
             now = w.tick * TICK if self.rules.quarantine else LAST * TICK
             job = _job(0) if w.made else None
-            if care_for(entry_of(_job(0)), job, None, now, SETTINGS) is Care.DELETE:
+            if action_for(entry_of(_job(0)), job, None, now, SETTINGS) is IndexAction.DELETE:
                 yield Step("the sweeper sends its delete", w._replace(sweeper=0, deleting=w.sweeper))
 
 

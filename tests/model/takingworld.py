@@ -1,7 +1,8 @@
 """A small world for two who create one name at once, each with a job of its own, after its first holder has ended.
 
 Each reads the name, then its holder's job, takes the name by CAS, and submits its job; it may die or freeze between.
-`late` says that a minute has passed since the name was taken. The decisions are `hold_of`, `taken` and `announced` of
+`late` says that a minute has passed since the name was taken. The decisions are `holder_of`, `taken_for` and
+`announced` of
 `protocol.naming`.
 """
 
@@ -13,7 +14,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.naming import SUBMISSION_PATIENCE, Hold, announced, hold_of, taken
+from fray_coordinator.protocol.naming import (
+    SUBMISSION_SECONDS,
+    NameHolder,
+    announced,
+    holder_of,
+    taken_for,
+)
 from fray_layouts.records import JobRecord, NameRecord
 from tests.model.essence import NOW, SPEC
 from tests.model.explorer import Step
@@ -85,7 +92,7 @@ class TakingWorld:
         return any(c.phase == "taken" for c in w.creators)
 
     def _record(self, w: Taking) -> NameRecord:
-        since = NOW - (SUBMISSION_PATIENCE + 1 if w.late else 0)
+        since = NOW - (SUBMISSION_SECONDS + 1 if w.late else 0)
         return NameRecord(incarnation=w.name[0], job=w.name[1], since=since)
 
     def _holder(self, w: Taking) -> JobRecord | None:
@@ -93,12 +100,12 @@ class TakingWorld:
             return None
         return JobRecord(id=w.name[1], spec=SPEC, status="stopped" if w.name[1] == OLD else "running")
 
-    def _hold(self, w: Taking) -> Hold:
+    def _hold(self, w: Taking) -> NameHolder:
         late = w.late and self.rules.but_not_for_ever
-        hold = hold_of(self._record(w._replace(late=late)), self._holder(w), NOW)
-        if hold is Hold.COMING and not self.rules.submitter_is_waited_for:
-            return Hold.FREE
-        return Hold.HELD if hold is Hold.COMING and not self.rules.told_once_it_exists else hold
+        hold = holder_of(self._record(w._replace(late=late)), self._holder(w), NOW)
+        if hold is NameHolder.COMING and not self.rules.submitter_is_waited_for:
+            return NameHolder.FREE
+        return NameHolder.HELD if hold is NameHolder.COMING and not self.rules.told_once_it_exists else hold
 
     def _is(self, w: Taking, number: int, creator: Creator) -> Taking:
         creators = (creator, w.creators[1]) if number == 0 else (w.creators[0], creator)
@@ -110,14 +117,14 @@ class TakingWorld:
             dead = self._is(w, number, Creator("gone"))._replace(faults=w.faults - {"death"})
             yield Step(f"the creator of {job} dies", dead, fault=True)
         match me.phase:
-            case "start" if (hold := self._hold(w)) is Hold.HELD:
+            case "start" if (hold := self._hold(w)) is NameHolder.HELD:
                 found = Creator("done", has=w.name[1])
                 yield Step(f"the creator of {job} finds {w.name[1]}", self._is(w, number, found))
-            case "start" if hold is Hold.FREE:
+            case "start" if hold is NameHolder.FREE:
                 yield Step(f"the creator of {job} finds the name free", self._is(w, number, Creator("read", w.name)))
             case "read" if me.read == w.name or not self.rules.name_by_cas:
                 assert me.read is not None
-                after = taken(NameRecord(incarnation=me.read[0], job=me.read[1]), job, NOW)
+                after = taken_for(NameRecord(incarnation=me.read[0], job=me.read[1]), job, NOW)
                 breaks = "two hold one incarnation" if after.incarnation <= w.name[0] else ""
                 took = self._is(w, number, Creator("taken", has=job))
                 yield Step(

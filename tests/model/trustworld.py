@@ -1,6 +1,7 @@
 """A small world for trust: agent A, its beats, the runner of its task, an observer, and C, which runs the next attempt.
 
-The decisions are `trusted_until`, `deadline`, `observe`, `doomed`, `declare_dead`, `claim`, `finish` and `put_back` of
+The decisions are `trusted_until`, `task_deadline`, `observe`, `has_timed_out`, `declare_dead`, `claim`,
+`end_of_attempt` and `requeue_lost` of
 `protocol/`. Time goes by in `tick`s, counted in the shortest interval that an agent promises, and all that has a time
 is kept relative to now. A runner is not frozen while its host runs: time does not go by before it has done what is due.
 The observer reads in every tick, once it has met a beat: nobody is quicker, and `passworld` has those who are slower.
@@ -13,18 +14,34 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from fray_coordinator.protocol.cascade import Verdict
-from fray_coordinator.protocol.claim import Skip, claim
-from fray_coordinator.protocol.death import declare_dead, doomed, observe
-from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
-from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, TRUST_INTERVALS, deadline, trusted_until
-from fray_layouts.records import AgentRecord, Exit, Lease, Settings, Suspect
+from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.protocol.claiming import Skip, claim
+from fray_coordinator.protocol.commit import (
+    AlreadySettled,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
+from fray_coordinator.protocol.failure_detection import declare_dead, has_timed_out, observe
+from fray_coordinator.protocol.heartbeat import (
+    DEATH_INTERVALS,
+    TRUST_INTERVALS,
+    task_deadline,
+    trusted_until,
+)
+from fray_layouts.records import (
+    AgentRecord,
+    AttemptExit,
+    ClusterSettings,
+    JobLease,
+    Suspect,
+)
 from tests.model.essence import NOW, Job, essence, record
 from tests.model.explorer import Step
 
 A, C = "A", "C"
 BUSY, IDLE, GRACE = 1.0, 2.0, 2.0
-SETTINGS = Settings(beat_interval=BUSY, idle_beat_interval=IDLE, outage_grace=GRACE, requeue_backoff=0.0)
+SETTINGS = ClusterSettings(beat_interval=BUSY, idle_beat_interval=IDLE, outage_grace=GRACE, requeue_backoff=0.0)
 BEAT = 7
 
 
@@ -77,7 +94,7 @@ class Trusting(NamedTuple):
     trusted: float = trusted_until(0.0, BUSY)
     leaving: bool = False
     task: str = "none"
-    deadline: float = 0.0
+    task_deadline: float = 0.0
     overtime: bool = False
     woken: bool = False
     dead: bool = False
@@ -203,7 +220,7 @@ class TrustWorld:
             return 2 * BUSY
         if not self.rules.runners_get_the_shortest_trust and w.trusted > BUSY:
             return w.trusted
-        return deadline(0.0, w.trusted, SETTINGS, self.actor)
+        return task_deadline(0.0, w.trusted, SETTINGS, self.actor)
 
     # --- everybody else --------------------------------------------------------------------------------------------
 
@@ -235,7 +252,7 @@ class TrustWorld:
     def _doomed(self, promise: float, known: Suspect) -> bool:
         if not self.rules.observers_wait_longer:
             return known.age >= TRUST_INTERVALS * promise
-        return doomed(_record(promise), known)
+        return has_timed_out(_record(promise), known)
 
     def _faults(self, w: Trusting) -> Iterator[Step[Trusting]]:
         def struck(kind: str, **change: Any) -> Step[Trusting]:
@@ -279,18 +296,18 @@ def _record(promise: float) -> AgentRecord:
 
 @cache
 def _claimed(job: Job, agent: str) -> Job:
-    claimed = claim(record(job), job.attempt, Lease(agent=agent, host=agent, since=NOW), Verdict.KEEP)
+    claimed = claim(record(job), job.attempt, JobLease(agent=agent, host=agent, since=NOW), ChildVerdict.KEEP)
     assert not isinstance(claimed, Skip), "it is pending"
     return essence(claimed)
 
 
 @cache
 def _given_back(job: Job) -> Job | None:
-    ended = finish(record(job), 1, A, Ending(Exit(kind="preempted")), NOW, SETTINGS)
-    return None if isinstance(ended, Settled) else essence(ended)
+    ended = end_of_attempt(record(job), 1, A, AttemptEnd(AttemptExit(kind="preempted")), NOW, SETTINGS)
+    return None if isinstance(ended, AlreadySettled) else essence(ended)
 
 
 @cache
 def _buried(job: Job) -> Job | None:
-    freed = put_back(record(job), A, NOW, SETTINGS)
+    freed = requeue_lost(record(job), A, NOW, SETTINGS)
     return None if freed is None else essence(freed)

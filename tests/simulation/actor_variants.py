@@ -6,15 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.agent import Agent
-from fray_agents.carrier import Carrier
-from fray_coordinator.checkpoints import CheckpointLog
-from fray_coordinator.endpoints import Outlived
-from fray_coordinator.protocol import checkpoint, finish, naming
-from fray_coordinator.protocol.checkpoint import Checkpoint
-from fray_coordinator.protocol.naming import Hold, Seen
-from fray_coordinator.records import Records, Stored, Update
-from fray_coordinator.store.api import ANY
+from fray_agents.agent.agent import Agent
+from fray_agents.agent.attempt_runner import AttemptRunner
+from fray_coordinator.actors.checkpoints import CheckpointLog
+from fray_coordinator.actors.discovery import StaleEndpoints
+from fray_coordinator.protocol import checkpoints, commit, naming
+from fray_coordinator.protocol.checkpoints import Checkpoint
+from fray_coordinator.protocol.naming import HighWaterMark, NameHolder
+from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec
 from fray_layouts.records import EndpointRecord, NameRecord, Record
 from tests.simulation.broken_code import Swap, Variants, everywhere
@@ -32,7 +32,7 @@ def _unconditional(kind: type[Record]) -> list[Swap]:
             return await real(self, key, of, wanted, current, *more)
         body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
         outcome = await self._store.put(key, codec.encode(body, {}), ANY, body.op)
-        return Update(Stored(key, body, {}, getattr(outcome, "version", ""), self._store.now()), True, 0)
+        return UpdateResult(Stored(key, body, {}, getattr(outcome, "version", ""), self._store.now()), True, 0)
 
     return [(Records, "write", write)]
 
@@ -55,11 +55,11 @@ def endpoints_without_conditions() -> list[Swap]:
 @variant
 def names_of_jobs_to_come_are_told() -> list[Swap]:
     """Whoever asks for an existing actor gets the name's, though its job is not there yet."""
-    real = naming.hold_of
+    real = naming.holder_of
 
-    def hold_of(*given: Any) -> Hold:
+    def hold_of(*given: Any) -> NameHolder:
         hold = real(*given)
-        return Hold.HELD if hold is Hold.COMING else hold
+        return NameHolder.HELD if hold is NameHolder.COMING else hold
 
     return everywhere(real, hold_of)
 
@@ -67,7 +67,7 @@ def names_of_jobs_to_come_are_told() -> list[Swap]:
 @variant
 def callers_forget() -> list[Swap]:
     """Callers take whatever answers."""
-    return [(Seen, "accepts", lambda self, endpoint: True)]
+    return [(HighWaterMark, "accepts", lambda self, endpoint: True)]
 
 
 @variant
@@ -77,7 +77,7 @@ def endpoints_are_left_to_their_servers() -> list[Swap]:
     async def remove(*given: Any) -> None:
         """Nothing."""
 
-    return [(Outlived, "remove", remove)]
+    return [(StaleEndpoints, "remove", remove)]
 
 
 # --- checkpoints
@@ -86,7 +86,7 @@ def endpoints_are_left_to_their_servers() -> list[Swap]:
 @variant
 def fences_without_state() -> list[Swap]:
     """A fence is a mark; the state is what the last checkpoint below it holds, as long as it is there."""
-    real = checkpoint.fence
+    real = checkpoints.fence
 
     def fence(*given: Any) -> Any:
         made = real(*given)
@@ -117,7 +117,7 @@ def replies_before_checkpoints() -> list[Swap]:
 @variant
 def stopped_actors_are_restarted() -> list[Swap]:
     """The holder's restart does not look at the flag."""
-    real = finish.finish
+    real = commit.end_of_attempt
 
     def ends(job: Any, attempt: int, agent: str, ending: Any, *more: Any) -> Any:
         if ending.restart and job is not None and job.stop is not None:
@@ -130,12 +130,12 @@ def stopped_actors_are_restarted() -> list[Swap]:
 @variant
 def restarts_are_forgotten() -> list[Swap]:
     """The agent's part is over with the attempt."""
-    real = Carrier._carry_attempt
+    real = AttemptRunner._carry_attempt
 
-    async def carry_attempt(self: Carrier, held: Any) -> None:
+    async def carry_attempt(self: AttemptRunner, held: Any) -> None:
         await real(self, held)
 
-    return [(Carrier, "_carry_attempt", carry_attempt)]
+    return [(AttemptRunner, "_carry_attempt", carry_attempt)]
 
 
 @variant

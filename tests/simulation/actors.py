@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from fray_agents.tasks import TaskSpec
+from fray_agents.tasks.process_task import TaskSpec
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_layouts.names import Endpoint
+from fray_layouts.object_keys import EndpointKey
 from fray_layouts.records import EndpointRecord, NameRecord
 from tests.simulation.actor_variants import VARIANTS
 from tests.simulation.actortasks import DURABLE, ActorTask, CallId, Request, Server
@@ -217,7 +217,7 @@ class ActorWorld(World):
         try:
             if key.startswith("names/") and after is not None:
                 self._name_written(key, msgspec.json.decode(after.data, type=NameRecord))
-            elif Endpoint.parse(key):
+            elif EndpointKey.parse(key):
                 self._endpoint_written(key, after)
         except Broken as broken:
             self.is_broken(broken)

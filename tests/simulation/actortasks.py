@@ -11,14 +11,14 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.environment import ENDPOINTS_LIST
-from fray_agents.tasks import TaskSpec
-from fray_coordinator import endpoints
-from fray_coordinator.checkpoints import CheckpointLog, open_log
+from fray_agents.tasks.environment import ENDPOINTS_FILE
+from fray_agents.tasks.process_task import TaskSpec
+from fray_coordinator.actors import discovery
+from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
 from fray_coordinator.core import Core
-from fray_coordinator.errors import Fenced, StoreError, Superseded
-from fray_layouts.names import Endpoint
-from fray_layouts.records import EndpointRecord, Exit
+from fray_coordinator.errors import Fenced, StaleAttempt, StoreError
+from fray_layouts.object_keys import EndpointKey
+from fray_layouts.records import AttemptExit, EndpointRecord
 from tests.simulation.loop import Participant
 from tests.simulation.tasks import HostTask
 
@@ -60,9 +60,9 @@ class ActorTask(HostTask):
 
     def crash(self) -> None:
         """It fails by itself."""
-        self._end(Exit(kind="exited", code=1), "failure")
+        self._end(AttemptExit(kind="exited", code=1), "failure")
 
-    def _end(self, end: Exit, how: str = "") -> None:
+    def _end(self, end: AttemptExit, how: str = "") -> None:
         """Now and then nobody can kill its process at once; what it still writes must do no harm."""
         lasts = self.world.process_lives_on_for()
         if self.run.end is None and lasts and (process := self._host.let_go(self)) is not None:
@@ -77,7 +77,7 @@ class ActorTask(HostTask):
             log, state = await self._restored(core) if self.env["ACTOR"] in DURABLE else (None, [])
             server = await self._published(core, process)
             await self._serve(server, log, state)
-        except (Fenced, Superseded) as why:
+        except (Fenced, StaleAttempt) as why:
             self.world.note(process.name, "ends", type(why).__name__)
             self._at(0.0, self.crash)
 
@@ -113,12 +113,12 @@ class ActorTask(HostTask):
             nonce=core.chance.token(),
             address=f"{self._host.name}:{core.chance.token()}",
         )
-        key = Endpoint(NAMESPACE, name, name).key()
-        (self.directory / ENDPOINTS_LIST).write_bytes(f"{key}\n".encode())
+        key = EndpointKey(NAMESPACE, name, name).key()
+        (self.directory / ENDPOINTS_FILE).write_bytes(f"{key}\n".encode())
         server = self.world.servers[record.address] = Server(record, process)
         while True:
             try:
-                await endpoints.publish(core, record, singleton=True)
+                await discovery.publish(core, record, singleton=True)
                 return server
             except StoreError:
                 await asyncio.sleep(1.0)

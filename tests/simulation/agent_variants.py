@@ -9,15 +9,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents import claimer, shipping
-from fray_agents.agent import Agent
-from fray_agents.heart import Heart
-from fray_coordinator import burial, mail, watch
-from fray_coordinator.coordinate import Pass
-from fray_coordinator.protocol import death, heartbeat, retention
-from fray_coordinator.protocol import index as index_rules
-from fray_coordinator.store.api import ANY
-from fray_layouts import codec, names
+from fray_agents.agent import claimer
+from fray_agents.agent.agent import Agent
+from fray_agents.agent.heartbeat import Heartbeat
+from fray_agents.tasks import upload
+from fray_coordinator.jobs import mailbox
+from fray_coordinator.protocol import failure_detection, heartbeat, retention
+from fray_coordinator.protocol import pending_index as index_rules
+from fray_coordinator.reconcile import failure_detector, reaper
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts import codec, object_keys
 from fray_layouts.records import AgentRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 
@@ -31,39 +33,39 @@ variant = VARIANTS.variant
 @variant
 def claims_before_its_own_record_exists() -> list[Swap]:
     """An agent looks for work while its record is on its way."""
-    register, run = Heart.register, Heart.run
+    register, run = Heartbeat.register, Heartbeat.run
 
-    async def trust(self: Heart) -> None:
+    async def trust(self: Heartbeat) -> None:
         self.trusted_until = heartbeat.trusted_until(self.core.clock.boottime(), self.record.interval)
 
-    async def register_and_run(self: Heart) -> None:
-        await shipping.persist(self.core, lambda: register(self))
+    async def register_and_run(self: Heartbeat) -> None:
+        await upload.persist(self.core, lambda: register(self))
         await run(self)
 
-    return [(Heart, "register", trust), (Heart, "run", register_and_run)]
+    return [(Heartbeat, "register", trust), (Heartbeat, "run", register_and_run)]
 
 
 @variant
 def trust_dated_from_after_the_send() -> list[Swap]:
     """Trust begins when the beat's answer arrives."""
-    real = Heart._applied
-    return [(Heart, "_applied", lambda self, sent, interval: real(self, self.core.clock.boottime(), interval))]
+    real = Heartbeat._applied
+    return [(Heartbeat, "_applied", lambda self, sent, interval: real(self, self.core.clock.boottime(), interval))]
 
 
 @variant
 def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> list[Swap]:
     """A beat that promises a shorter interval changes nothing for its sender before its answer."""
-    real = Heart._beat
+    real = Heartbeat._beat
 
     @types.coroutine
-    def beat(self: Heart) -> Generator[Any, Any, None]:
+    def beat(self: Heartbeat) -> Generator[Any, Any, None]:
         before, steps = self.trusted_until, real(self)
         first = steps.send(None)
         self.trusted_until = before
         yield first
         yield from steps
 
-    return [(Heart, "_beat", beat)]
+    return [(Heartbeat, "_beat", beat)]
 
 
 @variant
@@ -77,12 +79,12 @@ def mail_that_overwrites() -> list[Swap]:
     """Mail is written on top of what was read, without a condition."""
 
     async def notify(core: Any, agent_id: str) -> None:
-        found = await core.records.read(names.Agents.key(agent_id), AgentRecord)
+        found = await core.records.read(object_keys.AgentKeys.key(agent_id), AgentRecord)
         if found is not None and found.record.state == "live":
             body = codec.successor(replace(found.record, mail=True), core.chance.token(16), found.record)
             await core.store.put(found.key, codec.encode(body, found.raw), ANY, body.op)
 
-    return [(mail, "notify", notify)]
+    return [(mailbox, "notify", notify)]
 
 
 @variant
@@ -92,13 +94,13 @@ def mail_that_keeps_a_dead_agent_alive() -> list[Swap]:
     def post(record: Any) -> Any:
         return None if record.mail else replace(record, mail=True, state="live")
 
-    return everywhere(heartbeat.post, post)
+    return everywhere(heartbeat.with_mail, post)
 
 
 @variant
 def mail_that_counts_as_a_beat() -> list[Swap]:
     """Mail raises the beat, so that a silent agent with mail never ages."""
-    real = heartbeat.post
+    real = heartbeat.with_mail
 
     def post(record: Any) -> Any:
         posted = real(record)
@@ -120,9 +122,9 @@ def jobs_are_read_for_mail_only() -> list[Swap]:
 @variant
 def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
     """What is posted in between counts as read."""
-    real = Heart._beat
+    real = Heartbeat._beat
 
-    async def beat(self: Heart) -> None:
+    async def beat(self: Heartbeat) -> None:
         agent = self.on_mail.__self__  # type: ignore[attr-defined]
         if self._stored is not None and self._stored.record.mail:
             await agent._look_at_jobs()
@@ -132,7 +134,7 @@ def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
         finally:
             self.on_mail = agent._mail
 
-    return [(Heart, "_beat", beat)]
+    return [(Heartbeat, "_beat", beat)]
 
 
 @variant
@@ -158,23 +160,25 @@ def expiry_by_wall_clock() -> list[Swap]:
     async def judge(self: Any, seen: Any) -> Any:
         wall = self.core.clock.wall()
         for agent in self.live().values():
-            if wall - agent.updated > 5 * agent.record.interval and (killed := await burial.kill(self.core, agent)):
+            if wall - agent.updated > 5 * agent.record.interval and (
+                killed := await reaper.declare_agent_dead(self.core, agent)
+            ):
                 self._keep(killed, None)
         return {}
 
-    return [(watch.Watch, "_judge", judge)]
+    return [(failure_detector.FailureDetector, "_judge", judge)]
 
 
 @variant
 def age_counted_over_gaps() -> list[Swap]:
     """Time in which the observer could not read counts as silence."""
-    return [(death, "MAX_GAP_INTERVALS", 1e9)]
+    return [(failure_detection, "MAX_GAP_INTERVALS", 1e9)]
 
 
 @variant
 def death_declared_without_the_cas() -> list[Swap]:
     """An agent is declared dead whatever its beat is by then, by an observer that was held up."""
-    declare, kill = death.declare_dead, burial.kill
+    declare, kill = failure_detection.declare_dead, reaper.declare_agent_dead
 
     async def slow(core: Any, agent: Any) -> Any:
         await core.clock.sleep(10.0)
@@ -189,7 +193,7 @@ def requeue_before_death() -> list[Swap]:
 
     def care(job: Any, holder: Any) -> Any:
         listed = holder is not None and job.id in holder.holdings and holder.state == "live"
-        return index_rules.Care.DELETE if listed else index_rules.Care.PUT_BACK
+        return index_rules.IndexAction.DELETE if listed else index_rules.IndexAction.PUT_BACK
 
     return [(index_rules, "_care_while_running", care)]
 
@@ -199,28 +203,28 @@ def burial_done_once() -> list[Swap]:
     """The dead record is marked buried first; who dies in between leaves the rest."""
 
     async def bury(core: Any, agent: Any) -> None:
-        if death.needs_burial(agent.record):
+        if failure_detection.needs_reaping(agent.record):
             await core.records.update(agent.key, AgentRecord, lambda now: replace(now, buried=True) if now else None)
             for job in agent.record.holdings:
-                await burial._settle(core, job, agent.record.id)
+                await reaper._put_back_job(core, job, agent.record.id)
 
-    return [(burial, "bury", bury)]
+    return [(reaper, "bury", bury)]
 
 
 @variant
 def a_lease_ages_while_it_is_held() -> list[Swap]:
     """The pass's lease keeps the age that was counted for another version of it."""
 
-    def begin_anew(self: Pass, lease: Any) -> None:
+    def begin_anew(self: Reconciler, lease: Any) -> None:
         self.lease = lease
 
-    return [(Pass, "_begin_anew", begin_anew)]
+    return [(Reconciler, "_begin_anew", begin_anew)]
 
 
 @variant
 def records_of_agents_go_at_once() -> list[Swap]:
     """Who is no more is removed, though the creation of its record may be on its way once more."""
-    return everywhere(retention.agents_due, lambda ended, now, settings: list(ended))
+    return everywhere(retention.removable_agents, lambda ended, now, settings: list(ended))
 
 
 # --- requests
@@ -229,13 +233,13 @@ def records_of_agents_go_at_once() -> list[Swap]:
 @variant
 def polling_without_back_off() -> list[Swap]:
     """An idle agent looks for work as often as one that has just found some."""
-    return [(claimer, "PAID_PACE", (1.0, 1.0, 1.0))]
+    return [(claimer, "REMOTE_POLL_BACKOFF", (1.0, 1.0, 1.0))]
 
 
 @variant
 def idle_agents_beat_like_busy_ones() -> list[Swap]:
     """The interval does not depend on what is held."""
-    real = heartbeat.interval_for
+    real = heartbeat.beat_interval
     return everywhere(real, lambda busy, *more: real(True, *more))
 
 

@@ -6,14 +6,14 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from fray_coordinator import naming
+from fray_coordinator.actors import naming
+from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.endpoints import Lookup
 from fray_coordinator.errors import NameTaken, StoreError
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.naming import Rank, rank
-from fray_coordinator.stopping import stop
-from fray_coordinator.submit import submit
-from fray_layouts.names import JobId
+from fray_layouts.object_keys import JobId
 from fray_layouts.records import EndpointRecord, JobRecord
 from fray_layouts.spec import parse_spec
 from tests.simulation.actortasks import DURABLE, FORGETFUL, NAMESPACE, CallId, Request
@@ -36,7 +36,7 @@ class Caller:
         self.core = core
         self.draw = draw
         self.answered = -1.0
-        self._views = {name: Lookup(core, NAMESPACE, name) for name in NAMES}
+        self._views = {name: EndpointLookup(core, NAMESPACE, name) for name in NAMES}
         self._met: dict[str, Rank] = dict.fromkeys(NAMES, (0, 0))
         self._serial = 0
 
@@ -101,7 +101,7 @@ class Caller:
     async def _create(self, name: str, exist_ok: bool) -> None:
         """As `create_actor` does: the name first, for a job that is submitted next."""
         job_id = JobId.fresh("endless", self.core.now(), self.core.chance.token())
-        taken = await naming.take(self.core, NAMESPACE, "actor", name, job_id, exist_ok)
+        taken = await naming.take_name(self.core, NAMESPACE, "actor", name, job_id, exist_ok)
         if taken.job != job_id:
             self.world.found(name, taken)
             return
@@ -126,8 +126,8 @@ class Caller:
 
     async def _delete(self, name: str) -> None:
         """As `delete_actor` does."""
-        taken = await naming.living(self.core, NAMESPACE, "actor", name)
+        taken = await naming.read_held(self.core, NAMESPACE, "actor", name)
         job: JobRecord | None = self.world.watching.jobs.get(taken.job) if taken else None
         if taken is not None and job is not None:
             await stop(self.core, taken.job, "deleted")
-            await naming.free(self.core, NAMESPACE, "actor", name, taken.incarnation)
+            await naming.free_name(self.core, NAMESPACE, "actor", name, taken.incarnation)

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fray_agents.ledger import Held
+from fray_agents.agent.leases import HeldLease
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_coordinator.repair import POOLS_EVERY
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Child, Jobs
-from fray_layouts.records import JobRecord, Settings
+from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import ChildKey, JobKeys
+from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation.invariants import Broken, job_named_by, told
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ LONGEST_GRACE = 10.0
 HEARD = LONGEST_GRACE + A_WHILE
 """Virtual seconds from a wish that a job end until it has ended: its mail is read between two beats."""
 
-HEARD_ANYWAY = LONGEST_GRACE + A_WHILE + 2 * 1.2 * Settings().repair_interval
+HEARD_ANYWAY = LONGEST_GRACE + A_WHILE + 2 * 1.2 * ClusterSettings().repair_interval
 """The same if its mail was lost: its agent reads it again, at the latest the second time from now."""
 
 
@@ -148,7 +148,7 @@ def check_held(world: World) -> None:
             raise Broken("nothing is held for ever", f"{agent} still holds {job}: {held.phase}", job, agent)
 
 
-def _held(world: World) -> list[tuple[str, Held]]:
+def _held(world: World) -> list[tuple[str, HeldLease]]:
     agents = [host.agent for host in world.hosts if host.agent is not None]
     return [(agent.id, held) for agent in agents for held in agent._ledger.held.values()]
 
@@ -177,7 +177,7 @@ def wait_out(world: World) -> None:
 
 def _without_job(world: World) -> list[str]:
     keys = world.storage.contents.keys
-    children = ((key, Child.parse(key)) for key in keys("children/", None))
+    children = ((key, ChildKey.parse(key)) for key in keys("children/", None))
     orphaned = [key for key, child in children if child and child.child not in world.watching.jobs]
     return [*keys("pending/", None), *orphaned]
 
@@ -188,7 +188,7 @@ def _sent(world: World) -> Counter[tuple[str, str]]:
 
 def _budget(agents: int) -> Counter[tuple[str, str]]:
     """Requests in `IDLE` seconds, by verb and area: of every agent, and of the one that runs the pass."""
-    s = Settings()
+    s = ClusterSettings()
     of_each = {
         ("put", "agents"): s.idle_beat_interval,
         ("get", "agents"): s.idle_beat_interval,  # the pass reads what has changed
@@ -198,7 +198,7 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
     }
     of_the_pass = dict.fromkeys([("list", "agents"), ("list", "inbox"), ("put", "coordinator")], s.pass_interval)
     of_the_pass |= {("list", area): s.repair_interval for area in ("jobs", "pending", "children", "actors")}
-    of_the_pass["list", "names"] = POOLS_EVERY
+    of_the_pass["list", "names"] = POOL_SWEEP_INTERVAL
     budget: Counter[tuple[str, str]] = Counter()
     for interval_of, how_many in ((of_each, agents), (of_the_pass, 1)):
         for request, interval in interval_of.items():
@@ -232,11 +232,11 @@ def check_rest(world: World) -> None:
 
 def _drops(world: World) -> list[str]:
     """Those that can be dealt with while odd objects lie where they do, such as where a drop's job should."""
-    drops = [key for key in world.storage.contents.keys(Inbox.prefix, None) if Inbox.is_drop(key)]
+    drops = [key for key in world.storage.contents.keys(InboxKeys.prefix, None) if InboxKeys.is_drop(key)]
     return [key for key in drops if world.strangers.is_readable(key) and not _is_job_odd(world, key)]
 
 
 def _is_job_odd(world: World, drop: str) -> bool:
     lies = world.storage.contents.objects[drop]
     made = world.watching.made_of.get((drop, lies.version), ())
-    return any(world.strangers.is_stranger(Jobs.key(job)) for job in (*made, job_named_by(lies)))
+    return any(world.strangers.is_stranger(JobKeys.key(job)) for job in (*made, job_named_by(lies)))

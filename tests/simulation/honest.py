@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fray_coordinator.store.api import Expectation, Outcome, Rejected
+from fray_coordinator.store.interface import Expectation, Outcome, Rejected
 from fray_coordinator.store.store import Store
 from fray_layouts.records import Record
 from tests.simulation.invariants import Broken

@@ -9,12 +9,12 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.serve import serve
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import StartFailed, TaskSpec
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.daemon import run_agent
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.process_task import StartFailed, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs.submission import submit
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.simulation.disk import DiskPath
@@ -65,7 +65,7 @@ class Host:
             work_dir=DiskPath(self._disk, "/work", self.world.mishap),  # type: ignore[arg-type]
         )
         self.world.note(self.name, "starts agent process", process.name)
-        self.world.spawn(process, serve(self.world.root, options, self._on_join), self._ended)
+        self.world.spawn(process, run_agent(self.world.root, options, self._on_join), self._ended)
 
     def terminate(self) -> None:
         """SIGTERM to the agent's process."""

@@ -12,10 +12,10 @@ import msgspec
 
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_coordinator.protocol.transitions import TERMINAL, Status
-from fray_coordinator.store.api import Object
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, JobId, Jobs
-from fray_layouts.records import AgentRecord, JobRecord, Settings
+from fray_coordinator.store.interface import Object
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
+from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
 from tests.simulation.effects import Run
 from tests.simulation.loop import Participant
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DRIFT = 0.97
 """Clocks that are 1 % fast or slow shorten a time-out by so much at most, seen from outside."""
 
-_LONGEST_DEADLINE = (2 * Settings().beat_interval + 1.5) / DRIFT
+_LONGEST_DEADLINE = (2 * ClusterSettings().beat_interval + 1.5) / DRIFT
 """Seconds for which a task may outlive its frozen agent's trust at most."""
 
 _LONGEST_WAIT = 50.0
@@ -71,7 +71,7 @@ def told_agent(agent: AgentRecord | None) -> str:
 
 def a_deleted_name_is_never_born_again(w: Watching, c: Change) -> None:
     """A name in `jobs/` may live again only by a new submission under an id of the submitter's own."""
-    key = Jobs.key(c.name) if isinstance(c.after, JobRecord) else Agents.key(c.name)
+    key = JobKeys.key(c.name) if isinstance(c.after, JobRecord) else AgentKeys.key(c.name)
     gone = w.gone.get(key)
     if c.before is not None or c.after is None or gone is None:
         return
@@ -85,7 +85,7 @@ def _is_new(w: Watching, job: JobRecord, sender: Participant, gone: float) -> bo
     """Whether another submission made it than the one before, whose job was gone at `gone`."""
     if job.inbox is not None:
         return w.made_of[job.inbox.key, job.inbox.version].count(job.id) == 1
-    looked_at = w.world.storage.found_absent.get((sender, Jobs.key(job.id)), 0.0)
+    looked_at = w.world.storage.found_absent.get((sender, JobKeys.key(job.id)), 0.0)
     return looked_at > gone and job.submitted_at - w.world.epoch > gone - _LOOKING
 
 
@@ -127,7 +127,7 @@ def repair_found_all(w: Watching, began: float, problems: Iterable[str]) -> None
     """A full repair that began at `began` has ended; what it could not do, `problems` tells."""
     for job_id, since in list(w.lost.items()):
         reachable(w, job_id, "a repair ended")
-        if job_id in w.lost and since < began and not {Jobs.key(job_id), "pending/"} & set(problems):
+        if job_id in w.lost and since < began and not {JobKeys.key(job_id), "pending/"} & set(problems):
             message = (
                 f"{job_id} has been in no index since {since:.1f}, and the repair since {began:.1f} did not find it"
             )
@@ -153,7 +153,7 @@ def a_drop_is_dealt_with_before_it_goes(w: Watching, key: str, drop: Object, sen
     decided = any(job in w.world.strangers.harmed for job in made)
     decided = decided or any(w.jobs[job].status != Status.UNADMITTED for job in made if job in w.jobs)
     decided = decided or _stands_for(w, drop)
-    if not decided and Inbox.rejected(key, drop.version) not in w.world.storage.contents.objects:
+    if not decided and InboxKeys.rejected(key, drop.version) not in w.world.storage.contents.objects:
         raise Broken("a drop is dealt with before it goes", f"{sender} removed {key}, and nothing came of it", key)
 
 
@@ -193,7 +193,7 @@ def an_attempt_runs_once(run: Run) -> None:
 def _stands_for(w: Watching, drop: Object) -> bool:
     """Whether a job exists that was submitted before under the id that the drop names."""
     job = job_named_by(drop)
-    return job in w.jobs or Jobs.key(job) in w.gone
+    return job in w.jobs or JobKeys.key(job) in w.gone
 
 
 def job_named_by(drop: Object) -> str:
@@ -221,7 +221,7 @@ def _has_hands_on(w: Watching, agent: str, job: JobRecord, attempts: tuple[int, 
         return True
     record = w.agents.get(agent)
     if record is None:  # the repair comes upon a job whose holder has no record, or none that can be read
-        return Agents.key(agent) in w.world.strangers.overwritten
+        return AgentKeys.key(agent) in w.world.strangers.overwritten
     if record.buried:
         return False
     holding = record.holdings.get(job.id)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fray_coordinator.protocol.transitions import TABLE, TERMINAL, Status
-from fray_layouts.names import Agents, Child, Work
-from fray_layouts.records import JobRecord, Settings
+from fray_coordinator.protocol.transitions import TERMINAL, TRANSITIONS, Status
+from fray_layouts.object_keys import AgentKeys, ChildKey, WorkKeys
+from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation.invariants import (
     Broken,
     a_deleted_name_is_never_born_again,
@@ -21,7 +21,7 @@ from tests.simulation.invariants import (
 if TYPE_CHECKING:
     from tests.simulation.watching import Change, Watching
 
-_ALLOWED = {(str(before), str(after)) for (before, _), after in TABLE.items()}
+_ALLOWED = {(str(before), str(after)) for (before, _), after in TRANSITIONS.items()}
 
 
 def nothing_leaves_a_terminal_state(w: Watching, c: Change) -> None:
@@ -76,7 +76,7 @@ def outputs_come_before_the_commit(w: Watching, c: Change) -> None:
     if job is None or job.exit is None or (c.before is not None and c.before.exit is not None):
         return
     objects = w.world.storage.contents.objects
-    wanted = [Work.log(job.id, job.attempt, 0, n + 1) for n in range(job.exit.log_chunks or 0)]
+    wanted = [WorkKeys.log(job.id, job.attempt, 0, n + 1) for n in range(job.exit.log_chunks or 0)]
     wanted += [job.result.key] if job.result and job.result.key else []
     for key in wanted:
         if key not in objects:
@@ -109,7 +109,7 @@ def preemption_never_spends_the_failure_budget(w: Watching, c: Change) -> None:
     run = w.world.effects.of(c.name, before.attempt)
     own_failure = run is not None and run.how == "failure"
     holders_word = w.world.acts_for(c.sender, before.lease.agent)
-    a_killer = not holders_word and before.agent_deaths + 1 >= Settings().host_killer_limit
+    a_killer = not holders_word and before.agent_deaths + 1 >= ClusterSettings().host_killer_limit
     if after.failures > before.failures and not own_failure and not a_killer:
         message = f"{c.name}: attempt {before.attempt} ended by {run}, and counts as the job's failure"
         raise Broken("preemption never spends the failure budget", message, c.name)
@@ -141,7 +141,7 @@ def a_job_that_kills_its_hosts_fails(w: Watching, c: Change) -> None:
         return
     lost = bool(after.history) and after.history[-1].exit.kind == "lost" and after.failures == before.failures
     w.deaths[c.name] = w.deaths.get(c.name, 0) + 1 if lost else 0
-    if w.deaths[c.name] >= Settings().host_killer_limit:
+    if w.deaths[c.name] >= ClusterSettings().host_killer_limit:
         message = f"{c.name}: {w.deaths[c.name]} agents in a row died under it, and its failures stay {after.failures}"
         raise Broken("a job that kills its hosts fails", message, c.name)
 
@@ -159,7 +159,7 @@ def a_claim_is_listed_by_its_holder(w: Watching, c: Change) -> None:
     if job is None or job.status != Status.RUNNING or (c.before is not None and c.before.status == Status.RUNNING):
         return
     name = "a claim is listed by its holder"
-    holder = Agents.key(job.lease.agent)
+    holder = AgentKeys.key(job.lease.agent)
     if holder not in w.world.storage.contents.objects and holder not in w.world.strangers.overwritten:
         raise Broken(name, f"{job.id} was claimed by {job.lease.agent}, which has no record", job.id)
     reachable(w, job.id, "it was claimed")
@@ -171,7 +171,7 @@ def a_child_is_indexed_before_it_exists(w: Watching, c: Change) -> None:
         return
     if c.before is not None and c.before.parent == job.parent:
         return
-    key = Child(job.parent.job, job.parent.attempt, job.id).key()
+    key = ChildKey(job.parent.job, job.parent.attempt, job.id).key()
     if key not in w.world.storage.contents.objects:
         raise Broken("a child is indexed before it exists", f"{job.id} exists without {key}", job.id, job.parent.job)
 

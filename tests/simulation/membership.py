@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fray_agents.agent import Agent
-from fray_agents.driver import DriverLease
-from fray_layouts.names import Agents, Jobs
+from fray_agents.agent.agent import Agent
+from fray_agents.agent.driver import DriverLease
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from tests.simulation.clocks import HostClock
 from tests.simulation.host import Host
 from tests.simulation.loop import OWNER, Participant
@@ -102,7 +102,7 @@ class Membership(Storm):
 
     def last_asked(self, agent_id: str) -> float:
         """When the agent's process last sent a request about the agent's own record."""
-        return self.ways[self._process_of[agent_id][0]].asked[Agents.key(agent_id)]
+        return self.ways[self._process_of[agent_id][0]].asked[AgentKeys.key(agent_id)]
 
     def listing(self, job: str) -> list[str]:
         """Agents that have the job in memory or in their record."""
@@ -118,7 +118,7 @@ class Membership(Storm):
 
     def is_used(self, key: str) -> bool:
         """Whether the object is the record of a process that lives or of a job that runs."""
-        agent, job = Agents.parse(key) or "", Jobs.parse(key) or ""
+        agent, job = AgentKeys.parse(key) or "", JobKeys.parse(key) or ""
         lives = agent in self._process_of and not self.is_gone(agent, for_at_least=1.0)
         return lives or bool(self.effects.running.get(job))
 

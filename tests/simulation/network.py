@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fray_coordinator.store.api import (
+from fray_coordinator.store.buckets import ServerClock
+from fray_coordinator.store.interface import (
     Applied,
     AttemptFailed,
     Expectation,
@@ -29,8 +30,7 @@ from fray_coordinator.store.api import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.bucket import ServerClock
-from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.metering import NameLimit
 from tests.simulation.clocks import HostClock
 from tests.simulation.loop import Participant, SimLoop
@@ -73,7 +73,7 @@ class Storage:
         self.loop = loop
         self.draw = draw
         self.owner = Participant("storage")
-        self.contents = Contents()
+        self.contents = MemoryContents()
         self.clock = HostClock(loop)
         self.backend = MemoryBackend("memory://sim", self.contents, self.clock, NameLimit(self.clock))
         self.on_write = on_write

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fray_agents import agent as agent_module
-from fray_agents import driver as driver_module
-from fray_agents import hostlock
-from fray_agents import serve as serve_module
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.driver import DriverLease
+from fray_agents.agent import agent as agent_module
+from fray_agents.agent import daemon as serve_module
+from fray_agents.agent import driver as driver_module
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.driver import DriverLease
+from fray_agents.host import agent_lock
 from fray_coordinator.core import Core
 from fray_layouts import codec
 from tests.simulation.loop import OWNER
@@ -91,11 +91,11 @@ def replaced(world: World) -> Iterator[None]:
             mock.patch.object(agent_module, "socket", names),
             mock.patch.object(driver_module, "socket", SimpleNamespace(gethostname=lambda: OWNER.get().name)),
             mock.patch.object(driver_module, "DriverLease", Driven),
-            mock.patch.object(hostlock, "lock_folder", lock_folder),
-            mock.patch.object(hostlock.HostLock, "work_dir", lambda lock, disk: disk / lock.path.stem),
+            mock.patch.object(agent_lock, "lock_folder", lock_folder),
+            mock.patch.object(agent_lock.AgentLock, "work_dir", lambda lock, disk: disk / lock.path.stem),
             mock.patch.object(serve_module, "open_core", open_core),
             mock.patch.object(serve_module, "Agent", Noted),
-            mock.patch.object(serve_module, "Spares", HostStarts),
-            mock.patch.object(serve_module, "Listener", Deaf),
+            mock.patch.object(serve_module, "Prestarter", HostStarts),
+            mock.patch.object(serve_module, "HintListener", Deaf),
         ):
             yield

@@ -9,8 +9,13 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fray_coordinator.store.api import ABSENT, ANY, AttemptFailed, Object
-from fray_layouts.queue_names import Queues, Segment
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    AttemptFailed,
+    Object,
+)
+from fray_layouts.queue_keys import QueueKeys, SegmentName
 from tests.simulation.loop import Participant
 from tests.support.poison import odd_body
 
@@ -28,7 +33,7 @@ class QueueStrangers:
         owner: who sends what they write.
     """
 
-    def __init__(self, world: QueueWorld, names: Queues) -> None:
+    def __init__(self, world: QueueWorld, names: QueueKeys) -> None:
         self.odd: dict[str, bytes] = {}
         self._world = world
         self._names = names
@@ -60,7 +65,7 @@ class QueueStrangers:
         """A segment is there once more, under a later name: its items come twice."""
         if segments := self._segments():
             key, found = self._draw.choice(segments)
-            items = Segment.items_of(key)
+            items = SegmentName.items_of(key)
             self._put(self._names.segment(self._name(items)), found.data, "copied segment")
 
     def change_times(self) -> None:
@@ -81,7 +86,7 @@ class QueueStrangers:
     def _name(self, items: int) -> str:
         """Of a segment, now or a while ago."""
         time = self._world.storage.clock.wall() - self._draw.choice([0.0, 5.0, 100.0])
-        return str(Segment(time, 0, f"zzzz{self._draw.randrange(10, 100)}", items))
+        return str(SegmentName(time, 0, f"zzzz{self._draw.randrange(10, 100)}", items))
 
     def _leave(self, key: str, body: bytes) -> None:
         if key not in self._world.storage.contents.objects:

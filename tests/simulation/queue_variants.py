@@ -11,17 +11,22 @@ from msgspec.structs import replace
 
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import claims, collect, letters, look
-from fray_coordinator.queue.collect import Collector
-from fray_coordinator.queue.consume import Consumer
-from fray_coordinator.queue.finished import FinishedLog
-from fray_coordinator.queue.gate import Gate
-from fray_coordinator.queue.held import Held
+from fray_coordinator.queue import (
+    claiming,
+    collector,
+    dead_letters,
+    scanner,
+)
+from fray_coordinator.queue.collector import Collector
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.finished_log import FinishedLog
+from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.inflight import InFlight
-from fray_coordinator.records import Records, Stored, Update
-from fray_coordinator.store.api import ANY
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec
-from fray_layouts.queues import QueueLease
+from fray_layouts.queue_records import QueueLease
 from tests.simulation.broken_code import Swap, Variants
 
 VARIANTS = Variants()
@@ -46,7 +51,7 @@ def takeover_without_waiting() -> list[Swap]:
 @variant
 def expiry_by_the_hosts_wall_clock() -> list[Swap]:
     """The predecessor's fault: each consumer judges by its own clock."""
-    real = look.Finder._judge
+    real = scanner.SegmentScanner._judge
 
     async def judge(self: Any, segment: str, watched: Any, timeout: float) -> Any:
         core = self._home.core
@@ -54,7 +59,7 @@ def expiry_by_the_hosts_wall_clock() -> list[Swap]:
         with wall:
             return await real(self, segment, watched, timeout)
 
-    return [(look.Finder, "_judge", judge)]
+    return [(scanner.SegmentScanner, "_judge", judge)]
 
 
 @variant
@@ -66,7 +71,7 @@ def no_takeover() -> list[Swap]:
 @variant
 def takeover_forgets_what_was_done() -> list[Swap]:
     """A new owner begins with an empty bitmap."""
-    real = rules.taken
+    real = rules.taken_over
     return [(rules, "taken", lambda *given, **more: replace(real(*given, **more), done="0"))]
 
 
@@ -80,7 +85,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
             return await real(self, key, kind, wanted, current, *more)
         body = codec.successor(wanted, self._chance.token(16), current.record)
         outcome = await self._store.put(key, codec.encode(body, current.raw), ANY, body.op)
-        return Update(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
+        return UpdateResult(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
 
     return [(Records, "write", write)]
 
@@ -88,7 +93,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
 @variant
 def the_owner_is_the_process() -> list[Swap]:
     """A lease names the consumer instead of the claim, so that a former claim of it passes for the present one."""
-    return [(claims, "_nonce", lambda home: f"process-{id(home.core)}"), (InFlight, "drop", InFlight.forget)]
+    return [(claiming, "_nonce", lambda home: f"process-{id(home.core)}"), (InFlight, "drop", InFlight.forget)]
 
 
 # --- acknowledgements
@@ -108,14 +113,14 @@ def done_returns_before_its_write_landed() -> list[Swap]:
 @variant
 def release_deletes_the_lease() -> list[Swap]:
     """What was done before the release is forgotten with the lease."""
-    real = Held.change
+    real = HeldSegment.change
 
-    async def change(self: Held, edit: Any) -> None:
+    async def change(self: HeldSegment, edit: Any) -> None:
         await real(self, edit)
         if not self.lease.owner:
             await self._home.core.store.delete(self.stored.key, self.stored.version)
 
-    return [(Held, "change", change)]
+    return [(HeldSegment, "change", change)]
 
 
 # --- pushing and collecting
@@ -144,7 +149,7 @@ def what_was_finished_is_not_written_down() -> list[Swap]:
 @variant
 def finished_leases_go_at_once() -> list[Swap]:
     """Nothing is kept until half the quarantine has passed."""
-    return [(collect, "is_collectable", lambda *given: True), (collect, "GATHERED", 0.0)]
+    return [(collector, "is_collectable", lambda *given: True), (collector, "GATHERED", 0.0)]
 
 
 @variant
@@ -152,7 +157,7 @@ def a_segment_that_landed_again_is_left() -> list[Swap]:
     """It does not look late, and when its lease goes it looks as if nobody had claimed it."""
 
     async def let_go(self: Collector, segment: str) -> None:
-        await collect.discard_lease(self._home, self._leases.pop(segment))
+        await collector.discard_lease(self._home, self._leases.pop(segment))
 
     return [(Collector, "_let_go", let_go)]
 
@@ -164,7 +169,7 @@ def the_lease_is_deleted_first() -> list[Swap]:
     async def clear(self: Collector, finished: Any) -> None:
         await self._home.core.store.delete(finished.lease.key, finished.lease.version)
         await self._home.core.clock.sleep(1.0)
-        await self._home.core.store.delete(self._home.names.segment(finished.segment), finished.version)
+        await self._home.core.store.delete(self._home.keys.segment(finished.segment), finished.version)
 
     return [(Collector, "_clear", clear)]
 
@@ -174,17 +179,17 @@ def the_segment_is_read_before_the_claim() -> list[Swap]:
     """What was collected in between is handed out again."""
 
     async def write(home: Any, segment: str, wanted: Any, current: Any) -> Any:
-        content = await claims.read_segment(home, segment)
+        content = await claiming.read_segment(home, segment)
         if content is None:
             return None
         await home.core.clock.sleep(1.0)
         sent = home.core.clock.boottime()
-        written = await home.core.records.write(home.names.lease(segment), QueueLease, wanted, current)
+        written = await home.core.records.write(home.keys.lease(segment), QueueLease, wanted, current)
         if not written.wrote:
-            return claims.Beaten(written.stored)
-        return Held(home, segment, written.stored, sent, content)
+            return claiming.ClaimLost(written.stored)
+        return HeldSegment(home, segment, written.stored, sent, content)
 
-    return [(claims, "_write", write)]
+    return [(claiming, "_write", write)]
 
 
 @variant
@@ -200,13 +205,13 @@ def nothing_is_collected() -> list[Swap]:
 @variant
 def the_position_is_kept_for_ever() -> list[Swap]:
     """What lands behind the position is never found."""
-    real = look.Finder._begin_anew_if_due
+    real = scanner.SegmentScanner._begin_anew_if_due
 
     async def once(self: Any) -> None:
         if self._repair_at == float("-inf"):
             await real(self)
 
-    return [(look.Finder, "_begin_anew_if_due", once), (look.look, "SETTLED", -10.0)]
+    return [(scanner.SegmentScanner, "_begin_anew_if_due", once), (scanner.look, "SETTLED", -10.0)]
 
 
 @variant
@@ -216,7 +221,7 @@ def an_empty_queue_is_listed() -> list[Swap]:
     async def changed(self: Any) -> bool:
         return True
 
-    return [(look.Bell, "changed", changed)]
+    return [(scanner.QueueDoorbell, "changed", changed)]
 
 
 # --- poison
@@ -232,7 +237,7 @@ def no_marks() -> list[Swap]:
 def neighbours_are_condemned() -> list[Swap]:
     """A suspect is not alone: whatever is out when a process dies counts as its killer."""
     return [
-        (Gate, "admits", lambda self, suspect: True),
+        (PoisonIsolation, "admits", lambda self, suspect: True),
         (rules, "claimed", lambda *given: QueueLease(owner=given[0], holder=given[1], timeout=given[2], suspect=True)),
     ]
 
@@ -240,14 +245,14 @@ def neighbours_are_condemned() -> list[Swap]:
 @variant
 def acknowledged_before_it_is_buried() -> list[Swap]:
     """Who dies between the acknowledgement and the letter loses the item."""
-    real = letters.Undertaker.bury
+    real = dead_letters.DeadLetterWriter.bury
 
     async def bury(self: Any, held: Any, item: int, *given: Any) -> None:
         await held.change(partial(rules.completed, items=1 << item))
         await self._home.core.clock.sleep(600.0)
         await real(self, held, item, *given)
 
-    return [(letters.Undertaker, "bury", bury)]
+    return [(dead_letters.DeadLetterWriter, "bury", bury)]
 
 
 # --- odd objects
@@ -260,19 +265,19 @@ def an_odd_segment_is_everybodys_trouble() -> list[Swap]:
     async def tried(self: Any, segment: str, claiming: Any) -> Any:
         return await claiming
 
-    return [(look.Finder, "_tried", tried)]
+    return [(scanner.SegmentScanner, "_tried", tried)]
 
 
 @variant
 def what_is_odd_is_deleted() -> list[Swap]:
     """A segment that cannot be read is taken for rubbish."""
-    real = claims.read_segment
+    real = claiming.read_segment
 
     async def read(home: Any, segment: str) -> Any:
         try:
             return await real(home, segment)
         except BadRecord:
-            await home.core.store.delete(home.names.segment(segment))
+            await home.core.store.delete(home.keys.segment(segment))
             return None
 
-    return [(claims, "read_segment", read)]
+    return [(claiming, "read_segment", read)]

@@ -17,20 +17,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from fray_coordinator.clock import Chance
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import consume
-from fray_coordinator.queue.bell import Bell
-from fray_coordinator.queue.consume import Consumer, Delivery
+from fray_coordinator.queue import consumer as consumer_module
+from fray_coordinator.queue.consumer import Consumer, Delivery
+from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.gate import Gate
-from fray_coordinator.queue.home import Home, core_of, open_home
-from fray_coordinator.queue.push import Item, Producer
-from fray_coordinator.store.api import Object
+from fray_coordinator.queue.open_queue import OpenQueue, open_queue, standalone_core
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.store.interface import Object
 from fray_layouts import codec
-from fray_layouts.queue_names import Queues, Segment
-from fray_layouts.queues import QueueLease, QueueRecord, unpack
+from fray_layouts.queue_keys import QueueKeys, SegmentName
+from fray_layouts.queue_records import QueueLease, QueueRecord, decode_segment
 from tests.simulation.campaign import main
 from tests.simulation.clocks import HostClock
 from tests.simulation.honest import HonestStore
@@ -53,7 +53,7 @@ IDLE = 120.0
 TIMEOUT = 10.0
 QUARANTINE = 20.0
 """Short, so that many a create comes too late."""
-NAMES = Queues("q/")
+NAMES = QueueKeys("q/")
 DEAD = NAMES.dead
 
 
@@ -218,14 +218,14 @@ class QueueWorld(Stage):
 
         async def live() -> None:
             home = await self._home(owner, self.drawn_clock(draw))
-            producer = Producer(home, Bell(home))
+            producer = Producer(home, QueueDoorbell(home))
             number = 0
             while number < 12:
                 payloads = [f"{name}-{number + n}" for n in range(draw.choice([1, 1, 2, 4]))]
                 number += len(payloads)
                 self.known.maybe.update(payloads)
                 with self._troubled():
-                    await producer.push([Item(payload.encode()) for payload in payloads], draw.choice([1, 2, 4]))
+                    await producer.push([EncodedItem(payload.encode()) for payload in payloads], draw.choice([1, 2, 4]))
                     self.known.pushed.update(payloads)
                     self.note(name, "pushed", " ".join(payloads))
                 with self._troubled():
@@ -241,8 +241,8 @@ class QueueWorld(Stage):
 
         async def live() -> None:
             home = await self._home(owner, self.drawn_clock(draw))
-            consumer = self.consumers[owner] = Consumer(home, Bell(home))
-            gate = Gate()
+            consumer = self.consumers[owner] = Consumer(home, QueueDoorbell(home))
+            gate = PoisonIsolation()
             while True:
                 with self._troubled():
                     taken = await consumer.take(
@@ -258,7 +258,7 @@ class QueueWorld(Stage):
         self._spawn(owner, live())
 
     async def _work(
-        self, owner: Participant, home: Home, consumer: Consumer, delivery: Delivery, draw: random.Random
+        self, owner: Participant, home: OpenQueue, consumer: Consumer, delivery: Delivery, draw: random.Random
     ) -> None:
         payload = delivery.body.decode()
         if payload in self.trouble.poison:
@@ -283,18 +283,20 @@ class QueueWorld(Stage):
             self.note(owner.name, "did", f"{payload} {delivery.id}")
             self.known.acked.add((delivery.held.segment, delivery.item))
 
-    async def _home(self, owner: Participant, clock: HostClock) -> Home:
+    async def _home(self, owner: Participant, clock: HostClock) -> OpenQueue:
         way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
         way.fate = lambda kind: self._meet(owner, kind)
         way.mishap = self.mishap
         self.ways[owner] = way
-        chance = Chance(f"chance {self.seed_number} {self._next()}")
+        chance = RandomSource(f"chance {self.seed_number} {self._next()}")
         store = HonestStore(way, clock, chance, patience=45.0)
         store.broken = self.is_broken
         while True:
             with self._troubled():
                 await store.learn_clock()
-                return await open_home(core_of(store, clock, chance), NAMES, QueueRecord(quarantine=QUARANTINE))
+                return await open_queue(
+                    standalone_core(store, clock, chance), NAMES, QueueRecord(quarantine=QUARANTINE)
+                )
 
     def _spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work, context=owner.context())
@@ -383,12 +385,12 @@ class QueueWorld(Stage):
         if sender is self.strangers.owner and self._is_odd(key):
             return
         if (found := DEAD.parse(key)) and key.startswith(DEAD.segments) and not found[1] and after is not None:
-            payload = unpack(after.data)[1][0].decode()
+            payload = decode_segment(after.data)[1][0].decode()
             self.known.dead.add(payload)
             self.known.ended.add(payload)
         elif (found := NAMES.parse(key)) and key.startswith(NAMES.segments) and after is not None:
             if not found[1]:
-                self.known.content[found[0]] = [body.decode() for body in unpack(after.data)[1]]
+                self.known.content[found[0]] = [body.decode() for body in decode_segment(after.data)[1]]
             elif before is not None:
                 self._lease_changed(found[0], before, after)
         elif found and key.startswith(NAMES.segments) and not found[1]:
@@ -407,7 +409,7 @@ class QueueWorld(Stage):
             for held in consumer.held.values():
                 if held.owner == was.owner != now.owner and now.owner and held.trusted:
                     self.is_broken(Broken("nobody takes what its holder trusts", segment, segment))
-        for item in range(Segment.items_of(segment)):
+        for item in range(SegmentName.items_of(segment)):
             if rules.is_done(was, item) and not rules.is_done(now, item):
                 self.is_broken(Broken("what is done stays done", f"{segment}: item {item}", segment))
             if rules.is_done(now, item):
@@ -415,7 +417,7 @@ class QueueWorld(Stage):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        real = consume.Delivery
+        real = consumer_module.Delivery
 
         def observed(*given: Any, **more: Any) -> Delivery:
             delivery = real(*given, **more)
@@ -423,7 +425,7 @@ class QueueWorld(Stage):
                 self.handed_out(delivery)
             return delivery
 
-        with mock.patch.object(consume, "Delivery", observed):
+        with mock.patch.object(consumer_module, "Delivery", observed):
             yield
 
     def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from fray_agents.agent import Agent
+from fray_agents.agent.agent import Agent
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_layouts.names import Jobs
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from tests.simulation import invariants
 from tests.simulation.effects import Run
@@ -57,7 +57,7 @@ class Reports(Membership):
         self.note(run.host, f"task {run.job}~{run.attempt}", f"starts under {run.agent}")
         others = list(self.effects.running.get(run.job, ()))
         self.effects.begin(run)
-        if run.job in self.strangers.harmed or self.strangers.is_stranger(Jobs.key(run.job)):
+        if run.job in self.strangers.harmed or self.strangers.is_stranger(JobKeys.key(run.job)):
             self.effects.twice.clear()
             return
         try:

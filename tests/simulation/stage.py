@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from fray_coordinator.store.api import Object
+from fray_coordinator.store.interface import Object
 from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import HostClock
 from tests.simulation.history import History

@@ -9,20 +9,22 @@ from typing import Any
 
 import msgspec
 
-from fray_agents import hostlock
-from fray_agents.agent import Agent
-from fray_agents.claimer import Claimer
-from fray_agents.troubles import Troubles
-from fray_coordinator import core, records, repair, unreadable_holders
-from fray_coordinator.coordinate import Pass
+from fray_agents.agent.agent import Agent
+from fray_agents.agent.claimer import Claimer
+from fray_agents.agent.problems import AgentProblems
+from fray_agents.host import agent_lock
+from fray_coordinator import core
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.fsck import checkup, objects
+from fray_coordinator.fsck import checker, object_checks
 from fray_coordinator.protocol import heartbeat
-from fray_coordinator.store.api import NotModified
-from fray_coordinator.unreadable_holders import UnreadableHolders
+from fray_coordinator.reconcile import repair, unreadable_holders
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
+from fray_coordinator.store import records
+from fray_coordinator.store.interface import NotModified
 from fray_layouts import parsing
 from fray_layouts.errors import FrayError, Malformed
-from fray_layouts.names import Pools
+from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import AgentRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 from tests.simulation.scenario import Perils
@@ -77,7 +79,7 @@ def json_may_be_as_deep_as_the_stack_allows() -> list[Swap]:
 @variant
 def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
     """An object that leads to any other error ends the loop over all of them."""
-    real = core.each
+    real = core.map_concurrently
 
     async def each_sound(items: Any, act: Any, problems: Any, name: Any = str, at_once: int = 16) -> list[Any]:
         async def guarded(item: Any) -> list[Any]:
@@ -92,7 +94,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
         return [result for results in await real(items, guarded, at_once) for result in results]
 
     deep = json_may_be_as_deep_as_the_stack_allows()
-    return [*everywhere(core.each_sound, each_sound), *deep]
+    return [*everywhere(core.map_noting_problems, each_sound), *deep]
 
 
 @where(strangers_only("restore_job"))
@@ -118,7 +120,7 @@ def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
     async def look(self: UnreadableHolders, agent: str) -> None:
         """Nothing is done about it."""
 
-    return [(UnreadableHolders, "look", look), (hostlock, "write_off", _nothing)]
+    return [(UnreadableHolders, "look", look), (agent_lock, "write_off", _nothing)]
 
 
 @where(strangers_only("spoil_agent"))
@@ -136,12 +138,12 @@ def an_unknown_state_counts_as_dead() -> list[Swap]:
 @where(a_flood())
 def a_pass_waits_for_the_inbox() -> list[Swap]:
     """However many files lie there, the pass ends when all of them were dealt with."""
-    real = Pass._serve
+    real = Reconciler._serve
 
-    async def serve(self: Pass, seconds: float | None = None) -> None:
+    async def serve(self: Reconciler, seconds: float | None = None) -> None:
         await real(self)
 
-    return [(Pass, "_serve", serve)]
+    return [(Reconciler, "_serve", serve)]
 
 
 async def _nothing(*given: object) -> None:
@@ -151,8 +153,8 @@ async def _nothing(*given: object) -> None:
 @variant
 def fsck_passes_odd_objects_by() -> list[Swap]:
     """What cannot be read is nobody's business."""
-    looks = tuple(look for look in checkup.LOOKS if look[0] is not objects.odd_objects)
-    return [(checkup, "LOOKS", looks)]
+    looks = tuple(look for look in checker.CHECKS if look[0] is not object_checks.odd_objects)
+    return [(checker, "LOOKS", looks)]
 
 
 # --- refusals
@@ -161,10 +163,10 @@ def fsck_passes_odd_objects_by() -> list[Swap]:
 @variant
 def a_refusal_ends_an_agent() -> list[Swap]:
     """Who is refused once is refused for ever."""
-    real = Troubles.survived
+    real = AgentProblems.survived
 
     @contextmanager
-    def survived(self: Troubles, doing: str) -> Iterator[None]:
+    def survived(self: AgentProblems, doing: str) -> Iterator[None]:
         refused: list[StoreRefused] = []
         with real(self, doing):
             try:
@@ -175,7 +177,7 @@ def a_refusal_ends_an_agent() -> list[Swap]:
         if refused:
             raise refused[0]
 
-    return [(Troubles, "survived", survived)]
+    return [(AgentProblems, "survived", survived)]
 
 
 @variant
@@ -183,7 +185,7 @@ def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
     """Who has not heard the bell yet asks whether it has changed since nothing, and looks no further without it."""
 
     async def rang(self: Claimer) -> bool:
-        answer = await self.core.store.get_if_changed(Pools.doorbell(self.pool), self._bell or "")
+        answer = await self.core.store.get_if_changed(PoolKeys.doorbell(self.pool), self._bell or "")
         if answer is None or isinstance(answer, NotModified):
             return False
         self._bell = answer.version

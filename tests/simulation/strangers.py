@@ -13,18 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fray_coordinator.store.api import ANY, AttemptFailed, Object
-from fray_coordinator.store.keys import check_key
+from fray_coordinator.store.interface import ANY, AttemptFailed, Object
+from fray_coordinator.store.key_rules import check_key
 from fray_layouts.errors import InvalidInput
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs, Names, Pools, Work
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PoolKeys,
+    WorkKeys,
+)
 from fray_layouts.records import (
     AgentRecord,
     Doorbell,
     EndpointRecord,
     JobRecord,
     NameRecord,
-    PassRecord,
+    ReconcilerRecord,
     Record,
 )
 from tests.simulation.loop import Participant
@@ -38,13 +46,13 @@ _KEPT_BODIES = 4
 """Earlier bodies of each job's record that a restored backup may bring back."""
 
 _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = [
-    (Jobs.prefix, Jobs.parse, JobRecord),
-    (Agents.prefix, Agents.parse, AgentRecord),
-    (Names.prefix, Names.parse, NameRecord),
-    (Endpoint.prefix, Endpoint.parse, EndpointRecord),
-    (Pools.prefix, Pools.parse, Doorbell),
-    (Coordinator.lease, lambda key: key, PassRecord),
-    (Work.prefix("")[:-1], Work.parse, None),
+    (JobKeys.prefix, JobKeys.parse, JobRecord),
+    (AgentKeys.prefix, AgentKeys.parse, AgentRecord),
+    (NameKeys.prefix, NameKeys.parse, NameRecord),
+    (EndpointKey.prefix, EndpointKey.parse, EndpointRecord),
+    (PoolKeys.prefix, PoolKeys.parse, Doorbell),
+    (CoordinatorKeys.lease, lambda key: key, ReconcilerRecord),
+    (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
 ]
 """What must be named if it lies there and is not what its name says."""
 
@@ -85,7 +93,7 @@ class Strangers:
 
     def copy_record(self) -> None:
         """Somebody keeps a copy of a record beside it."""
-        records = self._lying(Jobs.prefix, Agents.prefix, Names.prefix, Endpoint.prefix)
+        records = self._lying(JobKeys.prefix, AgentKeys.prefix, NameKeys.prefix, EndpointKey.prefix)
         if records:
             key, data = self._draw.choice(records)
             copy = f"{key.removesuffix('.json')}-{self._draw.choice(['bak', 'copy', '1'])}.json"
@@ -95,14 +103,14 @@ class Strangers:
     def copy_in_two_parts(self) -> None:
         """A file in the inbox that is a part of itself for a while."""
         spec = msgspec.json.encode(drawn_spec(self._draw, "quick"))
-        key = Inbox.key(f"copied-{self._draw.randrange(10**9)}")
+        key = InboxKeys.key(f"copied-{self._draw.randrange(10**9)}")
         self._put(key, spec[: self._draw.randrange(len(spec))], "half-finished copy", odd=False)
         self.world._in(self._draw.uniform(0.1, 20), self._put, key, spec, "finished copy", False)
 
     def flood(self, how_many: int) -> None:
         """Somebody copies a folder of other files into the inbox."""
         for number in range(how_many):
-            self._put(Inbox.key(f"photo-{number}"), b'{"photo": %d}' % number, "file of a flood", odd=False)
+            self._put(InboxKeys.key(f"photo-{number}"), b'{"photo": %d}' % number, "file of a flood", odd=False)
 
     def spoil_hint(self) -> None:
         """A doorbell: nothing depends on it."""
@@ -113,18 +121,20 @@ class Strangers:
         self._overwrite([key for key, _ in self._lying("pending/", "children/")], odd=False)
 
     def spoil_pass(self) -> None:
-        self._overwrite([Coordinator.lease])
+        self._overwrite([CoordinatorKeys.lease])
 
     def spoil_job(self) -> None:
         jobs = [job for job in self.world.watching.jobs.values() if job.spec.name != "endless"]
-        self._overwrite([Jobs.key(job.id) for job in jobs])
+        self._overwrite([JobKeys.key(job.id) for job in jobs])
 
     def spoil_agent(self) -> None:
-        self._overwrite([key for key, _ in self._lying(Agents.prefix)])
+        self._overwrite([key for key, _ in self._lying(AgentKeys.prefix)])
 
     def hold_agent(self) -> None:
         """Somebody puts an agent into a state that this version does not know: that is left alone."""
-        key = self._drawn([Agents.key(name) for name, now in self.world.watching.agents.items() if now.state == "live"])
+        key = self._drawn(
+            [AgentKeys.key(name) for name, now in self.world.watching.agents.items() if now.state == "live"]
+        )
         if key:
             self.overwritten.add(key)
             held = json.loads(self.world.storage.contents.objects[key].data) | {"state": "held"}
@@ -132,7 +142,7 @@ class Strangers:
 
     def restore_job(self) -> None:
         """A backup brings an earlier body of a record back."""
-        jobs = [key for key in self._bodies if Jobs.parse(key) in self.world.watching.jobs]
+        jobs = [key for key in self._bodies if JobKeys.parse(key) in self.world.watching.jobs]
         if jobs:
             key = self._draw.choice(jobs)
             self.overwritten.add(key)
@@ -142,7 +152,7 @@ class Strangers:
     def touch(self) -> None:
         """The storage's time of an object changes, and nothing else: `chmod`, `touch`, a copy with equal content."""
         contents = self.world.storage.contents
-        keys = [key for key, _ in self._lying() if not key.startswith(Inbox.prefix)]
+        keys = [key for key, _ in self._lying() if not key.startswith(InboxKeys.prefix)]
         if keys:
             key = self._draw.choice(keys)
             lies = contents.objects[key]
@@ -171,10 +181,10 @@ class Strangers:
 
         A job's or an agent's record stays odd until it is removed: what others write keeps most of it.
         """
-        stays = key.startswith((Jobs.prefix, Agents.prefix, Inbox.prefix)) or sender is self.owner
+        stays = key.startswith((JobKeys.prefix, AgentKeys.prefix, InboxKeys.prefix)) or sender is self.owner
         if after is None or not stays:
             self.odd.discard(key)
-        elif key.startswith(Jobs.prefix) and not self.is_stranger(key):
+        elif key.startswith(JobKeys.prefix) and not self.is_stranger(key):
             self._bodies.setdefault(key, []).append(after.data)
             del self._bodies[key][:-_KEPT_BODIES]
 
@@ -188,12 +198,14 @@ class Strangers:
         What reads as its agent's record is believed, whatever it says; what does not is soon nobody's record.
         """
         holder = job.lease.agent if job.lease is not None and job.status == "running" else ""
-        if Jobs.key(job.id) in self.odd or (Agents.key(holder) in self.odd and holder in self.world.watching.agents):
+        if JobKeys.key(job.id) in self.odd or (
+            AgentKeys.key(holder) in self.odd and holder in self.world.watching.agents
+        ):
             return True
         if job.parent is None:
             return False
         above = self.world.watching.jobs.get(job.parent.job)
-        return Jobs.key(job.parent.job) in self.odd or (above is not None and self.excuses(above))
+        return JobKeys.key(job.parent.job) in self.odd or (above is not None and self.excuses(above))
 
     def unnamed(self, named: Iterable[str]) -> list[str]:
         """The odd objects that no trouble of `fray fsck` is about."""
@@ -232,9 +244,9 @@ class Strangers:
 
     def _harm(self, key: str) -> None:
         watching = self.world.watching
-        if key.startswith(Jobs.prefix) and (job := Jobs.parse(key)):
+        if key.startswith(JobKeys.prefix) and (job := JobKeys.parse(key)):
             self.harmed.add(job)
-        if key.startswith(Agents.prefix) and (agent := Agents.parse(key)):
+        if key.startswith(AgentKeys.prefix) and (agent := AgentKeys.parse(key)):
             self.harmed.add(agent)
             listed = watching.agents[agent].holdings if agent in watching.agents else {}
             held = [j.id for j in watching.jobs.values() if j.lease is not None and j.lease.agent == agent]
@@ -259,9 +271,9 @@ class Strangers:
 
 def is_misfit(key: str, data: bytes) -> bool:
     """Whether the object is not what its name says, so that somebody must be told."""
-    if key.startswith(Inbox.prefix):
-        known = (Inbox.rejected_prefix, Inbox.aside_prefix, f"{Inbox.prefix}.")
-        return not Inbox.is_drop(key) and not key.startswith(known)
+    if key.startswith(InboxKeys.prefix):
+        known = (InboxKeys.rejected_prefix, InboxKeys.aside_prefix, f"{InboxKeys.prefix}.")
+        return not InboxKeys.is_drop(key) and not key.startswith(known)
     for prefix, parse, kind in _KINDS:
         if key.startswith(prefix):
             return parse(key) is None or (kind is not None and not _holds(key, data, kind))
@@ -275,9 +287,9 @@ def _holds(key: str, data: bytes, kind: type[Record]) -> bool:
         return False
     match record:
         case JobRecord():
-            return Jobs.key(record.id) == key
+            return JobKeys.key(record.id) == key
         case AgentRecord():
-            return Agents.key(record.id) == key
+            return AgentKeys.key(record.id) == key
         case EndpointRecord():
-            return Endpoint(record.namespace, record.name, record.actor_id).key() == key
+            return EndpointKey(record.namespace, record.name, record.actor_id).key() == key
     return True

@@ -7,13 +7,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator import index, stopping, submit
-from fray_coordinator.admission import Admission
-from fray_coordinator.protocol import cascade, inbox, retention
-from fray_coordinator.records import Records, Stored, Update, record_of
-from fray_coordinator.repair import Repair
-from fray_coordinator.submit import Submitted
-from fray_layouts.names import JobId
+from fray_coordinator.jobs import pending_index, stopping, submission
+from fray_coordinator.jobs.submission import Submitted
+from fray_coordinator.protocol import admission, cascade, retention
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.records import (
+    Records,
+    Stored,
+    UpdateResult,
+    record_of,
+)
+from fray_layouts.object_keys import JobId
 from fray_layouts.records import JobRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 
@@ -33,7 +38,7 @@ def a_reused_name() -> list[Swap]:
 @variant
 def child_before_its_index_entry() -> list[Swap]:
     """The `children/` entry is written a moment after the child."""
-    real = submit.enter_child
+    real = submission.create_child_entry
 
     async def enter_child(core: Any, job: Any) -> None:
         async def later() -> None:
@@ -48,7 +53,7 @@ def child_before_its_index_entry() -> list[Swap]:
 @variant
 def no_cascade() -> list[Swap]:
     """Nobody asks whether a child's parent still runs."""
-    return everywhere(cascade.verdict, lambda *given: cascade.Verdict.KEEP)
+    return everywhere(cascade.judge_child, lambda *given: cascade.ChildVerdict.KEEP)
 
 
 @variant
@@ -64,14 +69,14 @@ def no_repair() -> list[Swap]:
 @variant
 def admitted_without_a_second_look() -> list[Swap]:
     """A drop is admitted as it was read, whatever the inbox holds by then."""
-    real = inbox.settle
+    real = admission.admit_or_withdraw
     return everywhere(real, lambda job, version, now: real(job, job.inbox.version if job.inbox else None, now))
 
 
 @variant
 def every_reader_admits_a_drop() -> list[Swap]:
     """A drop's job gets a fresh id from whoever reads it."""
-    real = inbox.record_of_drop
+    real = admission.record_of_drop
     drawn = iter(range(10**9))
 
     def record_of_drop(*given: Any) -> Any:
@@ -96,7 +101,7 @@ def a_drop_is_removed_before_it_is_admitted() -> list[Swap]:
 @variant
 def parents_go_before_their_children() -> list[Swap]:
     """Retention does not ask for children."""
-    real = retention.may_go
+    real = retention.may_remove
 
     def may_go(due: float, now: float, has_children: bool) -> bool:
         return real(due, now, False)
@@ -113,7 +118,7 @@ def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
         if kind is not JobRecord or current is not None:
             return await real(self, key, kind, wanted, current, *more)
         asyncio.get_running_loop().create_task(real(self, key, kind, wanted, current, *more))
-        return Update(Stored(key, wanted, {}, "", self._store.now()), True, 0)
+        return UpdateResult(Stored(key, wanted, {}, "", self._store.now()), True, 0)
 
     return [(Records, "write", write)]
 
@@ -121,7 +126,7 @@ def a_submission_is_acknowledged_before_it_is_written() -> list[Swap]:
 @variant
 def a_new_job_that_was_claimed_at_once_is_told_as_found() -> list[Swap]:
     """A record that is not as it was written must be somebody else's."""
-    real = submit._submit_one
+    real = submission._submit_one
 
     async def submit_one(core: Any, job: Any) -> Any:
         done = await real(core, job)
@@ -148,12 +153,12 @@ def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
 
     async def requeued(core: Any, job: Any, before: Any) -> None:
         if before is not None:
-            await index.leave(core, before)
+            await pending_index.delete_entry(core, before)
 
     async def enter_if_missing(self: Repair, known: Any) -> None:
         return None
 
-    return [(index, "requeued", requeued), (Repair, "_enter_if_missing", enter_if_missing)]
+    return [(pending_index, "requeued", requeued), (Repair, "_enter_if_missing", enter_if_missing)]
 
 
 @variant
@@ -169,10 +174,10 @@ def nobody_looks_into_the_inbox() -> list[Swap]:
 @variant
 def nothing_is_ever_removed() -> list[Swap]:
     """What ended stays."""
-    return everywhere(retention.may_go, lambda *given: False)
+    return everywhere(retention.may_remove, lambda *given: False)
 
 
 @variant
 def names_go_before_the_quarantine() -> list[Swap]:
     """What has ended is removed as soon as nobody wants it, though a write may be on its way."""
-    return everywhere(retention.kept_for, lambda settings: settings.retention)
+    return everywhere(retention.retention_seconds, lambda settings: settings.retention)

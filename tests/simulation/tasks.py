@@ -10,9 +10,9 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.environment import CHILDREN_MARK
-from fray_agents.tasks import ResultFile, TaskExit, TaskSpec
-from fray_layouts.records import Exit, Usage
+from fray_agents.tasks.environment import CHILDREN_MARKER
+from fray_agents.tasks.process_task import ResultFile, TaskExit, TaskSpec
+from fray_layouts.records import AttemptExit, ResourceUsage
 from tests.simulation.disk import DiskPath
 from tests.simulation.effects import Run
 from tests.simulation.work import script
@@ -53,7 +53,7 @@ class HostTask:
             env["FRAY_JOB_ID"], int(env["FRAY_ATTEMPT"]), env["FRAY_AGENT_ID"], host.name, host.world.loop.now
         )
         self.script = script(host.world.seed, env["FRAY_JOB_NAME"], self.run.job, self.run.attempt)
-        self.usage = Usage()
+        self.usage = ResourceUsage()
         self.unkilled: list[int] = []
         self.exit: asyncio.Future[TaskExit] = host.world.loop.create_future()
         self.directory: DiskPath = spec.directory  # type: ignore[assignment]
@@ -64,7 +64,7 @@ class HostTask:
         self._kill_at: float | None = None
         if host.clock.boottime() >= deadline:  # as the runner does: the job may be someone else's
             self.run.end = host.world.loop.now
-            self._at(PIPE_DELAY, self._tell, Exit(kind="preempted"))
+            self._at(PIPE_DELAY, self._tell, AttemptExit(kind="preempted"))
             return
         host.running.append(self)
         host.world.task_began(self.run)
@@ -117,22 +117,22 @@ class HostTask:
     # --- what happens on the host
 
     def killed(self) -> None:
-        self._end(Exit(kind=self._cause, signal=9))
+        self._end(AttemptExit(kind=self._cause, signal=9))
 
     def orphaned(self) -> None:
         """Its agent's process is gone."""
         self._cause = self._cause or "lost"
-        self._end(Exit(kind=self._cause, signal=9), "eof")
+        self._end(AttemptExit(kind=self._cause, signal=9), "eof")
 
     def _end_by_itself(self) -> None:
         if not self.script.fails:
-            self._end(Exit(kind="success", code=0), "success")
+            self._end(AttemptExit(kind="success", code=0), "success")
         elif self._cause:
-            self._end(Exit(kind=self._cause, code=1))
+            self._end(AttemptExit(kind=self._cause, code=1))
         else:
-            self._end(Exit(kind="exited", code=1), "failure")
+            self._end(AttemptExit(kind="exited", code=1), "failure")
 
-    def _end(self, end: Exit, how: str = "") -> None:
+    def _end(self, end: AttemptExit, how: str = "") -> None:
         if self.run.end is not None:
             return
         self._host.running.remove(self)
@@ -140,7 +140,7 @@ class HostTask:
         self._host.world.task_ended(self.run, how or end.kind, end.kind == "success" and not self._cause)
         self._at(PIPE_DELAY, self._tell, end)
 
-    def _tell(self, end: Exit) -> None:
+    def _tell(self, end: AttemptExit) -> None:
         if self.exit.done():
             return
         result = self._result() if end.kind == "success" else None
@@ -160,7 +160,7 @@ class HostTask:
         left = self._host.clock.when(self._deadline) - self._host.world.loop.now
         if left <= 1e-6:
             self._cause = self._cause or "preempted"
-            self._end(Exit(kind=self._cause, signal=9), "deadline")
+            self._end(AttemptExit(kind=self._cause, signal=9), "deadline")
         else:
             self._at(left, self._watch_deadline)
 
@@ -169,7 +169,7 @@ class HostTask:
             self._host.go_down(f"{self.run.job} killed it")
 
     def mark_children(self) -> None:
-        (self.directory / CHILDREN_MARK).write_bytes(b"")
+        (self.directory / CHILDREN_MARKER).write_bytes(b"")
 
     def _at(self, delay: float, act: Any, *args: Any) -> None:
         self._host.world.loop.call_later(delay, act, *args, context=self._host.owner.context())

@@ -13,11 +13,17 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.ledger import Held
+from fray_agents.agent.leases import HeldLease
 from fray_coordinator.errors import StoreRefused
-from fray_coordinator.protocol.schedule import entry_of
+from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import EndpointRecord, JobRecord, Lease, NameRecord, Stop
+from fray_layouts.records import (
+    EndpointRecord,
+    JobLease,
+    JobRecord,
+    NameRecord,
+    StopRequest,
+)
 from fray_layouts.spec import parse_spec
 from tests.simulation import calm
 from tests.simulation.actors import ActorWorld
@@ -65,8 +71,8 @@ def a_deleted_job_is_back() -> None:
 
 def a_stop_is_never_heard() -> None:
     world = World(0)
-    asked = Stop(at=0.0, reason="enough")
-    lease = Lease(agent="agent", host="h1", since=0.0)
+    asked = StopRequest(at=0.0, reason="enough")
+    lease = JobLease(agent="agent", host="h1", since=0.0)
     world.watching.jobs[JOB.id] = replace(JOB, status=str(Status.RUNNING), stop=asked, lease=lease)
     world.watching.stopped[JOB.id] = 0.0
     world.loop.now = 1e6
@@ -115,7 +121,7 @@ def an_entry_is_left() -> None:
 
 def a_claim_is_never_resolved() -> None:
     world = World(0)
-    held = Held(entry_of(JOB))
+    held = HeldLease(entry_of(JOB))
     world.hosts[0].agent = mock.Mock(id="agent", _ledger=mock.Mock(held={JOB.id: held}))
     calm.check_held(world)
 
@@ -202,7 +208,7 @@ def the_pass_goes_round() -> None:
 
 def a_job_is_dropped() -> None:
     world = World(0)
-    lease = Lease(agent="agent", host="h1", since=0.0)
+    lease = JobLease(agent="agent", host="h1", since=0.0)
     world.watching.jobs[JOB.id] = replace(JOB, status=str(Status.RUNNING), lease=lease)
     world.agents["agent"] = mock.Mock()
     with (

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fray_agents.driver import Driver
+from fray_agents.agent.driver import Driver
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, StoreUnavailable
-from fray_coordinator.follow import wait_for
-from fray_coordinator.mail import drain
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ANY
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs.mailbox import drain
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.store.interface import ANY
 from fray_layouts.errors import FrayError
-from fray_layouts.inbox_names import Inbox
+from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
 from tests.simulation.work import drawn_kind, drawn_spec
@@ -92,7 +92,7 @@ class User:
 
     async def drop(self) -> None:
         self._serial += 1
-        key = Inbox.key(f"{self.name}-{self._serial}")
+        key = InboxKeys.key(f"{self.name}-{self._serial}")
         self._dropped.append(key)
         spec = self._spec(self.draw)
         if self.draw.random() < 0.1:
@@ -101,7 +101,7 @@ class User:
 
     async def drop_rubbish(self) -> None:
         self._serial += 1
-        await self.core.store.put(Inbox.key(f"{self.name}-{self._serial}"), b'{"name": "half', ANY)
+        await self.core.store.put(InboxKeys.key(f"{self.name}-{self._serial}"), b'{"name": "half', ANY)
 
     async def overwrite(self) -> None:
         """The same name again: other content, or the very same."""

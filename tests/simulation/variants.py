@@ -8,17 +8,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents import shipping
-from fray_agents.ledger import Ledger
-from fray_coordinator import claims, endings, index
-from fray_coordinator.claims import Claimed, NotClaimed
+from fray_agents.agent.leases import Leases
+from fray_agents.tasks import upload
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol import finish, schedule, stop
+from fray_coordinator.jobs import claiming, pending_index
+from fray_coordinator.jobs import commit as commit_service
+from fray_coordinator.jobs.claiming import Claimed, NotClaimed
+from fray_coordinator.protocol import commit, scheduling, stopping
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.records import Records, Stored, Update
 from fray_coordinator.store import store as store_module
-from fray_coordinator.store.api import ANY, Applied, Rejected, Superseded
-from fray_layouts import codec, names
+from fray_coordinator.store.interface import (
+    ANY,
+    Applied,
+    Rejected,
+    Superseded,
+)
+from fray_coordinator.store.records import Records, Stored, UpdateResult
+from fray_layouts import codec, object_keys
 from fray_layouts.records import JobRecord
 from tests.simulation.broken_code import Swap, Variants, everywhere
 
@@ -37,7 +43,7 @@ def no_read_back() -> list[Swap]:
         still = current.version if current else store_module.ABSENT
         return None if expect is ANY or expect == still else Rejected(current)
 
-    return everywhere(store_module.judge, judge)
+    return everywhere(store_module.outcome_of_write, judge)
 
 
 @variant
@@ -50,13 +56,13 @@ def read_back_without_operation_ids() -> list[Swap]:
             return None
         return Applied(current.version, current.updated) if current else Rejected(None)
 
-    return everywhere(store_module.judge, judge)
+    return everywhere(store_module.outcome_of_write, judge)
 
 
 @variant
 def superseded_taken_for_applied() -> list[Swap]:
     """A write that was applied and written over since counts as the current state."""
-    real = store_module.judge
+    real = store_module.outcome_of_write
 
     def judge(*given: Any) -> Any:
         outcome = real(*given)
@@ -87,7 +93,7 @@ def unconditional_claim() -> list[Swap]:
             return await real(self, key, kind, wanted, current, *more)
         body = codec.successor(wanted, self._chance.token(16), current.record)
         outcome = await self._store.put(key, codec.encode(body, current.raw), ANY, body.op)
-        return Update(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
+        return UpdateResult(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
 
     return [(Records, "write", write)]
 
@@ -95,12 +101,12 @@ def unconditional_claim() -> list[Swap]:
 @variant
 def entry_deleted_at_the_claim() -> list[Swap]:
     """The index entry goes with the claim, before any beat lists it."""
-    real = claims.try_claim
+    real = claiming.try_claim
 
     async def try_claim(core: Any, entry: Any, *given: Any, **more: Any) -> Any:
         answer = await real(core, entry, *given, **more)
         if isinstance(answer, Claimed):
-            await index.leave(core, entry)
+            await pending_index.delete_entry(core, entry)
         return answer
 
     return everywhere(real, try_claim)
@@ -109,7 +115,7 @@ def entry_deleted_at_the_claim() -> list[Swap]:
 @variant
 def unresolved_claims_dropped() -> list[Swap]:
     """A claim without an answer counts as not made."""
-    real = claims.try_claim
+    real = claiming.try_claim
 
     async def try_claim(*given: Any, **more: Any) -> Any:
         try:
@@ -123,26 +129,26 @@ def unresolved_claims_dropped() -> list[Swap]:
 @variant
 def entries_without_attempt() -> list[Swap]:
     """One entry a job, whatever its attempt."""
-    real = schedule.entry_of
+    real = scheduling.entry_of
     return everywhere(real, lambda job: dataclasses.replace(real(job), attempt=1))
 
 
 @variant
 def unresolved_claims_not_listed() -> list[Swap]:
     """The beat lists only what is known to be held, and the entry goes at the claim's answer."""
-    real = Ledger.holdings
-    claiming = everywhere(claims.try_claim, entry_deleted_at_the_claim()[0][2])
+    real = Leases.holdings
+    at_the_answer = everywhere(claiming.try_claim, entry_deleted_at_the_claim()[0][2])
     return [
-        (Ledger, "holdings", lambda self: {j: h for j, h in real(self).items() if h.phase != "claiming"}),
-        *claiming,
+        (Leases, "holdings", lambda self: {j: h for j, h in real(self).items() if h.phase != "claiming"}),
+        *at_the_answer,
     ]
 
 
 @variant
 def failed_claims_stay_reserved() -> list[Swap]:
     """What was reserved for a claim stays so when somebody else has won."""
-    real = Ledger.remove
-    return [(Ledger, "remove", lambda self, held: None if held.phase == "claiming" else real(self, held))]
+    real = Leases.remove
+    return [(Leases, "remove", lambda self, held: None if held.phase == "claiming" else real(self, held))]
 
 
 # --- endings
@@ -151,16 +157,16 @@ def failed_claims_stay_reserved() -> list[Swap]:
 @variant
 def no_fencing() -> list[Swap]:
     """Who ran a job may end it, whoever holds it now."""
-    return [(finish, "holds", lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)]
+    return [(commit, "holds", lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)]
 
 
 @variant
 def commit_discarded_on_any_rejection() -> list[Swap]:
     """A rejected commit means that the lease was lost."""
-    real = endings.end_attempt
+    real = commit_service.end_attempt
 
     async def end_attempt(core: Any, held: Any, agent: str, ending: Any, *more: Any) -> Any:
-        wanted = finish.finish(held.record, held.record.attempt, agent, ending, core.now(), core.settings)
+        wanted = commit.end_of_attempt(held.record, held.record.attempt, agent, ending, core.now(), core.settings)
         written = await core.records.write(held.key, JobRecord, wanted, held)
         return await real(core, held, agent, ending, *more) if written.wrote else None
 
@@ -170,7 +176,7 @@ def commit_discarded_on_any_rejection() -> list[Swap]:
 @variant
 def commit_before_outputs() -> list[Swap]:
     """Logs are shipped while the commit is on its way."""
-    real = shipping.ship_logs
+    real = upload.upload_logs
 
     async def ship_logs(core: Any, job: Any, task: Any, *more: Any) -> int:
         asyncio.get_running_loop().create_task(real(core, job, task, *more))
@@ -183,17 +189,17 @@ def commit_before_outputs() -> list[Swap]:
 @variant
 def budgets_swapped() -> list[Swap]:
     """A preemption counts as a failure, and a failure as a preemption."""
-    preempted = finish._preempted
+    preempted = commit._preempted
     return [
-        (finish, "_preempted", finish._failed),
-        (finish, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings)),
+        (commit, "_preempted", commit._failed),
+        (commit, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings)),
     ]
 
 
 @variant
 def deaths_of_agents_are_not_counted() -> list[Swap]:
     """A job that kills its host may take down a hundred."""
-    real = finish.put_back
+    real = commit.requeue_lost
 
     def put_back(job: Any, dead: str, now: float, settings: Any) -> Any:
         return real(replace(job, agent_deaths=0), dead, now, settings)
@@ -204,7 +210,7 @@ def deaths_of_agents_are_not_counted() -> list[Swap]:
 @variant
 def a_requeue_forgets_the_stop() -> list[Swap]:
     """A job that is put back is no longer to be stopped."""
-    real = finish.put_back
+    real = commit.requeue_lost
 
     def put_back(job: Any, dead: str, now: float, settings: Any) -> Any:
         return real(replace(job, stop=None), dead, now, settings)
@@ -215,11 +221,11 @@ def a_requeue_forgets_the_stop() -> list[Swap]:
 @variant
 def a_pending_job_waits_for_its_stop() -> list[Swap]:
     """Stopping a pending job sets the flag and leaves the rest to whoever claims it, who looks at nothing."""
-    real = stop.request_stop
+    real = stopping.request_stop
 
     def request_stop(job: Any, now: float, reason: str, by: str = "user") -> Any:
         if job.status == Status.PENDING:
-            return replace(job, stop=stop.Stop(at=now, reason=reason, by=by)) if job.stop is None else None
+            return replace(job, stop=stopping.StopRequest(at=now, reason=reason, by=by)) if job.stop is None else None
         return real(job, now, reason, by)
 
     return everywhere(real, request_stop)
@@ -228,10 +234,10 @@ def a_pending_job_waits_for_its_stop() -> list[Swap]:
 @variant
 def a_result_complete_before_the_stop_is_discarded() -> list[Swap]:
     """A stop wins over a result, whichever came first."""
-    real = finish.finish
+    real = commit.end_of_attempt
 
     def decide(job: Any, attempt: int, agent: str, ending: Any, now: float, settings: Any) -> Any:
-        return real(job, attempt, agent, finish.Ending(ending.exit, ending.result, False), now, settings)
+        return real(job, attempt, agent, commit.AttemptEnd(ending.exit, ending.result, False), now, settings)
 
     return everywhere(real, decide)
 
@@ -239,11 +245,11 @@ def a_result_complete_before_the_stop_is_discarded() -> list[Swap]:
 @variant
 def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
     """Who was sent SIGTERM has been preempted, whatever came of it."""
-    real = finish.finish
+    real = commit.end_of_attempt
 
     def decide(job: Any, attempt: int, agent: str, ending: Any, *more: Any) -> Any:
         cut_short = ending.exit.kind == "success" and not ending.complete_before_stop
-        end = finish.Ending(replace(ending.exit, kind="preempted")) if cut_short else ending
+        end = commit.AttemptEnd(replace(ending.exit, kind="preempted")) if cut_short else ending
         return real(job, attempt, agent, end, *more)
 
     return everywhere(real, decide)
@@ -256,39 +262,39 @@ def an_outage_is_an_error() -> list[Swap]:
     async def persist(core: Any, act: Any, *through: Any) -> Any:
         return await act()
 
-    return everywhere(shipping.persist, persist)
+    return everywhere(upload.persist, persist)
 
 
 @variant
 def failures_count_as_preemptions() -> list[Swap]:
     """A job that fails by itself is run again and again."""
-    preempted = finish._preempted
-    return [(finish, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings))]
+    preempted = commit._preempted
+    return [(commit, "_failed", lambda job, end, now, settings, restart=False: preempted(job, end, now, settings))]
 
 
 @variant
 def preemptions_count_as_failures() -> list[Swap]:
     """Whatever ends an attempt spends the failure budget."""
-    return [(finish, "_preempted", finish._failed)]
+    return [(commit, "_preempted", commit._failed)]
 
 
 @variant
 def preemptions_are_not_counted() -> list[Swap]:
     """A job may be preempted for ever."""
-    real = finish._preempted
-    return [(finish, "_preempted", lambda job, *given: real(replace(job, preemptions=job.preemptions - 1), *given))]
+    real = commit._preempted
+    return [(commit, "_preempted", lambda job, *given: real(replace(job, preemptions=job.preemptions - 1), *given))]
 
 
 @variant
 def a_requeue_keeps_the_attempt() -> list[Swap]:
     """The next attempt has the number of the one before."""
-    real = finish._requeue
-    return [(finish, "_requeue", lambda job, *given: replace(real(job, *given), attempt=job.attempt))]
+    real = commit._requeue
+    return [(commit, "_requeue", lambda job, *given: replace(real(job, *given), attempt=job.attempt))]
 
 
 @variant
 def results_are_named_after_the_job() -> list[Swap]:
     """All attempts put their result under one name, which keeps the first."""
-    real = names.Work.result
+    real = object_keys.WorkKeys.result
     first = staticmethod(lambda job, attempt, replica: real(job, 1, replica))
-    return [(names.Work, "result", first), (shipping, "INLINE_LIMIT", 0)]
+    return [(object_keys.WorkKeys, "result", first), (upload, "INLINE_LIMIT", 0)]

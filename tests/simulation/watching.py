@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from fray_coordinator.protocol.transitions import Status
-from fray_coordinator.store.api import Object
+from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Coordinator, Jobs, Pending
-from fray_layouts.records import AgentRecord, JobRecord, PassRecord, Record
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CoordinatorKeys,
+    JobKeys,
+    PendingKey,
+)
+from fray_layouts.records import (
+    AgentRecord,
+    JobRecord,
+    ReconcilerRecord,
+    Record,
+)
 from tests.simulation import agent_invariants, invariants, job_invariants
 from tests.simulation.loop import Participant
 
@@ -87,28 +97,28 @@ class Watching:
             strangers.wrote(key, after, sender)
             return
         strangers.wrote(key, after, sender)
-        if (job := Jobs.parse(key)) and key.startswith(Jobs.prefix):
+        if (job := JobKeys.parse(key)) and key.startswith(JobKeys.prefix):
             self._job(job, key, after, sender)
-        elif (agent := Agents.parse(key)) and key.startswith(Agents.prefix):
+        elif (agent := AgentKeys.parse(key)) and key.startswith(AgentKeys.prefix):
             self._agent(agent, key, after, sender)
         elif key.startswith("pending/"):
             self._entry(key, before, after, sender)
-        elif key == Coordinator.lease and after is not None:
-            self._pass(msgspec.json.decode(after.data, type=PassRecord), sender)
+        elif key == CoordinatorKeys.lease and after is not None:
+            self._pass(msgspec.json.decode(after.data, type=ReconcilerRecord), sender)
         else:
             self.world.note(sender.name, "deletes" if after is None else "writes", key)
-            if before is not None and Inbox.is_drop(key):
+            if before is not None and InboxKeys.is_drop(key):
                 self._drop_left(key, before, after, sender)
 
     def _odd(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         """What lies under this name is not what it should be: it is nothing that is counted on."""
         self.world.note(sender.name, "deletes" if after is None else "writes", f"odd {key!r:.80}")
         self._raw.pop(key, None)
-        if key.startswith(Jobs.prefix):
-            self.jobs.pop(Jobs.parse(key) or "", None)
-        elif (agent := Agents.parse(key)) and agent in self.world.agents:
+        if key.startswith(JobKeys.prefix):
+            self.jobs.pop(JobKeys.parse(key) or "", None)
+        elif (agent := AgentKeys.parse(key)) and agent in self.world.agents:
             self._odd_agent(agent, after, sender)
-        elif before is not None and Inbox.is_drop(key):
+        elif before is not None and InboxKeys.is_drop(key):
             self._drop_left(key, before, after, sender)
 
     def _odd_agent(self, agent: str, after: Object | None, sender: Participant) -> None:
@@ -174,7 +184,7 @@ class Watching:
 
     def _entry(self, key: str, before: Object | None, after: Object | None, sender: Participant) -> None:
         self.world.note(sender.name, "deletes" if after is None else "writes", key)
-        entry = Pending.parse(key)
+        entry = PendingKey.parse(key)
         if entry is None:
             return
         attempts = self.entries.setdefault(entry.job, [])
@@ -185,7 +195,7 @@ class Watching:
             attempts.append(entry.attempt)
             self.lost.pop(entry.job, None)
 
-    def _pass(self, record: PassRecord, sender: Participant) -> None:
+    def _pass(self, record: ReconcilerRecord, sender: Participant) -> None:
         self.world.note(sender.name, "pass", f"progress={record.progress} holder={record.holder}")
         if record.progress != self._progress:
             self._progress, self.passed = record.progress, self.world.loop.now

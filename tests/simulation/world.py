@@ -8,17 +8,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 from unittest import mock
 
-from fray_agents.tasks import TaskSpec
-from fray_coordinator import admission, fsck
-from fray_coordinator.clock import Chance
-from fray_coordinator.coordinate import Pass
+from fray_agents.tasks.process_task import TaskSpec
+from fray_coordinator import fsck
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, StoreError
-from fray_coordinator.fsck import Trouble
+from fray_coordinator.fsck import Problem
+from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol import retention
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_coordinator.stopping import stop
-from fray_layouts.records import JobRecord, Settings
+from fray_coordinator.reconcile import admission
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation import agent_variants, calm, invariants, strange_variants, submission_variants, variants
 from tests.simulation.broken_code import Variants
 from tests.simulation.clocks import EPOCH, HostClock
@@ -84,11 +85,11 @@ class World(Reports):
     # --- the run
 
     def run(self) -> None:
-        one_by_one = 1 if self.perils.flood else admission.AT_ONCE
+        one_by_one = 1 if self.perils.flood else admission.MAX_CONCURRENT_FILES
         with (
             replaced(self),
-            mock.patch.object(retention, "SUBMITTER_GIVES_UP", self.scenario.gives_up),
-            mock.patch.object(admission, "AT_ONCE", one_by_one),
+            mock.patch.object(retention, "SUBMITTER_TIMEOUT", self.scenario.gives_up),
+            mock.patch.object(admission, "MAX_CONCURRENT_FILES", one_by_one),
         ):
             try:
                 self._storm()
@@ -204,11 +205,11 @@ class World(Reports):
         way.mishap = self.mishap
         way.fate = lambda kind: self._meet(owner, kind)
         self.ways[owner] = way
-        chance = Chance(f"chance {self.seed} {self._next()}")
+        chance = RandomSource(f"chance {self.seed} {self._next()}")
         store = HonestStore(way, clock, chance, self.scenario.patience)
         store.broken = self._dishonest
         plan = self.scenario
-        settings = Settings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
+        settings = ClusterSettings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
         return await core_on(store, settings, clock, chance)
 
     def _dishonest(self, broken: Broken) -> None:
@@ -259,7 +260,7 @@ class World(Reports):
         async def once() -> None:
             try:
                 core = await self.core(owner, clock)
-                await Pass(core, f"once-{core.chance.token()}").once()
+                await Reconciler(core, f"once-{core.chance.token()}").once()
             except (StoreError, BadRecord):
                 return
 
@@ -270,7 +271,7 @@ class World(Reports):
     def mishap(self, place: str) -> None:
         self.mishaps.at(place)
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[Problem]:
         """What `fray fsck` says now."""
         owner, found = Participant("fsck"), self.loop.create_future()
 
@@ -280,7 +281,7 @@ class World(Reports):
         self.spawn(owner, look())
         while not found.done():
             self.loop.advance(self.loop.now + 1)
-        troubles: list[Trouble] = found.result()
+        troubles: list[Problem] = found.result()
         return troubles
 
     def endless(self) -> list[str]:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
-from fray_coordinator.submit import submit
-from fray_layouts.names import Agents, Jobs
+from fray_coordinator.jobs.submission import submit
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import parse_spec
 
@@ -28,11 +28,11 @@ QUICK = replace(LOCAL_SETTINGS, beat_interval=1.0, idle_beat_interval=1.0, pass_
 _AGENT = """
 import asyncio, sys
 from pathlib import Path
-from fray_agents.agent import AgentOptions
-from fray_agents.serve import serve
+from fray_agents.agent.agent import AgentOptions
+from fray_agents.agent.daemon import run_agent
 from fray_layouts.records import Resources
 options = AgentOptions(capacity=Resources(cpu=int(sys.argv[3]), memory=2**33, disk=2**33), work_dir=Path(sys.argv[2]))
-asyncio.run(serve(sys.argv[1], options, on_join=lambda name: print(name, flush=True)))
+asyncio.run(run_agent(sys.argv[1], options, on_join=lambda name: print(name, flush=True)))
 """
 
 
@@ -95,7 +95,7 @@ async def launch(core: Core, code: str | list[str], **fields: Any) -> str:
 
 
 async def job(core: Core, job_id: str) -> JobRecord:
-    found = await core.records.read(Jobs.key(job_id), JobRecord)
+    found = await core.records.read(JobKeys.key(job_id), JobRecord)
     assert found is not None
     return found.record
 
@@ -121,7 +121,7 @@ async def running(core: Core, job_id: str, attempt: int = 1) -> JobRecord:
 
 
 async def agent_record(core: Core, agent_id: str) -> AgentRecord:
-    found = await core.records.read(Agents.key(agent_id), AgentRecord)
+    found = await core.records.read(AgentKeys.key(agent_id), AgentRecord)
     assert found is not None
     return found.record
 

@@ -9,21 +9,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_coordinator import fsck, naming
+from fray_coordinator import fsck
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.queue.home import open_home
-from fray_coordinator.submit import enter_child, submit
-from fray_layouts.names import Agents, Endpoint, Jobs
-from fray_layouts.queue_names import Queues
+from fray_coordinator.jobs.submission import create_child_entry, submit
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.queue.open_queue import open_queue
+from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
+from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.records import (
     AgentRecord,
+    ClusterSettings,
     EndpointRecord,
     Holding,
+    JobLease,
     JobRecord,
-    Lease,
-    Parent,
-    Settings,
+    ParentLink,
 )
 from fray_layouts.spec import parse_spec
 from tests.support.virtual import Cluster, run
@@ -39,7 +40,7 @@ def on_memory(test: Callable[[Core], Awaitable[None]]) -> None:
     async def main(cluster: Cluster) -> None:
         await test(await cluster.core())
 
-    run(main, Settings(quarantine=10.0, inbox_patience=0.01))
+    run(main, ClusterSettings(quarantine=10.0, inbox_patience=0.01))
 
 
 async def a_job(core: Core, **spec: Any) -> JobRecord:
@@ -57,7 +58,7 @@ async def a_large_job(core: Core) -> tuple[JobRecord, str]:
 
 async def rewrite(core: Core, job: JobRecord, **changes: Any) -> JobRecord:
     update = await core.records.update(
-        Jobs.key(job.id), JobRecord, lambda now: replace(now, **changes) if now else None
+        JobKeys.key(job.id), JobRecord, lambda now: replace(now, **changes) if now else None
     )
     assert update.stored is not None
     return update.stored.record
@@ -65,14 +66,14 @@ async def rewrite(core: Core, job: JobRecord, **changes: Any) -> JobRecord:
 
 async def an_agent(core: Core, name: str, **fields: Any) -> None:
     record = AgentRecord(id=name, host="h", pool="default", **fields)
-    await core.records.write(Agents.key(name), AgentRecord, record, None)
+    await core.records.write(AgentKeys.key(name), AgentRecord, record, None)
 
 
 async def running_under(core: Core, agent: str) -> JobRecord:
     """A job that the agent runs by the record, and that has no entry any more."""
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())
-    lease = Lease(agent=agent, host="h", since=0)
+    lease = JobLease(agent=agent, host="h", since=0)
     return await rewrite(core, job, status="running", started_at=core.now(), lease=lease)
 
 
@@ -92,22 +93,22 @@ async def over(core: Core, **changes: Any) -> JobRecord:
 
 async def a_child_of(core: Core, parent: str, entered: bool = True) -> JobRecord:
     child = await a_job(core)
-    child = await rewrite(core, child, parent=Parent(job=parent, attempt=1))
+    child = await rewrite(core, child, parent=ParentLink(job=parent, attempt=1))
     if entered:
-        await enter_child(core, child)
+        await create_child_entry(core, child)
     return child
 
 
 async def an_endpoint_of(core: Core, job: str) -> str:
     record = EndpointRecord(namespace="n", name="x", actor_id="id", job=job, attempt=1, nonce="n", address="a:1")
-    await core.records.write(Endpoint("n", "x", "id").key(), EndpointRecord, record, None)
-    return Endpoint("n", "x", "id").key()
+    await core.records.write(EndpointKey("n", "x", "id").key(), EndpointRecord, record, None)
+    return EndpointKey("n", "x", "id").key()
 
 
-async def a_queue(core: Core) -> Queues:
+async def a_queue(core: Core) -> QueueKeys:
     """An empty queue, the first of its name."""
-    queue = Queues.of("n", "q", (await naming.take(core, "n", "queue", "q", "", exist_ok=True)).incarnation)
-    await open_home(core, queue)
+    queue = QueueKeys.of("n", "q", (await naming.take_name(core, "n", "queue", "q", "", exist_ok=True)).incarnation)
+    await open_queue(core, queue)
     return queue
 
 

@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
-from fray.queue.engine import Engine, Item, Taken
-from fray.queue.files import FileEngine
-from fray.queue.memory import MemoryEngine
-from fray_coordinator.clock import Chance
-from fray_coordinator.queue.home import open_home
-from fray_layouts.queue_names import Queues
-from fray_layouts.queues import QueueRecord
+from fray.queue.engine import EncodedItem, LeasedItem, QueueEngine
+from fray.queue.file_queue import FileEngine
+from fray.queue.memory_queue import MemoryEngine
+from fray_coordinator.clock import RandomSource
+from fray_coordinator.queue.open_queue import open_queue
+from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_records import QueueRecord
 from tests.support.virtual import Cluster
 
 MOST = 2
@@ -29,12 +29,12 @@ class World:
     made: int = 0
     number: int = field(default_factory=_WORLDS.__next__)
 
-    async def engine(self) -> Engine:
+    async def engine(self) -> QueueEngine:
         self.made += 1
         if self.kind == "memory":
-            return MemoryEngine(self.cluster.clock, Chance(self.made), MOST)
+            return MemoryEngine(self.cluster.clock, RandomSource(self.made), MOST)
         core = await self.cluster.core(local=self.kind == "files")
-        return FileEngine(await open_home(core, Queues(f"q{self.made}/"), QueueRecord(max_deliveries=MOST)))
+        return FileEngine(await open_queue(core, QueueKeys(f"q{self.made}/"), QueueRecord(max_deliveries=MOST)))
 
     def process(self, name: str) -> str:
         """The name of a process that no other test uses."""
@@ -44,9 +44,9 @@ class World:
 KINDS = pytest.mark.parametrize("kind", ["memory", "files", "bucket"])
 
 
-async def push(engine: Engine, *bodies: str, batch: int = 1) -> None:
-    await engine.push([Item(body.encode()) for body in bodies], batch)
+async def push(engine: QueueEngine, *bodies: str, batch: int = 1) -> None:
+    await engine.push([EncodedItem(body.encode()) for body in bodies], batch)
 
 
-def bodies(taken: list[Taken]) -> list[str]:
+def bodies(taken: list[LeasedItem]) -> list[str]:
     return [one.item.body.decode() for one in taken]

@@ -6,16 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fray_agents.taskhandle import StartTask, TaskHandle
-from fray_agents.tasks import ResultFile, TaskExit, TaskSpec, left_in
-from fray_layouts.records import Exit, Usage
+from fray_agents.tasks.handle import StartTask, TaskHandle
+from fray_agents.tasks.process_task import (
+    ResultFile,
+    TaskExit,
+    TaskSpec,
+    read_task_file,
+)
+from fray_layouts.records import AttemptExit, ResourceUsage
 
 
 class FakeTask:
     """Ends after `seconds`; `output` is its one log chunk, `result` what it returned (bytes)."""
 
     def __init__(self, spec: TaskSpec, folder: Path, seconds: float, output: bytes, result: bytes | None) -> None:
-        self.usage = Usage()
+        self.usage = ResourceUsage()
         self.unkilled: list[int] = []
         loop = asyncio.get_running_loop()
         self.exit: asyncio.Future[TaskExit] = loop.create_future()
@@ -44,7 +49,7 @@ class FakeTask:
         await asyncio.shield(self.exit)
 
     def left(self, name: str) -> bytes | None:
-        return left_in(self._directory, name)
+        return read_task_file(self._directory, name)
 
     async def discard(self) -> None:
         """Nothing was made."""
@@ -57,7 +62,7 @@ class FakeTask:
             path = self._chunk.with_suffix(".result")
             path.write_bytes(self._result)
             file = ResultFile(path, "bytes", len(self._result))
-        self.exit.set_result(TaskExit(Exit(kind=kind), file, True))
+        self.exit.set_result(TaskExit(AttemptExit(kind=kind), file, True))
 
 
 def fake(folder: Path, seconds: dict[str, float], output: bytes = b"", result: bytes | None = None) -> StartTask:

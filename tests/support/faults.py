@@ -10,15 +10,15 @@ from itertools import cycle
 from typing import TypeVar
 
 from fray_coordinator.clock import Clock, SystemClock
-from fray_coordinator.store.api import (
+from fray_coordinator.store.interface import (
     Applied,
     AttemptFailed,
-    Backend,
     Expectation,
     Listed,
     NotApplied,
     NotModified,
     Object,
+    StoreBackend,
     Unknown,
     Version,
 )
@@ -83,7 +83,7 @@ class QuickClock(SystemClock):
 class FaultyBackend:
     """A backend whose requests suffer as `plan` says."""
 
-    def __init__(self, backend: Backend, plan: Plan, clock: Clock) -> None:
+    def __init__(self, backend: StoreBackend, plan: Plan, clock: Clock) -> None:
         self.root, self.scheme, self.local = backend.root, backend.scheme, backend.local
         self.server_offset, self.close = backend.server_offset, backend.close
         self._backend = backend

@@ -5,29 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fray_coordinator.core import Core
-from fray_coordinator.queue.bell import Bell
-from fray_coordinator.queue.consume import Consumer, Delivery
-from fray_coordinator.queue.gate import Gate
-from fray_coordinator.queue.home import Home, open_home
-from fray_coordinator.queue.push import Item, Producer
-from fray_layouts.queue_names import Queues
-from fray_layouts.queues import QueueRecord
+from fray_coordinator.queue.consumer import Consumer, Delivery
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.open_queue import OpenQueue, open_queue
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_records import QueueRecord
 from tests.support.virtual import Cluster
 
-NAMES = Queues("q/")
+NAMES = QueueKeys("q/")
 
 
 @dataclass
 class Hand:
     """A process that uses the queue."""
 
-    home: Home
+    home: OpenQueue
     producer: Producer
     consumer: Consumer
-    gate: Gate
+    gate: PoisonIsolation
 
     async def push(self, *bodies: str, batch: int | None = None) -> None:
-        await self.producer.push([Item(body.encode()) for body in bodies], batch)
+        await self.producer.push([EncodedItem(body.encode()) for body in bodies], batch)
 
     async def take(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[Delivery]:
         return await self.consumer.take(number, timeout, self.gate, wait)
@@ -38,6 +38,6 @@ class Hand:
 
 async def hand(cluster: Cluster, local: bool = False, core: Core | None = None) -> Hand:
     core = core or await cluster.core(local)
-    home = await open_home(core, NAMES, QueueRecord(max_deliveries=2))
-    bell = Bell(home)
-    return Hand(home, Producer(home, bell), Consumer(home, bell), Gate())
+    home = await open_queue(core, NAMES, QueueRecord(max_deliveries=2))
+    bell = QueueDoorbell(home)
+    return Hand(home, Producer(home, bell), Consumer(home, bell), PoisonIsolation())

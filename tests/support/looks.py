@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.clock import Chance
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.fsck import checkup
+from fray_coordinator.fsck import checker
 from fray_coordinator.store.store import Store
 from tests.support.virtual import Cluster, Way
 
@@ -28,7 +28,7 @@ class Slow(Way):
 
 async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
     """One more participant, whose requests take so long."""
-    way, chance = Slow(cluster.contents, cluster.clock), Chance(99 + len(cluster.ways))
+    way, chance = Slow(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
     way.seconds = seconds
     cluster.ways.append(way)
     return await core_on(Store(way, cluster.clock, chance), cluster.settings, cluster.clock, chance)
@@ -37,7 +37,7 @@ async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collects what single pictures show."""
     found: list[Any] = []
-    looks = checkup.LOOKS
+    looks = checker.CHECKS
 
     def noting(look: Callable[..., Any]) -> Callable[..., Any]:
         def noted(seen: Any) -> Any:
@@ -47,5 +47,5 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return noted
 
-    monkeypatch.setattr(checkup, "LOOKS", tuple((noting(look), needs) for look, needs in looks))
+    monkeypatch.setattr(checker, "CHECKS", tuple((noting(look), needs) for look, needs in looks))
     return found

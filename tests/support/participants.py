@@ -5,17 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fray_coordinator.claims import Claimed, NotClaimed, try_claim
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.endings import end_attempt
-from fray_coordinator.protocol.finish import Ending
-from fray_coordinator.protocol.heartbeat import Pulse, beat, is_fenced
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.records import Stored, record_of
-from fray_coordinator.submit import submit
-from fray_layouts.names import Agents, Coordinator, Jobs, Pending
-from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, PassRecord, Resources
+from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
+from fray_coordinator.jobs.commit import end_attempt
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.commit import AttemptEnd
+from fray_coordinator.protocol.heartbeat import HeartbeatInput, is_fenced, next_beat
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CoordinatorKeys,
+    JobKeys,
+    PendingKey,
+)
+from fray_layouts.records import (
+    AgentRecord,
+    AttemptExit,
+    Holding,
+    JobRecord,
+    ReconcilerRecord,
+    Resources,
+)
 from fray_layouts.spec import parse_spec
 from tests.support.virtual import Cluster
 
@@ -38,9 +50,9 @@ class Hand:
             if now is not None and is_fenced(now):
                 return None
             fresh = AgentRecord(id=self.id, host=self.id, pool="default", capacity=CAPACITY)
-            return beat(now or fresh, Pulse(self.holding, self.interval, CAPACITY, leaving=leaving))
+            return next_beat(now or fresh, HeartbeatInput(self.holding, self.interval, CAPACITY, leaving=leaving))
 
-        return (await self.core.records.update(Agents.key(self.id), AgentRecord, next_body)).wrote
+        return (await self.core.records.update(AgentKeys.key(self.id), AgentRecord, next_body)).wrote
 
     async def beat_for_ever(self, every: float = 5.0) -> None:
         while await self.beat():
@@ -58,14 +70,14 @@ class Hand:
 
     async def try_claim(self) -> Claimed | NotClaimed:
         keys = [row.key for row in await self.core.store.list("pending/")]
-        entry = Pending.parse(keys[0])
+        entry = PendingKey.parse(keys[0])
         assert entry is not None
         return await try_claim(self.core, entry, self.id, self.id)
 
     async def end(self, held: Stored[JobRecord], kind: str = "success", **more: Any) -> JobRecord | None:
         """End the attempt and list it no more."""
         entry = entry_of(held.record)
-        ended = await end_attempt(self.core, held, self.id, Ending(Exit(kind=kind), **more), entry)
+        ended = await end_attempt(self.core, held, self.id, AttemptEnd(AttemptExit(kind=kind), **more), entry)
         self.holding.pop(held.record.id, None)
         return record_of(ended)
 
@@ -85,26 +97,26 @@ async def launch(core: Core, attempt_of_parent: int | None = None, **spec: Any) 
 
 async def job_now(core: Core, job_id: str) -> JobRecord:
     """The job's record, which must exist."""
-    found = await core.records.read(Jobs.key(job_id), JobRecord)
+    found = await core.records.read(JobKeys.key(job_id), JobRecord)
     assert found is not None, f"{job_id} is gone"
     return found.record
 
 
 async def agent_now(core: Core, agent_id: str) -> AgentRecord:
     """The agent's record, which must exist."""
-    found = await core.records.read(Agents.key(agent_id), AgentRecord)
+    found = await core.records.read(AgentKeys.key(agent_id), AgentRecord)
     assert found is not None, f"{agent_id} is gone"
     return found.record
 
 
-async def pass_now(core: Core) -> PassRecord:
+async def pass_now(core: Core) -> ReconcilerRecord:
     """The lease of the pass, which must exist."""
-    found = await core.records.read(Coordinator.lease, PassRecord)
+    found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
     assert found is not None
     return found.record
 
 
-async def passes(coordinator: Pass, seconds: float, every: float = 8.0) -> None:
+async def passes(coordinator: Reconciler, seconds: float, every: float = 8.0) -> None:
     """Run passes for a while."""
     end = coordinator.core.clock.boottime() + seconds
     while coordinator.core.clock.boottime() < end:

@@ -18,9 +18,18 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import names
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Child, Coordinator, Endpoint, Jobs, Names, Pools, Secrets
+from fray_layouts import object_keys
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    ChildKey,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PoolKeys,
+    SecretKeys,
+)
 from fray_layouts.records import (
     AgentRecord,
     ChildEntry,
@@ -28,9 +37,9 @@ from fray_layouts.records import (
     EndpointRecord,
     JobRecord,
     NameRecord,
-    PassRecord,
     PendingEntry,
-    RpcKeys,
+    ReconcilerRecord,
+    RpcSecrets,
 )
 from fray_layouts.spec import JobSpec
 
@@ -256,28 +265,31 @@ def _pending(draw: random.Random, stem: str) -> str:
 
 Place = Callable[[random.Random, str], str]
 PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
-    (JobRecord, lambda draw, stem: Jobs.key(stem)),
-    (AgentRecord, lambda draw, stem: Agents.key(stem)),
-    (JobSpec, lambda draw, stem: Inbox.key(stem)),
-    (PassRecord, lambda draw, stem: f"{Coordinator.lease}.{stem}"),
+    (JobRecord, lambda draw, stem: JobKeys.key(stem)),
+    (AgentRecord, lambda draw, stem: AgentKeys.key(stem)),
+    (JobSpec, lambda draw, stem: InboxKeys.key(stem)),
+    (ReconcilerRecord, lambda draw, stem: f"{CoordinatorKeys.lease}.{stem}"),
     (PendingEntry, _pending),
-    (ChildEntry, lambda draw, stem: Child(stem, draw.choice([1, 10**30]), draw.choice(["x", stem])).key()),
-    (Doorbell, lambda draw, stem: Pools.doorbell(stem)),
+    (ChildEntry, lambda draw, stem: ChildKey(stem, draw.choice([1, 10**30]), draw.choice(["x", stem])).key()),
+    (Doorbell, lambda draw, stem: PoolKeys.doorbell(stem)),
     (
         NameRecord,
-        lambda draw, stem: Names.key(draw.choice(["ns", stem]), draw.choice(["actor", "queue", "other"]), stem),
+        lambda draw, stem: NameKeys.key(draw.choice(["ns", stem]), draw.choice(["actor", "queue", "other"]), stem),
     ),
-    (EndpointRecord, lambda draw, stem: Endpoint(draw.choice(["ns", stem]), draw.choice(["a", stem]), stem).key()),
-    (RpcKeys, lambda draw, stem: f"{Secrets.prefix}{stem}.json"),
-    (JobSpec, lambda draw, stem: f"{Inbox.aside_prefix}{stem}{draw.choice(['', '~', '~1~x', '~~'])}"),
-    (JobSpec, lambda draw, stem: f"{Inbox.rejected_prefix}{stem}.json"),
+    (EndpointRecord, lambda draw, stem: EndpointKey(draw.choice(["ns", stem]), draw.choice(["a", stem]), stem).key()),
+    (RpcSecrets, lambda draw, stem: f"{SecretKeys.prefix}{stem}.json"),
+    (JobSpec, lambda draw, stem: f"{InboxKeys.aside_prefix}{stem}{draw.choice(['', '~', '~1~x', '~~'])}"),
+    (JobSpec, lambda draw, stem: f"{InboxKeys.rejected_prefix}{stem}.json"),
     (
         JobRecord,
         lambda draw, stem: (
             f"work/{stem}/{draw.choice(['1', 'x', '9' * 30])}/0/{draw.choice(['result', 'log-00000001', 'log-x'])}"
         ),
     ),
-    (JobRecord, lambda draw, stem: f"{names.Blobs.prefix}{draw.choice(['2001-01/', '2999-13/', '', '/'])}{stem}"),
+    (
+        JobRecord,
+        lambda draw, stem: f"{object_keys.BlobKeys.prefix}{draw.choice(['2001-01/', '2999-13/', '', '/'])}{stem}",
+    ),
 )
 """Kinds of records, and names under which they, or something like them, may be found."""
 

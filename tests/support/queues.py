@@ -13,9 +13,9 @@ import threading
 from typing import Any
 
 from fray.queue import FileQueue, UnknownLease
-from fray_coordinator.queue import look
-from fray_coordinator.queue.claims import Beaten
-from fray_coordinator.queue.held import Held
+from fray_coordinator.queue import scanner
+from fray_coordinator.queue.claiming import ClaimLost
+from fray_coordinator.queue.held_segment import HeldSegment
 
 
 def start(root: str, seconds: float, threads: int) -> subprocess.Popen[str]:
@@ -27,15 +27,15 @@ def start(root: str, seconds: float, threads: int) -> subprocess.Popen[str]:
 def _counting(claims: dict[str, int]) -> None:
     """Count the claims that are made from now on."""
     for name in ("claim", "take_over"):
-        real = getattr(look, name)
+        real = getattr(scanner, name)
 
         async def counted(*given: Any, real: Any = real) -> Any:
             result = await real(*given)
-            claims["won"] += isinstance(result, Held)
-            claims["beaten"] += isinstance(result, Beaten)
+            claims["won"] += isinstance(result, HeldSegment)
+            claims["beaten"] += isinstance(result, ClaimLost)
             return result
 
-        setattr(look, name, counted)
+        setattr(scanner, name, counted)
 
 
 def main(root: str, seconds: float, threads: int) -> None:

@@ -15,9 +15,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fray_agents.rpc import Channel, Keyring, RpcKey, Server, Target
-from fray_agents.rpc.dial import dial
-from fray_agents.rpc.remote import RemoteChannel
+from fray_agents.rpc import (
+    Channel,
+    Keyring,
+    RpcKey,
+    RpcServer,
+    Target,
+)
+from fray_agents.rpc.client.connect import open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
 
 KEY = RpcKey("k1", b"0123456789abcdef0123456789abcdef")
 
@@ -249,7 +255,7 @@ def through_proxy(target: Target, keys: Keyring | None = None) -> Iterator[tuple
     """A channel of its own to `target`, through a proxy."""
     proxy, keys = Proxy(target.tcp), keys or Keys()
     mine = target._replace(tcp=proxy.address, unix="")
-    link, _ = dial(mine, keys)
+    link, _ = open_connection(mine, keys)
     channel = RemoteChannel(mine, keys, f"test-{secrets.token_hex(4)}", link, lambda channel: None)
     try:
         yield proxy, channel
@@ -289,9 +295,9 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
     server.close(1.0)
 
 
-def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> Server:
+def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> RpcServer:
     """A server with two Subjects of one gate: "subject" takes one call at a time, "wide" a hundred."""
-    server = Server(keys or Keys(encrypted=tls), unix_dir=unix_dir, tls=tls)
+    server = RpcServer(keys or Keys(encrypted=tls), unix_dir=unix_dir, tls=tls)
     subject, wide = Subject(), Subject()
     subject.gate = wide.gate
     server.add("subject", subject)

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 
-from fray_agents.tasks import Task, TaskExit, TaskSpec
+from fray_agents.tasks.process_task import ProcessTask, TaskExit, TaskSpec
 
 FAR = 600.0
 
@@ -34,7 +34,7 @@ def sh(directory: Path, script: str, **fields: Any) -> TaskSpec:
 
 async def run(what: TaskSpec) -> tuple[TaskExit, bytes]:
     """The end of the task, and its log."""
-    task = await Task.start(what, boottime() + FAR, None)
+    task = await ProcessTask.start(what, boottime() + FAR, None)
     log = b"".join([path.read_bytes() async for _, path in task.chunks()])
     await task.gone()
     return await task.exit, log
@@ -82,11 +82,11 @@ while :; do sleep 0.05; done
 """
 
 
-def with_task(what: TaskSpec, act: Callable[[Task], Coroutine[Any, Any, None]], lease: float = FAR) -> TaskExit:
+def with_task(what: TaskSpec, act: Callable[[ProcessTask], Coroutine[Any, Any, None]], lease: float = FAR) -> TaskExit:
     """Start the task, do something to it, and give its end."""
 
     async def main() -> TaskExit:
-        task = await Task.start(what, boottime() + lease, None)
+        task = await ProcessTask.start(what, boottime() + lease, None)
         await act(task)
         end = await task.exit
         await task.gone()

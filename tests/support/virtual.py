@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fray_coordinator.clock import Chance
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
-from fray_coordinator.store.api import (
+from fray_coordinator.store.interface import (
     Applied,
     BadObject,
     Expectation,
@@ -27,9 +27,9 @@ from fray_coordinator.store.api import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.memory import Contents, MemoryBackend
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store
-from fray_layouts.records import Settings
+from fray_layouts.records import ClusterSettings
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Way:
     scheme = "memory"
     local = True
 
-    def __init__(self, contents: Contents, clock: VirtualClock) -> None:
+    def __init__(self, contents: MemoryContents, clock: VirtualClock) -> None:
         self.root = f"memory://virtual-{os.getpid()}"  # tests in other processes have agents of the same names
         self.asked: list[tuple[str, str]] = []
         self.cut = False
@@ -170,14 +170,14 @@ def _concerns(rules: list[tuple[str, str]], verb: str, key: str) -> bool:
 class Cluster:
     """A root in memory and the participants that were made on it; the n-th one's chance is seeded with n."""
 
-    settings: Settings = field(default_factory=Settings)
-    contents: Contents = field(default_factory=Contents)
+    settings: ClusterSettings = field(default_factory=ClusterSettings)
+    contents: MemoryContents = field(default_factory=MemoryContents)
     clock: VirtualClock = field(default_factory=VirtualClock)
     ways: list[Way] = field(default_factory=list)
 
     async def core(self, local: bool = True) -> Core:
         """One more participant; `local`: whether requests are free to it."""
-        way, chance = Way(self.contents, self.clock), Chance(len(self.ways))
+        way, chance = Way(self.contents, self.clock), RandomSource(len(self.ways))
         way.local = local
         self.ways.append(way)
         return await core_on(Store(way, self.clock, chance), self.settings, self.clock, chance)
@@ -192,7 +192,7 @@ class Cluster:
         return list(self.contents.keys(prefix, None))
 
 
-def run(main: Callable[[Cluster], Coroutine[Any, Any, T]], settings: Settings | None = None) -> T:
+def run(main: Callable[[Cluster], Coroutine[Any, Any, T]], settings: ClusterSettings | None = None) -> T:
     """Run `main` on a fresh cluster in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main(Cluster(settings or Settings())))
+        return runner.run(main(Cluster(settings or ClusterSettings())))

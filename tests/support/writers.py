@@ -8,9 +8,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from fray_coordinator.clock import system_chance
-from fray_coordinator.store.api import ABSENT, Applied, Object, Rejected, Superseded
-from fray_coordinator.store.open import open_store
+from fray_coordinator.clock import system_random
+from fray_coordinator.store.interface import (
+    ABSENT,
+    Applied,
+    Object,
+    Rejected,
+    Superseded,
+)
+from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.store import Store
 
 REMEMBERED = 40
@@ -89,7 +95,7 @@ def work_in_processes(root: str, job: str, key: str, times: int, writers: Sequen
 
 
 async def main(root: str, job: str, key: str, times: str, *writers: str) -> None:
-    store = await open_store(root, chance=system_chance())
+    store = await open_store(root, chance=system_random())
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(await work(store, job, key, int(times), writers)))

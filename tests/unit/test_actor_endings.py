@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator.protocol.finish import Ending, finish
-from fray_layouts.records import Exit, JobRecord, Lease, Settings
+from fray_coordinator.protocol.commit import AttemptEnd, end_of_attempt
+from fray_layouts.records import (
+    AttemptExit,
+    ClusterSettings,
+    JobLease,
+    JobRecord,
+)
 from fray_layouts.spec import parse_spec
 
 NOW = 5000.0
@@ -13,9 +18,9 @@ NOW = 5000.0
 
 def ended(kind: str, actor: bool) -> JobRecord:
     spec = {"name": "a", "entrypoint": {"command": ["x"]}, "actor": actor, "max_retries_failure": 5}
-    lease = Lease(agent="me", host="mine", since=NOW - 10)
+    lease = JobLease(agent="me", host="mine", since=NOW - 10)
     job = JobRecord(id="a-1", spec=parse_spec(spec), status="running", lease=lease, started_at=NOW - 10)
-    result = finish(job, 1, "me", Ending(Exit(kind=kind), restart=actor), NOW, Settings())
+    result = end_of_attempt(job, 1, "me", AttemptEnd(AttemptExit(kind=kind), restart=actor), NOW, ClusterSettings())
     assert isinstance(result, JobRecord)
     return result
 

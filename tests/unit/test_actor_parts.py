@@ -10,21 +10,26 @@ from typing import Any
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError, CheckpointConfig, current_actor, idempotent
-from fray.actor.address import Address, find
-from fray.actor.config import checked, may_repeat, told
+from fray.actor.address import ActorAddress, wait_for_endpoint
+from fray.actor.checkpointing import restore
+from fray.actor.config import endpoint_metadata, may_retry, validated
+from fray.actor.connection import ActorConnection, ReachedEndpoint, UnsentCall
 from fray.actor.create import actor_request
 from fray.actor.current import CurrentActor
-from fray.actor.durable import restore
-from fray.actor.line import Line, NotSent, Way
 from fray.cluster import StorageCluster
-from fray.cluster.here import Here
+from fray.cluster.current_job import CurrentJob
 from fray.errors import InvalidInput
-from fray_agents.rpc import Call, CallId, ConnectionLost
-from fray_agents.rpc.calls import Request
+from fray_agents.rpc import CallId, ClientCall, ConnectionLost
+from fray_agents.rpc.server.call_table import Request
 from fray_coordinator.core import Core
 from fray_coordinator.errors import Fenced
-from fray_layouts.names import Endpoint, Jobs
-from fray_layouts.records import EndpointRecord, Exit, JobRecord, Lease
+from fray_layouts.object_keys import EndpointKey, JobKeys
+from fray_layouts.records import (
+    AttemptExit,
+    EndpointRecord,
+    JobLease,
+    JobRecord,
+)
 from fray_layouts.spec import parse_spec
 from tests.support.actors import wait_until
 
@@ -50,7 +55,7 @@ def cluster() -> StorageCluster:
 )
 def test_configs_that_make_no_sense_are_refused(config: ActorConfig, field: str) -> None:
     with pytest.raises(InvalidInput, match=rf"actor_config\.{field}: "):
-        checked(config)
+        validated(config)
 
 
 class Some:
@@ -61,10 +66,10 @@ class Some:
 
 
 def test_what_may_have_run_is_repeated_only_where_that_is_allowed() -> None:
-    plain, twice, always = (told(Some, ActorConfig(max_task_retries=n)) for n in (None, 2, -1))
-    assert [may_repeat(plain, name, 0) for name in ("read", "write")] == [True, False]
-    assert [may_repeat(twice, "write", done) for done in (0, 1, 2)] == [True, True, False]
-    assert may_repeat(always, "write", 1000)
+    plain, twice, always = (endpoint_metadata(Some, ActorConfig(max_task_retries=n)) for n in (None, 2, -1))
+    assert [may_retry(plain, name, 0) for name in ("read", "write")] == [True, False]
+    assert [may_retry(twice, "write", done) for done in (0, 1, 2)] == [True, True, False]
+    assert may_retry(always, "write", 1000)
 
 
 def test_there_is_no_current_actor_outside_of_actors() -> None:
@@ -74,18 +79,18 @@ def test_there_is_no_current_actor_outside_of_actors() -> None:
 
 # --- where an actor is
 
-ADDRESS = Address("space", "actor", "actor-0-1", "actor-0-1")
+ADDRESS = ActorAddress("space", "actor", "actor-0-1", "actor-0-1")
 
 
 async def write_job(core: Core, status: str, attempt: int = 1, **fields: Any) -> None:
     spec = parse_spec({"name": "actor-0", "entrypoint": {"command": ["x"]}, "actor": True})
-    lease = Lease(agent="a", host="h", since=0.0)
+    lease = JobLease(agent="a", host="h", since=0.0)
     job = JobRecord(id=ADDRESS.job, spec=spec, status=status, attempt=attempt, lease=lease, **fields)
-    await core.records.update(Jobs.key(job.id), JobRecord, lambda found: job)
+    await core.records.update(JobKeys.key(job.id), JobRecord, lambda found: job)
 
 
 async def write_endpoint(core: Core, nonce: str, attempt: int = 1) -> None:
-    key = Endpoint(ADDRESS.namespace, ADDRESS.name, ADDRESS.actor_id).key()
+    key = EndpointKey(ADDRESS.namespace, ADDRESS.name, ADDRESS.actor_id).key()
     names = {"namespace": ADDRESS.namespace, "name": ADDRESS.name, "actor_id": ADDRESS.actor_id, "job": ADDRESS.job}
     record = EndpointRecord(**names, attempt=attempt, nonce=nonce, address="127.0.0.1:1")
     await core.records.update(key, EndpointRecord, lambda found: record)
@@ -94,7 +99,7 @@ async def write_endpoint(core: Core, nonce: str, attempt: int = 1) -> None:
 def test_an_actor_is_waited_for_until_it_is_up(cluster: StorageCluster) -> None:
     async def act(core: Core) -> str:
         await write_job(core, "pending")
-        finding = asyncio.create_task(find(core, ADDRESS))
+        finding = asyncio.create_task(wait_for_endpoint(core, ADDRESS))
         await asyncio.sleep(0)
         assert not finding.done()
         await write_endpoint(core, "first")
@@ -107,9 +112,9 @@ def test_an_endpoint_that_failed_is_tried_again_while_its_attempt_runs(cluster: 
     async def act(core: Core) -> list[str]:
         await write_job(core, "running")
         await write_endpoint(core, "first")
-        still = (await find(core, ADDRESS, failed="first")).nonce
+        still = (await wait_for_endpoint(core, ADDRESS, failed="first")).nonce
         await write_job(core, "running", attempt=2)
-        finding = asyncio.create_task(find(core, ADDRESS, failed="first"))
+        finding = asyncio.create_task(wait_for_endpoint(core, ADDRESS, failed="first"))
         done, _ = await asyncio.wait([finding], timeout=0.05)
         assert not done
         await write_endpoint(core, "second", attempt=2)
@@ -122,7 +127,7 @@ def test_what_a_dead_process_published_late_is_not_gone_back_to(cluster: Storage
     async def act(core: Core) -> str:
         await write_job(core, "running", attempt=2)
         await write_endpoint(core, "late", attempt=1)
-        finding = asyncio.create_task(find(core, ADDRESS, failed="second", seen=(0, 2)))
+        finding = asyncio.create_task(wait_for_endpoint(core, ADDRESS, failed="second", seen=(0, 2)))
         done, _ = await asyncio.wait([finding], timeout=0.05)
         assert not done
         await write_endpoint(core, "third", attempt=3)
@@ -133,8 +138,8 @@ def test_what_a_dead_process_published_late_is_not_gone_back_to(cluster: Storage
 
 def test_an_actor_that_has_ended_is_unavailable_and_says_why(cluster: StorageCluster) -> None:
     async def act(core: Core) -> None:
-        await write_job(core, "failed", exit=Exit(kind="out-of-memory", message="killed for lack of memory"))
-        await find(core, ADDRESS)
+        await write_job(core, "failed", exit=AttemptExit(kind="out-of-memory", message="killed for lack of memory"))
+        await wait_for_endpoint(core, ADDRESS)
 
     with pytest.raises(ActorUnavailableError, match=r"actor-0-1.*killed for lack of memory"):
         cluster.run(act)
@@ -143,7 +148,7 @@ def test_an_actor_that_has_ended_is_unavailable_and_says_why(cluster: StorageClu
 def test_an_actor_of_one_attempt_ends_with_it(cluster: StorageCluster) -> None:
     async def act(core: Core) -> None:
         await write_job(core, "running", attempt=2)
-        await find(core, Address("space", "actor", "hosted", ADDRESS.job, attempt=1))
+        await wait_for_endpoint(core, ActorAddress("space", "actor", "hosted", ADDRESS.job, attempt=1))
 
     with pytest.raises(ActorUnavailableError, match="attempt 1 of the job"):
         cluster.run(act)
@@ -160,14 +165,14 @@ class FakeChannel:
 
     def start(self, actor: str, method: str, *arguments: object) -> Any:
         self.sent.append(f"direct {method}")
-        return NotSent(ConnectionLost("this test has no server", started=False))
+        return UnsentCall(ConnectionLost("this test has no server", started=False))
 
     def call(self, actor: str, method: str, *arguments: object) -> Any:
         self.sent.append(f"direct {method}")
 
-    def resend(self, request: Request) -> Call:
+    def resend(self, request: Request) -> ClientCall:
         self.sent.append(request.method)
-        return Call(self, request)
+        return ClientCall(self, request)
 
     def wait(self, pending: object, deadline: float | None) -> None:
         threading.Event().wait()
@@ -178,9 +183,9 @@ class FakeChannel:
 
 
 def test_no_call_overtakes_those_that_wait(cluster: StorageCluster) -> None:
-    line, channel, release = Line(cluster, ADDRESS), FakeChannel(), threading.Event()
+    line, channel, release = ActorConnection(cluster, ADDRESS), FakeChannel(), threading.Event()
     endpoint = EndpointRecord(namespace="space", name="actor", actor_id="a", nonce="n", address="127.0.0.1:1")
-    line._way = Way(channel, endpoint)  # type: ignore[arg-type]
+    line._way = ReachedEndpoint(channel, endpoint)  # type: ignore[arg-type]
     line._lane.put(release.wait)
     line.start("first", (), {})
     caller = threading.Thread(target=line.call, args=("second", (), {}), daemon=True)
@@ -204,7 +209,7 @@ class Tally:
 
 
 def reopen(cluster: StorageCluster, policy: CheckpointConfig, attempt: int = 1) -> tuple[Any, Any]:
-    mine = Here(cluster.root, "tally-0-1", attempt, "space", "/nowhere")
+    mine = CurrentJob(cluster.root, "tally-0-1", attempt, "space", "/nowhere")
     return restore(cluster, mine, policy, CurrentActor(None, 0, "tally"), Tally, Tally)  # type: ignore[arg-type]
 
 

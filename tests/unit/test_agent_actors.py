@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.environment import note_endpoint
-from fray_agents.reach import Reach
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import TaskSpec
-from fray_coordinator import endpoints, mail
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.host.network import NetworkSettings
+from fray_agents.tasks.environment import note_endpoint
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.process_task import TaskSpec
+from fray_coordinator.actors import discovery
 from fray_coordinator.core import Core
-from fray_coordinator.lookup import live_in, read_agents, why_waiting
-from fray_coordinator.stopping import stop
-from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_coordinator.jobs import mailbox
+from fray_coordinator.jobs.lookup import live_agents, read_agents, waiting_reasons
+from fray_coordinator.jobs.stopping import stop
+from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord, Resources
 from tests.support.agents import eventually
 from tests.support.faketask import FakeTask
@@ -145,7 +146,7 @@ def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(tmp_path: Path
             await stage.started(2)
             crashed.append(cluster.keys("pending/"))
 
-        cluster.ways[1].before["put", Agents.prefix] = before_the_beat
+        cluster.ways[1].before["put", AgentKeys.prefix] = before_the_beat
         job = await actor(stage.core)
         await asyncio.sleep(10)
         assert [len(keys) for keys in crashed] == [1]
@@ -159,7 +160,7 @@ def test_a_stopped_actor_is_not_restarted_even_if_it_crashes_before_its_agent_he
     async def main(cluster: Cluster, stage: Stage) -> None:
         job = await actor(stage.core)
         task = await stage.started(1)
-        cluster.ways[1].before["put", Jobs.key(job.id)] = lambda: stop(stage.core, job.id, "enough")
+        cluster.ways[1].before["put", JobKeys.key(job.id)] = lambda: stop(stage.core, job.id, "enough")
         stage.crash(task)
         await asyncio.sleep(5)
         assert (await job_now(stage.core, job.id)).status == "stopped"
@@ -191,7 +192,7 @@ def test_an_agent_that_is_told_to_leave_while_a_restart_is_written_does_not_star
         async def leave() -> None:
             stage.agent.terminate()
 
-        cluster.ways[1].before["put", Jobs.key(job.id)] = leave
+        cluster.ways[1].before["put", JobKeys.key(job.id)] = leave
         stage.crash(task)
         await asyncio.sleep(5)
         now = await job_now(stage.core, job.id)
@@ -209,7 +210,7 @@ def test_a_draining_agent_leaves_the_restart_to_others(tmp_path: Path) -> None:
     async def main(cluster: Cluster, stage: Stage) -> None:
         job = await actor(stage.core)
         task = await stage.started(1)
-        await mail.drain(stage.core, stage.agent.id)
+        await mailbox.drain(stage.core, stage.agent.id)
         await asyncio.sleep(10)
         stage.crash(task)
         await asyncio.sleep(5)
@@ -247,13 +248,13 @@ def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_next_att
         job = await actor(stage.core)
         for attempt in (1, 2):
             task = await stage.started(attempt)
-            note_endpoint(str(stage.specs[-1].directory), Endpoint("ns", "a", "a").key())
-            await endpoints.publish(stage.core, published(job.id, attempt), singleton=False)
-            (found,) = await endpoints.lookup(stage.core, "ns", "a")
+            note_endpoint(str(stage.specs[-1].directory), EndpointKey("ns", "a", "a").key())
+            await discovery.publish(stage.core, published(job.id, attempt), singleton=False)
+            (found,) = await discovery.lookup(stage.core, "ns", "a")
             assert found.attempt == attempt
             stage.crash(task)
             await stage.started(attempt + 1)
-            assert await endpoints.lookup(stage.core, "ns", "a") == []
+            assert await discovery.lookup(stage.core, "ns", "a") == []
 
     staged(tmp_path, main)
 
@@ -266,24 +267,24 @@ def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(tmp
         assert (await job_now(stage.core, working.id)).status == "running"
         waiting = await job_now(stage.core, serving.id)
         assert waiting.status == "pending"
-        live = live_in(await read_agents(stage.core, {}), "default", stage.core.now())
-        (why,) = why_waiting(waiting, live, stage.core.now())
+        live = live_agents(await read_agents(stage.core, {}), "default", stage.core.now())
+        (why,) = waiting_reasons(waiting, live, stage.core.now())
         assert "accepts connections" in why
 
-    staged(tmp_path, main, reach=Reach(inbound=False))
+    staged(tmp_path, main, reach=NetworkSettings(inbound=False))
 
 
 @pytest.mark.parametrize(
     ("reach", "bind", "advertise"),
     [
-        (Reach(), "127.0.0.1", "127.0.0.1"),
-        (Reach(bind="10.0.0.7"), "10.0.0.7", "10.0.0.7"),
-        (Reach(bind="0.0.0.0", advertise="host.example"), "0.0.0.0", "host.example"),
-        (Reach(bind="0.0.0.0"), "0.0.0.0", "127.0.0.1"),
+        (NetworkSettings(), "127.0.0.1", "127.0.0.1"),
+        (NetworkSettings(bind="10.0.0.7"), "10.0.0.7", "10.0.0.7"),
+        (NetworkSettings(bind="0.0.0.0", advertise="host.example"), "0.0.0.0", "host.example"),
+        (NetworkSettings(bind="0.0.0.0"), "0.0.0.0", "127.0.0.1"),
     ],
 )
 def test_tasks_learn_where_to_listen_and_what_to_advertise(
-    tmp_path: Path, reach: Reach, bind: str, advertise: str
+    tmp_path: Path, reach: NetworkSettings, bind: str, advertise: str
 ) -> None:
     async def main(cluster: Cluster, stage: Stage) -> None:
         await actor(stage.core)

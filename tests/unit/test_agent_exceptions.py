@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from fray_agents import carrier, claimer, health
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import TaskSpec
+from fray_agents.agent import attempt_runner, claimer
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.tasks import health_check
+from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.process_task import TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.follow import wait_for
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Blobs, Jobs
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import BlobKeys, JobKeys
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import FakeTask, fake
 from tests.support.participants import agent_now, job_now, launch
@@ -92,7 +93,7 @@ def raising_once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, error: 
     monkeypatch.setattr(where, name, wrapped)
 
 
-@pytest.mark.parametrize("call", [{"pickle": "abc"}, {"blob": "blobs/x"}, {"blob": Blobs.key(0.0, "gone")}])
+@pytest.mark.parametrize("call", [{"pickle": "abc"}, {"blob": "blobs/x"}, {"blob": BlobKeys.key(0.0, "gone")}])
 def test_a_callable_that_cannot_be_had_is_the_jobs_failure(tmp_path: Path, call: dict[str, str]) -> None:
     async def act(stage: Stage) -> None:
         after = await stage.ended(await launch(stage.user, name="quick", entrypoint={"callable": call}))
@@ -104,16 +105,16 @@ def test_a_callable_that_cannot_be_had_is_the_jobs_failure(tmp_path: Path, call:
     with_an_agent(tmp_path, act)
 
 
-@pytest.mark.parametrize("step", ["ship_logs", "end_attempt", "task_environment"])
+@pytest.mark.parametrize("step", ["upload_logs", "end_attempt", "task_environment"])
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("odd"), RecursionError("deep")])
 def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
     async def act(stage: Stage) -> None:
         if step == "task_environment":
-            raising_once(monkeypatch, carrier.Carrier, "_task_spec", error)
+            raising_once(monkeypatch, attempt_runner.AttemptRunner, "_task_spec", error)
         else:
-            raising_once(monkeypatch, carrier, step, error)
+            raising_once(monkeypatch, attempt_runner, step, error)
         after = await stage.ended(await launch(stage.user, name="quick"))
         assert (after.status, after.attempt, after.failures, after.preemptions) == ("succeeded", 2, 0, 1)
         assert after.history[0].exit.kind == "host-failed"
@@ -124,7 +125,7 @@ def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
 
 def test_a_log_that_cannot_be_shipped_ends_the_task_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(stage: Stage) -> None:
-        raising_once(monkeypatch, carrier, "ship_logs", OSError("odd"))
+        raising_once(monkeypatch, attempt_runner, "upload_logs", OSError("odd"))
         job = await launch(stage.user, name="slow")
         await asyncio.sleep(30)
         assert (await job_now(stage.user, job.id)).history[0].exit.kind == "host-failed"
@@ -173,7 +174,7 @@ def test_an_end_that_cannot_be_written_ends_the_agent_which_lists_it_to_the_last
         async def broken(*args: Any) -> None:
             raise MemoryError("again")
 
-        monkeypatch.setattr(carrier, "end_attempt", broken)
+        monkeypatch.setattr(attempt_runner, "end_attempt", broken)
         job = await launch(stage.user, name="slow")
         with pytest.raises(MemoryError, match="again"):
             await stage.life
@@ -200,7 +201,7 @@ def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
         monkeypatch.setattr(FakeTask, "discard", discard)
         after = [await stage.ended(await launch(stage.user, name="quick")) for _ in range(2)]
         assert [(job.status, job.attempt) for job in after] == [("succeeded", 1)] * 2
-        assert (asked, len(discarded)) == (2 * [ENDPOINTS_LIST, CHILDREN_MARK], 2)
+        assert (asked, len(discarded)) == (2 * [ENDPOINTS_FILE, CHILDREN_MARKER], 2)
 
     with_an_agent(tmp_path, act)
 
@@ -212,7 +213,7 @@ def test_a_health_check_that_raises_has_failed(
     async def broken(check: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(health, "_status_line", broken)
+    monkeypatch.setattr(health_check, "_status_line", broken)
 
     async def act(stage: Stage) -> None:
         check = {"port": 80, "path": "/", "interval": 1, "grace": 0, "failures": 3}
@@ -228,12 +229,12 @@ def test_a_record_that_is_spoilt_is_listed_until_it_can_be_ended_and_takes_no_ro
     async def act(stage: Stage) -> None:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
-        sound = (await stage.user.store.get(Jobs.key(job.id))).data  # type: ignore[union-attr]
-        await stage.user.store.put(Jobs.key(job.id), b"{}", ANY)
+        sound = (await stage.user.store.get(JobKeys.key(job.id))).data  # type: ignore[union-attr]
+        await stage.user.store.put(JobKeys.key(job.id), b"{}", ANY)
         await asyncio.sleep(400)
         assert job.id in (await agent_now(stage.user, stage.agent.id)).holdings
         assert (await stage.ended(await launch(stage.user, name="quick"))).status == "succeeded"
-        await stage.user.store.put(Jobs.key(job.id), sound, ANY)
+        await stage.user.store.put(JobKeys.key(job.id), sound, ANY)
         after = await stage.ended(job)
         assert (after.status, after.attempt) == ("succeeded", 1)
 
@@ -244,7 +245,7 @@ def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(tmp_path: Path) -> 
     async def act(stage: Stage) -> None:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
-        await stage.user.store.put(Jobs.key(job.id), b"{}", ANY)
+        await stage.user.store.put(JobKeys.key(job.id), b"{}", ANY)
         await asyncio.sleep(400)
         stage.agent.terminate()
         await asyncio.wait_for(stage.life, 60)
@@ -255,7 +256,7 @@ def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(tmp_path: Path) -> 
 def test_a_job_that_waits_for_its_callable_can_be_stopped(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
         stage.cluster.ways[-1].before["get", "blobs/"] = lambda: asyncio.sleep(10**6)
-        call = {"blob": Blobs.key(0.0, "slow")}
+        call = {"blob": BlobKeys.key(0.0, "slow")}
         job = await launch(stage.user, name="quick", entrypoint={"callable": call})
         await stage.until_running(job)
         await stop(stage.user, job.id, "enough")
@@ -349,7 +350,7 @@ def test_a_task_that_starts_while_its_agent_ends_is_killed(tmp_path: Path, monke
         raise AssertionError("it waits for the end")
 
     async def act(stage: Stage) -> None:
-        monkeypatch.setattr(carrier.Carrier, "_start", start)
+        monkeypatch.setattr(attempt_runner.AttemptRunner, "_start", start)
         await stage.until_running(await launch(stage.user, name="quick"))
         stage.life.cancel()
         await asyncio.gather(stage.life, return_exceptions=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fray_agents.agent import Agent, AgentOptions
+from fray_agents.agent.agent import Agent, AgentOptions
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, launch

@@ -12,17 +12,27 @@ from unittest import mock
 import msgspec
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions, Departure
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_coordinator import fsck
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.follow import wait_for
-from fray_coordinator.store.api import ANY, Object
+from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY, Object
 from fray_coordinator.store.memory import digest
-from fray_layouts.bounds import LARGEST, LATEST
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Child, Coordinator, Jobs
-from fray_layouts.records import AgentRecord, JobRecord, PassRecord, Resources
+from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    ChildKey,
+    CoordinatorKeys,
+    JobKeys,
+)
+from fray_layouts.records import (
+    AgentRecord,
+    JobRecord,
+    ReconcilerRecord,
+    Resources,
+)
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch, pass_now
 from tests.support.virtual import Cluster, run
@@ -84,7 +94,7 @@ def with_an_agent(folder: Path, act: Callable[[Cluster, Core, asyncio.Task[objec
 
 
 async def spoil(core: Core, job: str) -> None:
-    await core.store.put(Jobs.key(job), b"{}", ANY)
+    await core.store.put(JobKeys.key(job), b"{}", ANY)
 
 
 async def succeeded(core: Core, job: JobRecord) -> None:
@@ -100,17 +110,17 @@ def test_an_agent_lives_with_odd_objects_of_every_place(tmp_path: Path) -> None:
         await succeeded(user, await launch(user, name="quick"))
         assert set(ODD) <= {*(await pass_now(user)).problems, "inbox/deep.json"}
         (rejected,) = cluster.keys("inbox/")
-        assert rejected.startswith(Inbox.rejected_prefix)
+        assert rejected.startswith(InboxKeys.rejected_prefix)
 
     with_an_agent(tmp_path, act)
 
 
 def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(tmp_path: Path) -> None:
     async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
-        def spoilt(now: PassRecord | None) -> PassRecord:
-            return msgspec.structs.replace(now or PassRecord(), holder="nobody-1", repaired_at=LATEST)
+        def spoilt(now: ReconcilerRecord | None) -> ReconcilerRecord:
+            return msgspec.structs.replace(now or ReconcilerRecord(), holder="nobody-1", repaired_at=MAX_TIME)
 
-        await user.records.update(Coordinator.lease, PassRecord, spoilt)
+        await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, spoilt)
         cluster.ways[1].cut = True
         job = await launch(user, name="quick")
         for key in cluster.keys("pending/"):
@@ -163,7 +173,7 @@ def test_a_copy_of_an_agents_record_takes_no_job_from_it(tmp_path: Path) -> None
     async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
         job = await launch(user, name="slow")
         await asyncio.sleep(20)
-        (key,) = cluster.keys(Agents.prefix)
+        (key,) = cluster.keys(AgentKeys.prefix)
         copy = key.replace(".json", "-bak.json")
         cluster.contents.set(copy, cluster.contents.objects[key])
         await succeeded(user, job)
@@ -180,7 +190,7 @@ def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path
         parent = await launch(user, name="quick")
         held = await first.claim()
         child = await launch(user, attempt_of_parent=1, name="slow", parent=parent.id)
-        assert Child(parent.id, 1, child.id).key() in cluster.keys("children/")
+        assert ChildKey(parent.id, 1, child.id).key() in cluster.keys("children/")
         await spoil(user, child.id)
         await first.end(held, kind="preempted")
         cluster.ways[1].cut = False
@@ -189,7 +199,7 @@ def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path
     with_an_agent(tmp_path, act)
 
 
-@pytest.mark.parametrize("beat", [None, LARGEST], ids=["garbage", "last beat"])
+@pytest.mark.parametrize("beat", [None, MAX_SAFE_INTEGER], ids=["garbage", "last beat"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(
     tmp_path: Path, busy: bool, beat: int | None
@@ -205,11 +215,11 @@ def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew
         await asyncio.sleep(10)
         job = await launch(user, name="slow") if busy else None
         await asyncio.sleep(10)
-        lies = await user.records.read(Agents.key(agent.id), AgentRecord)
+        lies = await user.records.read(AgentKeys.key(agent.id), AgentRecord)
         assert lies is not None
         odd = b"garbage" if beat is None else msgspec.json.encode(msgspec.structs.replace(lies.record, beat=beat))
         await user.store.put(lies.key, odd, ANY)
-        assert await asyncio.wait_for(runs, 600) is Departure.FENCED
+        assert await asyncio.wait_for(runs, 600) is ExitReason.FENCED
         if job is not None:
             assert (await job_now(user, job.id)).status == "succeeded"
         if beat is not None:
@@ -231,8 +241,8 @@ def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_joins_anew
         job = await launch(user, name="slow")
         await asyncio.sleep(10)
         await spoil(user, job.id)
-        await user.store.put(Agents.key(agent.id), b"garbage", ANY)
-        assert await asyncio.wait_for(runs, 600) is Departure.FENCED
+        await user.store.put(AgentKeys.key(agent.id), b"garbage", ANY)
+        assert await asyncio.wait_for(runs, 600) is ExitReason.FENCED
         assert cluster.clock.boottime() > SECONDS["slow"], "the task was not ended before its time"
 
     run(main)
@@ -240,7 +250,7 @@ def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_joins_anew
 
 def test_what_stays_wrong_is_said_once_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
-        with mock.patch.object(Pass, "turn", side_effect=RecursionError("a fault of ours")):
+        with mock.patch.object(Reconciler, "turn", side_effect=RecursionError("a fault of ours")):
             await asyncio.sleep(3 * 3600)
         await succeeded(user, await launch(user, name="quick"))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions, Departure
-from fray_coordinator.coordinate import Pass
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import Resources
 from tests.support.faketask import fake
 from tests.support.participants import agent_now, launch
@@ -20,11 +20,11 @@ BAD_MOMENTS = [(43.0, 50.0), (48.0, 75.0), (60.0, 100.0), (64.0, 140.0)]
 
 
 def test_the_holder_of_the_pass_leaves_in_an_outage(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> tuple[Departure, bool]:
+    async def main(cluster: Cluster) -> tuple[ExitReason, bool]:
         agent = Agent(await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path))
         running = asyncio.create_task(agent.run())
         await asyncio.sleep(20)
-        assert not await Pass(await cluster.core(), "other").turn(), "the agent holds the pass's lease"
+        assert not await Reconciler(await cluster.core(), "other").turn(), "the agent holds the pass's lease"
         cluster.cut()
         agent.terminate()
         await asyncio.sleep(300)
@@ -32,7 +32,7 @@ def test_the_holder_of_the_pass_leaves_in_an_outage(tmp_path: Path) -> None:
         cluster.cut(False)
         return await running, still_there
 
-    assert run(main) == (Departure.LEFT, True)
+    assert run(main) == (ExitReason.LEFT, True)
 
 
 @pytest.mark.parametrize(("begins", "lasts"), BAD_MOMENTS)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions, Departure
-from fray_agents.claimer import Claimer
-from fray_agents.heart import Heart
-from fray_coordinator.coordinate import Pass
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_agents.agent.claimer import Claimer
+from fray_agents.agent.heartbeat import Heartbeat
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
+from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import Resources
 from tests.support.faketask import fake
 from tests.support.participants import agent_now, job_now, launch
@@ -54,7 +54,7 @@ class Scene:
         self._cluster = cluster
         self._tmp_path = tmp_path
         self.agents: list[Agent] = []
-        self.running: list[asyncio.Task[Departure]] = []
+        self.running: list[asyncio.Task[ExitReason]] = []
 
     async def begin(self, local: bool = True) -> Core:
         user = await self._cluster.core()
@@ -76,7 +76,7 @@ class Scene:
     async def troubles(self, user: Core) -> list[str]:
         return [(await agent_now(user, agent.id)).trouble for agent in self.agents]
 
-    async def leave(self) -> list[Departure]:
+    async def leave(self) -> list[ExitReason]:
         for agent in self.agents:
             agent.terminate()
         return await asyncio.gather(*self.running)
@@ -102,7 +102,7 @@ def test_a_refusal_ends_no_agent_and_loses_no_job(refused: tuple[str, str], tmp_
         await asyncio.sleep(280)
         assert [(await job_now(user, job)).status for job in jobs] == ["succeeded"] * 7
         assert await scene.troubles(user) == ["", ""]
-        assert await scene.leave() == [Departure.LEFT] * 2
+        assert await scene.leave() == [ExitReason.LEFT] * 2
 
     run(main)
 
@@ -183,7 +183,7 @@ def test_who_cannot_ring_submits_and_puts_back_all_the_same(kind: str, tmp_path:
         await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
         (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
         scene.agents[holder].terminate()
-        assert await scene.running[holder] is Departure.LEFT
+        assert await scene.running[holder] is ExitReason.LEFT
         await asyncio.sleep(600)
         now = await job_now(user, job.id)
         assert (now.status, now.attempt) == ("succeeded", 2)
@@ -219,11 +219,11 @@ def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_outage(tm
 @pytest.mark.parametrize(
     ("loop", "method", "trouble"),
     [
-        (Heart, "_beat", ""),
-        (Heart, "_look_for_mail", "cannot look for mail: ValueError: odd"),
+        (Heartbeat, "_beat", ""),
+        (Heartbeat, "_look_for_mail", "cannot look for mail: ValueError: odd"),
         (Claimer, "_look", "cannot look for work: ValueError: odd"),
         (Agent, "_look_at_jobs", "cannot look at what it holds: ValueError: odd"),
-        (Pass, "turn", "cannot run the coordinator's pass: ValueError: odd"),
+        (Reconciler, "turn", "cannot run the coordinator's pass: ValueError: odd"),
     ],
 )
 def test_no_error_in_a_loop_ends_the_agent(
@@ -249,7 +249,7 @@ def test_no_error_in_a_loop_ends_the_agent(
         await asyncio.sleep(100)
         assert not any(task.done() for task in scene.running)
         assert await scene.troubles(user) == [trouble] * 2
-        assert holder._heart.trusts() == (loop is not Heart or method != "_beat")
+        assert holder._heart.trusts() == (loop is not Heartbeat or method != "_beat")
         failing = False
         await asyncio.sleep(300)
         assert await scene.troubles(user) == ["", ""]
@@ -284,6 +284,6 @@ def test_who_has_joined_before_waits_until_it_may_join_again(tmp_path: Path) -> 
         await asyncio.sleep(20)
         assert (await agent_now(core, agent.id)).state == "live"
         agent.terminate()
-        assert await running is Departure.LEFT
+        assert await running is ExitReason.LEFT
 
     run(main)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from fray_agents.claimer import Claimer
-from fray_agents.ledger import Held, Ledger
-from fray_agents.troubles import Troubles
-from fray_coordinator.protocol.schedule import HostKind
-from fray_layouts.names import Pending
+from fray_agents.agent.claimer import Claimer
+from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.problems import AgentProblems
+from fray_coordinator.protocol.scheduling import HostKind
+from fray_layouts.object_keys import PendingKey
 from fray_layouts.records import Resources
 from tests.support.participants import join, launch
 from tests.support.virtual import Cluster, run
@@ -23,14 +23,14 @@ def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_
         core = await cluster.core(local=False)
         job = await launch(core, max_retries_failure=1)
         (key,) = cluster.keys("pending/")
-        entry = Pending.parse(key)
+        entry = PendingKey.parse(key)
         assert entry is not None
-        claimed: list[Held] = []
+        claimed: list[HeldLease] = []
 
-        async def take(held: Held) -> None:
+        async def take(held: HeldLease) -> None:
             claimed.append(held)
 
-        ledger = Ledger(HOST)
+        ledger = Leases(HOST)
         claimer = Claimer(
             core,
             ledger,
@@ -42,7 +42,7 @@ def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_
             take,
             lambda: 1,
             lambda: 1,
-            Troubles(core),
+            AgentProblems(core),
         )
         held = ledger.add(entry)
         await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung

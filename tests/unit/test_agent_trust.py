@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.heart import Heart
-from fray_agents.ledger import Ledger
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.tasks import TaskSpec
-from fray_agents.troubles import Troubles
-from fray_coordinator.protocol.schedule import entry_of
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.heartbeat import Heartbeat
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.problems import AgentProblems
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.process_task import TaskSpec
+from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import launch
@@ -25,9 +25,9 @@ LONG, SHORT = 180.0, 15.0
 def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_is_applied() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        clock, way, ledger = cluster.clock, cluster.ways[-1], Ledger(HOST)
+        clock, way, ledger = cluster.clock, cluster.ways[-1], Leases(HOST)
         record = AgentRecord(id="a", host="h", pool="default", interval=core.settings.idle_beat_interval)
-        heart = Heart(core, ledger, record, lambda holdings: None, lambda: None, Troubles(core))
+        heart = Heartbeat(core, ledger, record, lambda holdings: None, lambda: None, AgentProblems(core))
         trust: list[float] = []
 
         async def sent() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from fray_agents.claimer import STALE_LIMIT, Claimer
-from fray_agents.ledger import Held, Ledger
-from fray_agents.troubles import Troubles
-from fray_coordinator import index
+from fray_agents.agent.claimer import STALE_LIMIT, Claimer
+from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.problems import AgentProblems
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.protocol.schedule import HostKind
-from fray_coordinator.stopping import stop
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs import pending_index
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.scheduling import HostKind
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import parse_spec
 from tests.support.agents import eventually
@@ -26,14 +26,14 @@ async def submitted(core: Core) -> JobRecord:
     return (await submit(core, [spec]))[0].job
 
 
-async def first_claim(core: Core, fleet: int = 1) -> Held:
+async def first_claim(core: Core, fleet: int = 1) -> HeldLease:
     """What a claimer that sees the root for the first time takes over first."""
-    found: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
+    found: asyncio.Future[HeldLease] = asyncio.get_running_loop().create_future()
 
-    async def take(held: Held) -> None:
+    async def take(held: HeldLease) -> None:
         found.set_result(held)
 
-    ledger, kind, troubles = Ledger(CAPACITY), HostKind(), Troubles(core)
+    ledger, kind, troubles = Leases(CAPACITY), HostKind(), AgentProblems(core)
     claimer = Claimer(
         core,
         ledger,
@@ -64,7 +64,7 @@ def test_entries_of_jobs_that_have_ended_are_looked_at_once_and_hide_nothing() -
         for _ in range(12):
             job = await submitted(core)
             await stop(core, job.id, "not wanted")
-            await index.enter(core, job)
+            await pending_index.create_entry(core, job)
         before = core.store.usage.snapshot()
         search = asyncio.create_task(first_claim(core))
         await eventually(lambda: has_listed(core))
@@ -83,7 +83,7 @@ def test_in_a_large_fleet_who_met_only_stale_entries_rests_until_the_bell_rings(
         for _ in range(40):
             job = await submitted(core)
             await stop(core, job.id, "not wanted")
-            await index.enter(core, job)
+            await pending_index.create_entry(core, job)
         cluster.ways[0].asked.clear()
         search = asyncio.create_task(first_claim(core, fleet=10_000))
         await asyncio.sleep(30)
@@ -100,7 +100,7 @@ def test_an_entry_whose_record_is_still_on_its_way_is_tried_again() -> None:
     async def scenario() -> tuple[str, str]:
         core, writer = await open_core("memory://claimer-early"), await open_core("memory://claimer-draft")
         job = await submitted(writer)
-        await index.enter(core, job)
+        await pending_index.create_entry(core, job)
         search = asyncio.create_task(first_claim(core))
         await eventually(lambda: has_listed(core))
         await core.records.write(f"jobs/{job.id}.json", JobRecord, job, None)

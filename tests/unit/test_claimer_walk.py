@@ -7,16 +7,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from fray_agents.claimer import LIST_LIMIT, PAGES, PAGES_A_SECOND, PAID_PACE, STALE_LIMIT, Claimer
-from fray_agents.ledger import Held, Ledger
-from fray_agents.troubles import Troubles
-from fray_agents.walk import PASSED_AN_INTERVAL
-from fray_coordinator import doorbell
+from fray_agents.agent.claimer import (
+    PAGE_SIZE,
+    PAGES_PER_LOOK,
+    PAGES_PER_SECOND,
+    REMOTE_POLL_BACKOFF,
+    STALE_LIMIT,
+    Claimer,
+)
+from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
+from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.problems import AgentProblems
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.schedule import HostKind
-from fray_coordinator.store.api import Object
-from fray_coordinator.submit import submit
-from fray_layouts.names import Pending, Shape
+from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.scheduling import HostKind
+from fray_coordinator.store.interface import Object
+from fray_layouts.object_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.virtual import EPOCH, Cluster, run
@@ -26,8 +33,8 @@ HOST = Resources(cpu=4000, memory=8 * GIB, disk=8 * GIB)
 GPU = Shape(1000, 0, 0, "gpu", 8, False)
 SMALL = Shape(1000, 0, 0, "", 0, False)
 WIDE = Shape(4000, 0, 0, "", 0, False)
-LIST = ("list", Pending.prefix("default"))
-LONGEST_PAUSE = PAID_PACE[2] * 1.2
+LIST = ("list", PendingKey.prefix("default"))
+LONGEST_PAUSE = REMOTE_POLL_BACKOFF[2] * 1.2
 """Of an idle agent between two looks, with its jitter."""
 
 
@@ -37,13 +44,13 @@ class Searching:
 
     core: Core
     asked: list[tuple[str, str]]
-    ledger: Ledger = field(default_factory=lambda: Ledger(HOST))
-    claimed: asyncio.Queue[Held] = field(default_factory=asyncio.Queue)
+    ledger: Leases = field(default_factory=lambda: Leases(HOST))
+    claimed: asyncio.Queue[HeldLease] = field(default_factory=asyncio.Queue)
 
     def lists(self) -> int:
         return self.asked.count(LIST)
 
-    async def claims(self, job: str, within: float) -> Held:
+    async def claims(self, job: str, within: float) -> HeldLease:
         held = await asyncio.wait_for(self.claimed.get(), within)
         assert held.entry.job == job
         return held
@@ -64,7 +71,7 @@ async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIt
         on_claimed=at_work.claimed.put,
         pool_slots=lambda: slots,
         fleet=lambda: fleet,
-        troubles=Troubles(core),
+        troubles=AgentProblems(core),
     )
     task = asyncio.create_task(claimer.run())
     try:
@@ -76,7 +83,7 @@ async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIt
 def unfit(cluster: Cluster, count: int, shape: Shape = GPU, priority: int = 0) -> None:
     """Entries from before the run began."""
     for number in range(count):
-        entry = Pending("default", priority, EPOCH - 100.0 + number / 1000, f"unfit-{number}", 1, shape)
+        entry = PendingKey("default", priority, EPOCH - 100.0 + number / 1000, f"unfit-{number}", 1, shape)
         cluster.contents.set(entry.key(), Object(b"", "1", EPOCH))
 
 
@@ -96,7 +103,7 @@ def test_twelve_thousand_entries_that_can_never_run_here_cost_a_list_for_each_th
         unfit(cluster, 12_500)
         wanted = await submitted(await cluster.core())
         async with searching(cluster) as agent:
-            looks = -(-13 // PAGES)
+            looks = -(-13 // PAGES_PER_LOOK)
             await agent.claims(wanted, within=looks * LONGEST_PAUSE)
             assert agent.lists() == 13
 
@@ -128,9 +135,9 @@ def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may() -> Non
             before = agent.lists()
             await asyncio.sleep(3600)
             repairs = 3600 / agent.core.settings.repair_interval
-            rounds = repairs / (1 + 12_500 / PASSED_AN_INTERVAL)
+            rounds = repairs / (1 + 12_500 / ENTRIES_PER_INTERVAL)
             assert agent.lists() - before <= 2 * repairs + (rounds + 1) * 11
-            assert agent.lists() - before < PAGES * repairs
+            assert agent.lists() - before < PAGES_PER_LOOK * repairs
 
     run(main)
 
@@ -143,7 +150,7 @@ def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked() -> None:
             begun = asyncio.get_running_loop().time()
             await agent.claims(wanted, within=1800)
             took = asyncio.get_running_loop().time() - begun
-            assert took >= 3 * PAGES * fleet / PAGES_A_SECOND
+            assert took >= 3 * PAGES_PER_LOOK * fleet / PAGES_PER_SECOND
             assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
 
     run(main)
@@ -158,7 +165,7 @@ def test_what_comes_to_lie_among_those_that_were_passed_is_met_in_the_next_round
             await asyncio.sleep(30)
             wanted = await submitted(client, priority=1)
             interval = 1.2 * agent.core.settings.repair_interval
-            await agent.claims(wanted, within=interval * (2 + 10_000 / PASSED_AN_INTERVAL) + 4 * LONGEST_PAUSE)
+            await agent.claims(wanted, within=interval * (2 + 10_000 / ENTRIES_PER_INTERVAL) + 4 * LONGEST_PAUSE)
 
     run(main)
 
@@ -184,7 +191,7 @@ def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first_once_
             wide = await submitted(client, resources={"cpu": 4}, priority=1)
             unfit(cluster, 12_500, shape=WIDE)
             before, wanted = agent.lists(), await submitted(client)
-            repairs = 12_500 / LIST_LIMIT / (PAGES - 1)
+            repairs = 12_500 / PAGE_SIZE / (PAGES_PER_LOOK - 1)
             behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
             assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
             for held in (small, behind):

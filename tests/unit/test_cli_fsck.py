@@ -9,10 +9,18 @@ from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.store.interface import ANY
 from fray_layouts import codec
-from fray_layouts.names import Agents, Child, Jobs, Pending, Pools, Shape, Work
+from fray_layouts.object_keys import (
+    AgentKeys,
+    ChildKey,
+    JobKeys,
+    PendingKey,
+    PoolKeys,
+    Shape,
+    WorkKeys,
+)
 from fray_layouts.records import (
     AgentRecord,
     Holding,
@@ -38,7 +46,7 @@ from tests.support.damage import (
 async def without_entry(core: Core) -> str:
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def entry_of_an_ended_job(core: Core) -> str:
@@ -48,7 +56,7 @@ async def entry_of_an_ended_job(core: Core) -> str:
 
 
 async def entry_of_nobody(core: Core) -> str:
-    key = Pending("default", 0, OLD, "job-nobody", 1, Shape(1000, 0, 0, "", 0, False)).key()
+    key = PendingKey("default", 0, OLD, "job-nobody", 1, Shape(1000, 0, 0, "", 0, False)).key()
     await core.store.put(key, b"{}", ANY)
     return key
 
@@ -62,21 +70,21 @@ async def entry_of_an_earlier_attempt(core: Core) -> str:
 async def runs_under_a_dead_agent(core: Core) -> str:
     job = await running_under(core, "dead")
     await an_agent(core, "dead", state="dead", buried=True, holdings={job.id: Holding(attempt=1)})
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def runs_under_an_agent_that_left(core: Core) -> str:
     job = await running_under(core, "left")
     await an_agent(core, "left", state="left")
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def runs_under_nobody(core: Core) -> str:
-    return Jobs.key((await running_under(core, "nobody")).id)
+    return JobKeys.key((await running_under(core, "nobody")).id)
 
 
 async def an_entry_of_nobody_s_child(core: Core) -> str:
-    key = Child("parent-nobody", 1, "child-nobody").key()
+    key = ChildKey("parent-nobody", 1, "child-nobody").key()
     await core.store.put(key, b"{}", ANY)
     return key
 
@@ -86,16 +94,16 @@ async def left_unadmitted(core: Core) -> str:
     await core.store.delete(entry_of(job).key())
     origin = InboxOrigin(key="inbox/x.json", version="v")
     await rewrite(core, job, status="unadmitted", submitted_at=core.now() - 3600, inbox=origin)
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def a_dead_agent_that_was_not_buried(core: Core) -> str:
     await an_agent(core, "dead", state="dead", holdings={"job-gone": Holding(attempt=1)})
-    return Agents.key("dead")
+    return AgentKeys.key("dead")
 
 
 async def data_of_nobody(core: Core) -> str:
-    key = Work.log("job-nobody", 1, 0, 1)
+    key = WorkKeys.log("job-nobody", 1, 0, 1)
     await core.store.put(key, b"", ANY)
     return key
 
@@ -108,7 +116,7 @@ async def a_blob_of_nobody(core: Core) -> str:
 async def a_missing_entry_of_a_later_attempt(core: Core) -> str:
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())
-    return Jobs.key((await rewrite(core, job, attempt=2)).id)
+    return JobKeys.key((await rewrite(core, job, attempt=2)).id)
 
 
 async def an_entry_in_another_pool(core: Core) -> str:
@@ -130,27 +138,27 @@ async def entry_of_a_job_that_runs(core: Core) -> str:
 
 
 async def a_child_of_an_ended_parent(core: Core) -> str:
-    return Jobs.key((await a_child_of(core, (await over(core)).id)).id)
+    return JobKeys.key((await a_child_of(core, (await over(core)).id)).id)
 
 
 async def a_child_of_nobody(core: Core) -> str:
-    return Jobs.key((await a_child_of(core, "parent-nobody", entered=False)).id)
+    return JobKeys.key((await a_child_of(core, "parent-nobody", entered=False)).id)
 
 
 async def a_child_of_an_earlier_attempt(core: Core) -> str:
     parent = await held_by(core, "live")
     await rewrite(core, parent, attempt=2)
     await core.records.update(
-        Agents.key("live"),
+        AgentKeys.key("live"),
         AgentRecord,
         lambda agent: replace(agent, holdings={parent.id: Holding(attempt=2, phase="running")}) if agent else None,
     )
-    return Jobs.key((await a_child_of(core, parent.id)).id)
+    return JobKeys.key((await a_child_of(core, parent.id)).id)
 
 
 async def a_child_that_is_not_listed(core: Core) -> str:
     parent = await held_by(core, "live")
-    return Jobs.key((await a_child_of(core, parent.id, entered=False)).id)
+    return JobKeys.key((await a_child_of(core, parent.id, entered=False)).id)
 
 
 async def a_listed_child_that_has_ended(core: Core) -> str:
@@ -158,7 +166,7 @@ async def a_listed_child_that_has_ended(core: Core) -> str:
     child = await a_child_of(core, parent.id)
     await core.store.delete(entry_of(child).key())
     await rewrite(core, child, status="stopped", ended_at=core.now())
-    return Child(parent.id, 1, child.id).key()
+    return ChildKey(parent.id, 1, child.id).key()
 
 
 async def an_endpoint_of_an_ended_job(core: Core) -> str:
@@ -170,8 +178,8 @@ async def an_endpoint_of_nobody(core: Core) -> str:
 
 
 async def a_bell_that_cannot_be_read(core: Core) -> str:
-    await core.store.put(Pools.doorbell("default"), b"garbage", ANY)
-    return Pools.doorbell("default")
+    await core.store.put(PoolKeys.doorbell("default"), b"garbage", ANY)
+    return PoolKeys.doorbell("default")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +245,7 @@ def test_a_live_cluster_in_order_has_no_troubles() -> None:
         job = await held_by(core, "live")
         await a_child_of(core, job.id)
         await an_endpoint_of(core, job.id)
-        await core.store.put(Work.log(job.id, 1, 0, 1), b"", ANY)
+        await core.store.put(WorkKeys.log(job.id, 1, 0, 1), b"", ANY)
         before = {row.key: row.version for row in await core.store.list("", versions=True)}
         assert await fsck.check(core) == []
         assert {row.key: row.version for row in await core.store.list("", versions=True)} == before
@@ -248,7 +256,7 @@ def test_a_live_cluster_in_order_has_no_troubles() -> None:
 def test_records_of_a_newer_version_are_readable() -> None:
     async def test(core: Core) -> None:
         job = await a_job(core)
-        await core.store.put(Jobs.key(job.id), codec.encode(job, {"new_field": 1}), ANY)
+        await core.store.put(JobKeys.key(job.id), codec.encode(job, {"new_field": 1}), ANY)
         assert await fsck.check(core) == []
 
     on_memory(test)

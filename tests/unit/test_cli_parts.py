@@ -15,11 +15,11 @@ from fray.cli import cli
 from fray.cli.commands.agent import capacity_of
 from fray.cli.commands.run import spec_of, variables
 from fray.cli.commands.submit import read_specs
-from fray.cli.estimate import estimates, spent
-from fray.cli.output import ago, print_table
+from fray.cli.cost_model import estimates, spent
+from fray.cli.output import format_duration, print_table
 from fray.errors import InvalidInput
-from fray_agents.claimer import PAID_PACE
-from fray_layouts.records import AgentRecord, Settings
+from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
+from fray_layouts.records import AgentRecord, ClusterSettings
 
 NOTHING_GIVEN = dict.fromkeys(
     ("name", "cpu", "memory", "gpus", "pool", "namespace", "priority", "retries", "timeout")
@@ -31,7 +31,7 @@ NOTHING_GIVEN = dict.fromkeys(
     [(-1, "0.0s"), (4.25, "4.2s"), (59.4, "59s"), (190, "3m10s"), (7500, "2h5m"), (270_000, "3d3h")],
 )
 def test_lengths_of_time(seconds: float, text: str) -> None:
-    assert ago(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_a_table_is_plain_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,14 +159,16 @@ def test_what_is_no_job_is_said_to_be_none(text: str, message: str) -> None:
 
 
 def test_costs_follow_the_settings() -> None:
-    idle, busy, driver, turn, jobs = estimates(Settings())
+    idle, busy, driver, turn, jobs = estimates(ClusterSettings())
     assert idle.class_a == 2 * 30 * 24 * 60  # a beat and a repair's list each minute
     month = 30 * 86400
-    assert idle.class_b == month / PAID_PACE[2] + month / 7.5  # the doorbell at its slowest, and the lease of the pass
+    assert (
+        idle.class_b == month / REMOTE_POLL_BACKOFF[2] + month / 7.5
+    )  # the doorbell at its slowest, and the lease of the pass
     assert idle.dollars == pytest.approx(86_400 * 0.005 / 1000 + idle.class_b * 0.0004 / 1000)
     assert busy.class_a > 6 * idle.class_a
     assert (driver.class_a, driver.class_b) == (month / 5, month / 60)  # beats, and looks at its own job
-    assert estimates(Settings(idle_beat_interval=30.0))[0].class_a > idle.class_a
+    assert estimates(ClusterSettings(idle_beat_interval=30.0))[0].class_a > idle.class_a
     assert (turn.class_b, jobs.class_a, jobs.class_b) == (0, 7000, 8000)
 
 

@@ -13,11 +13,11 @@ from fray.cluster import StorageCluster
 from fray.current_client import current_client, set_current_client
 from fray.errors import InvalidInput
 from fray.types import ANY_REGION, Entrypoint, JobRequest, JobStatus, ResourceConfig, create_environment
-from fray_coordinator import naming
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
-from fray_coordinator.records import record_of
-from fray_layouts.names import JobId, Jobs
-from fray_layouts.records import JobRecord, Settings
+from fray_coordinator.store.records import record_of
+from fray_layouts.object_keys import JobId, JobKeys
+from fray_layouts.records import ClusterSettings, JobRecord
 
 
 def a_request(name: str = "job", **fields: Any) -> JobRequest:
@@ -56,7 +56,7 @@ def test_names_of_other_namespaces_do_not_matter(client: StorageClient) -> None:
 
 def test_who_finds_a_name_whose_submitter_died_submits_that_very_job(client: StorageClient) -> None:
     promised = JobId.given("team", "job", "1" * 15)
-    client.cluster.run(lambda core: naming.take(core, "team", "job", "job", promised))
+    client.cluster.run(lambda core: naming.take_name(core, "team", "job", "job", promised))
     with pytest.raises(JobAlreadyExists):
         client.submit(a_request(), adopt_existing=False)
     assert client.submit(a_request()).job_id == promised
@@ -78,7 +78,7 @@ def test_an_actor_reserves_no_core_unless_it_asks_for_one(
     client: StorageClient, asked: ResourceConfig | None, cores: int
 ) -> None:
     (job,) = client.create_actor_group(list, name="actor", count=1, resources=asked).jobs
-    record = record_of(client.cluster.run(lambda core: core.records.read(Jobs.key(job.job_id), JobRecord)))
+    record = record_of(client.cluster.run(lambda core: core.records.read(JobKeys.key(job.job_id), JobRecord)))
     assert record is not None
     assert record.spec.resources.cpu == cores
 
@@ -99,7 +99,7 @@ def test_a_thousand_jobs_are_watched_with_a_handful_of_requests_a_second(client:
 
 async def as_in_a_bucket(core: Core) -> None:
     core.store._backend.local = False
-    object.__setattr__(core, "settings", Settings())
+    object.__setattr__(core, "settings", ClusterSettings())
 
 
 def test_one_failure_ends_the_wait_for_all(client: StorageClient) -> None:
@@ -141,7 +141,7 @@ def test_the_chosen_client_is_current_within_its_block(client: StorageClient, mo
 
 def stored(client: StorageClient, job_id: str) -> JobRecord:
     async def read(core: Core) -> JobRecord | None:
-        return record_of(await core.records.read(Jobs.key(job_id), JobRecord))
+        return record_of(await core.records.read(JobKeys.key(job_id), JobRecord))
 
     found = client.cluster.run(read)
     assert found is not None

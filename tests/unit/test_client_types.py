@@ -48,7 +48,7 @@ FUTURE = "fray.rpc.future.ActorFuture[Any]"
 CLIENT = "fray.client.api.Client"
 REVEALED = [
     *(HANDLE, FUTURE, FUTURE, HANDLE, HANDLE),
-    *("fray.client.jobs.JobHandle", "fray.types.JobStatus", "list[fray.types.JobStatus]", CLIENT, CLIENT),
+    *("fray.cluster.job_handle.JobHandle", "fray.types.JobStatus", "list[fray.types.JobStatus]", CLIENT, CLIENT),
     *("fray.job.context.JobContext", "float"),
 ]
 

@@ -8,29 +8,41 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from fray_coordinator import follow
-from fray_coordinator.claims import Claimed, try_claim
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.endings import end_attempt
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
-from fray_coordinator.follow import LogLine, Pace, follow_chunks, read_logs, wait_for
-from fray_coordinator.lookup import read_job
-from fray_coordinator.protocol.finish import Ending
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.records import Stored
-from fray_coordinator.store.api import ABSENT
-from fray_coordinator.submit import submit
-from fray_layouts.names import Agents, Jobs, Work
-from fray_layouts.records import AgentRecord, Exit, JobRecord, Resources, Settings
+from fray_coordinator.jobs import waiting
+from fray_coordinator.jobs.claiming import Claimed, try_claim
+from fray_coordinator.jobs.commit import end_attempt
+from fray_coordinator.jobs.lookup import read_job
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import (
+    LogLine,
+    PollBackoff,
+    follow_chunks,
+    read_logs,
+    wait_for,
+)
+from fray_coordinator.protocol.commit import AttemptEnd
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.store.interface import ABSENT
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import AgentKeys, JobKeys, WorkKeys
+from fray_layouts.records import (
+    AgentRecord,
+    AttemptExit,
+    ClusterSettings,
+    JobRecord,
+    Resources,
+)
 from fray_layouts.spec import JobSpec, parse_spec
 from tests.support.virtual import Cluster, run
 
-SUCCESS = Exit(kind="success")
+SUCCESS = AttemptExit(kind="success")
 
 
 def on_memory(test: Callable[[Core], Awaitable[None]]) -> None:
     async def main() -> None:
-        settings = Settings(poll_interval=0.01, requeue_backoff=0.0)
+        settings = ClusterSettings(poll_interval=0.01, requeue_backoff=0.0)
         await test(await open_core(f"memory://{uuid.uuid4()}", settings))
 
     asyncio.run(main())
@@ -51,13 +63,13 @@ async def claimed(core: Core, job_id: str) -> Stored[JobRecord]:
     return found.job
 
 
-async def run_to(core: Core, job_id: str, end: Exit) -> None:
-    await end_attempt(core, await claimed(core, job_id), "agent", Ending(end), None)
+async def run_to(core: Core, job_id: str, end: AttemptExit) -> None:
+    await end_attempt(core, await claimed(core, job_id), "agent", AttemptEnd(end), None)
 
 
 def test_looks_come_soon_after_something_was_begun_and_grow_rare() -> None:
     async def main(cluster: Cluster) -> None:
-        pace = Pace(await cluster.core(local=False))
+        pace = PollBackoff(await cluster.core(local=False))
         longest = [pace.pause() for _ in range(20)][-1]
         pace.changed()
         after_a_change = pace.pause()
@@ -93,7 +105,7 @@ def test_each_change_is_told_once() -> None:
         await several_looks(core)
         held = await claimed(core, job)
         await several_looks(core)
-        await end_attempt(core, held, "agent", Ending(SUCCESS), None)
+        await end_attempt(core, held, "agent", AttemptEnd(SUCCESS), None)
         await waiting
         assert seen == ["pending", "running", "succeeded"]
 
@@ -114,7 +126,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_any_failure_ends_the_wait_while_others_run() -> None:
     async def test(core: Core) -> None:
         first, second = await submitted(core, 2)
-        await run_to(core, second, Exit(kind="exited", code=1))
+        await run_to(core, second, AttemptExit(kind="exited", code=1))
         records = await wait_for(core, [first, second], any_failure=True)
         assert [records[first].status, records[second].status] == ["pending", "failed"]
 
@@ -135,7 +147,7 @@ def test_a_record_that_vanishes_raises_and_one_that_never_was_too() -> None:
         [job] = await submitted(core)
         waiting = asyncio.create_task(wait_for(core, [job]))
         await asyncio.sleep(0.03)
-        await core.store.delete(Jobs.key(job))
+        await core.store.delete(JobKeys.key(job))
         with pytest.raises(JobGone, match=job):
             await waiting
         with pytest.raises(JobNotFound, match="job-nobody"):
@@ -167,14 +179,14 @@ def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads() -> No
 
 
 def test_it_says_so_when_nobody_can_start_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "COMPLAIN_AFTER", 0.0)
-    monkeypatch.setattr(follow, "_ASK_AGAIN", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "_DIAGNOSE_INTERVAL", 0.0)
 
     async def test(core: Core) -> None:
         jobs = await submitted(core, 3)
         jobs += await submitted(core, resources={"cpu": 64}, pool="big")
         agent = AgentRecord(id="small", host="h", pool="big", capacity=Resources(cpu=4000))
-        await core.records.write(Agents.key("small"), AgentRecord, agent, None)
+        await core.records.write(AgentKeys.key("small"), AgentRecord, agent, None)
         told: list[str] = []
         with pytest.raises(TimeoutError):
             await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
@@ -187,12 +199,12 @@ def test_it_says_so_when_nobody_can_start_the_job(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_is_silent_while_an_agent_could_run_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "COMPLAIN_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
 
     async def test(core: Core) -> None:
         jobs = await submitted(core)
         agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
-        await core.records.write(Agents.key("busy"), AgentRecord, agent, None)
+        await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
         told: list[str] = []
         with pytest.raises(TimeoutError, match=r"job-.* waits: busy: cpu: 1 cores wanted"):
             await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
@@ -206,14 +218,14 @@ def test_a_job_that_waits_for_room_for_long_says_so_once() -> None:
         core = await cluster.core()
         jobs = await submitted(core, 2)
         agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000), interval=1e6)
-        await core.records.write(Agents.key("busy"), AgentRecord, agent, None)
+        await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
         told: list[str] = []
         short = "busy: cpu: 1 cores wanted, 0 free"
         with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
-            await wait_for(core, jobs, timeout=follow.TELL_AFTER, on_waiting=lambda job, why: told.append(why))
+            await wait_for(core, jobs, timeout=waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
         assert told == []
         with pytest.raises(TimeoutError):
-            await wait_for(core, jobs, timeout=3 * follow.TELL_AFTER, on_waiting=lambda job, why: told.append(why))
+            await wait_for(core, jobs, timeout=3 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
         assert told == [short]
 
     run(main)
@@ -224,7 +236,7 @@ def stamp(stream: str, tag: str, data: bytes) -> bytes:
 
 
 async def print_chunk(core: Core, job: str, attempt: int, number: int, data: bytes) -> None:
-    await core.store.put(Work.log(job, attempt, 0, number), data, ABSENT)
+    await core.store.put(WorkKeys.log(job, attempt, 0, number), data, ABSENT)
 
 
 def test_logs_are_followed_through_attempts_to_the_last_chunk() -> None:
@@ -241,11 +253,11 @@ def test_logs_are_followed_through_attempts_to_the_last_chunk() -> None:
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"one") + stamp("stderr", "P", b"\xfftwo"))
         await until(lambda: len(lines) == 2)
         assert not following.done()
-        await end_attempt(core, held, "agent", Ending(Exit(kind="exited", code=1, log_chunks=1)), None)
+        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="exited", code=1, log_chunks=1)), None)
         held = await claimed(core, job)
         await print_chunk(core, job, 2, 1, stamp("stdout", "F", b"three"))
         await print_chunk(core, job, 2, 2, stamp("stdout", "F", b"four"))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=2)), None)
+        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=2)), None)
         await following
         assert [(line.attempt, line.stream, line.data, line.complete) for line in lines] == [
             (1, "stdout", b"one", True),
@@ -263,8 +275,8 @@ def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on() -> None:
         [job] = await submitted(core)
         held = await claimed(core, job)
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="preempted")), None)
-        await run_to(core, job, Exit(kind="success", log_chunks=0))
+        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="preempted")), None)
+        await run_to(core, job, AttemptExit(kind="success", log_chunks=0))
         assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"last words"]
 
     on_memory(test)
@@ -275,7 +287,7 @@ def test_following_never_lists() -> None:
         [job] = await submitted(core)
         held = await claimed(core, job)
         await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"x"))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=1)), None)
+        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=1)), None)
         before = core.store.usage.snapshot()
         assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"x"]
         spent = core.store.usage - before
@@ -290,7 +302,7 @@ def test_the_tail_reads_only_the_last_chunks() -> None:
         held = await claimed(core, job)
         for number in range(1, 11):
             await print_chunk(core, job, 1, number, stamp("stdout", "F", b"a") + stamp("stdout", "F", b"%d" % number))
-        await end_attempt(core, held, "agent", Ending(Exit(kind="success", log_chunks=10)), None)
+        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=10)), None)
         record = (await read_job(core, job)).record
         before = core.store.usage.snapshot()
         assert [line.data for line in await read_logs(core, record, 3)] == [b"9", b"a", b"10"]

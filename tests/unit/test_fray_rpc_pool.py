@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 from fray.errors import ActorNotFoundError, CallInterrupted
-from fray.rpc import ActorEndpoint, ActorId, ActorPool, Resolver, members
+from fray.rpc import (
+    ActorEndpoint,
+    ActorId,
+    ActorPool,
+    Resolver,
+    balancer,
+)
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Target
-from fray_agents.rpc.calls import Request, packed_call
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
-from fray_agents.rpc.serial import unpack
+from fray_agents.rpc.server.call_table import Request, packed_call
+from fray_agents.rpc.wire.serialization import unpack
 
 Answer = Callable[..., Any]
 
@@ -216,7 +222,7 @@ def test_after_a_loss_the_name_is_looked_up_until_another_has_come_and_then_no_m
 
 def test_a_dead_actor_that_is_still_listed_is_tried_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(members.time, "monotonic", lambda: now)
+    monkeypatch.setattr(balancer.time, "monotonic", lambda: now)
     tried: list[float] = []
 
     def dead() -> BaseException:
@@ -231,7 +237,7 @@ def test_a_dead_actor_that_is_still_listed_is_tried_less_and_less(monkeypatch: p
     pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert len(pauses) == 5
     for nth, pause in enumerate(pauses):
-        assert 2**nth <= pause <= 2**nth + members.LONGEST_PAUSE + 0.02
+        assert 2**nth <= pause <= 2**nth + balancer.MAX_LOOKUP_PAUSE + 0.02
     assert resolver.looks < 50
 
 

@@ -7,8 +7,8 @@ import socket
 import time
 from pathlib import Path
 
-from fray.rpc.sockets import remove_abandoned, socket_dir
-from fray_agents.rpc.dial import keep_alive
+from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
+from fray_agents.rpc.client.connect import enable_keep_alive
 
 PROBES = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
 
@@ -28,10 +28,10 @@ def test_sockets_without_a_server_are_removed_unless_they_are_fresh(tmp_path: Pa
     old = time.time() - 3600
     for name in ("alive", "dead"):
         os.utime(tmp_path / f"{name}.sock", (old, old))
-    remove_abandoned(tmp_path)
+    remove_stale_sockets(tmp_path)
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["alive", "fresh"]
     sockets["alive"].close()
-    remove_abandoned(tmp_path / "absent")
+    remove_stale_sockets(tmp_path / "absent")
 
 
 def test_a_socket_always_fits(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_socket_always_fits(tmp_path: Path) -> None:
 
 def test_a_host_that_is_gone_is_noticed_within_a_minute_also_while_bytes_are_on_their_way() -> None:
     with socket.socket() as sock:
-        keep_alive(sock)
+        enable_keep_alive(sock)
         read = {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in PROBES}
     assert read["KEEPIDLE"] + read["KEEPINTVL"] * read["KEEPCNT"] <= 60
     assert 0 < read["USER_TIMEOUT"] <= 60_000

@@ -12,25 +12,25 @@ from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.store.api import ANY, Listed, Refused
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Coordinator
-from fray_layouts.records import AgentRecord, PassRecord
+from fray_coordinator.store.interface import ANY, Listed, Refused
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.records import AgentRecord, ReconcilerRecord
 from tests.support.damage import LONG, a_job, an_agent, everything, on_memory
 from tests.support.virtual import Cluster, Way, run
 
 SPEC = b'{"name": "quick", "entrypoint": {"command": ["true"]}}'
-DROP = Inbox.key("x")
+DROP = InboxKeys.key("x")
 
 
 async def a_pass_by(core: Core, agent: str, problems: dict[str, str] | None = None) -> None:
     """That agent has just ended a pass."""
 
-    def renewed(now: PassRecord | None) -> PassRecord:
-        found = now or PassRecord()
+    def renewed(now: ReconcilerRecord | None) -> ReconcilerRecord:
+        found = now or ReconcilerRecord()
         return replace(found, holder=agent, progress=found.progress + 1, problems=problems or {})
 
-    await core.records.update(Coordinator.lease, PassRecord, renewed)
+    await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, renewed)
 
 
 async def drop(core: Core, data: bytes = SPEC) -> None:
@@ -127,7 +127,7 @@ def test_a_file_that_agents_never_look_at_is_told(key: str) -> None:
 
 def test_a_rejection_a_file_aside_and_one_on_its_way_are_in_order() -> None:
     async def test(core: Core) -> None:
-        for key in (Inbox.rejected(DROP, "v"), Inbox.aside(DROP, "v", "token"), "inbox/.x.json.part"):
+        for key in (InboxKeys.rejected(DROP, "v"), InboxKeys.aside(DROP, "v", "token"), "inbox/.x.json.part"):
             await core.store.put(key, b"{", ANY)
         await core.clock.sleep(LONG)
         assert await fsck.check(core) == []

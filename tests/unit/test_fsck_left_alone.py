@@ -9,22 +9,32 @@ from msgspec.structs import replace
 
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ANY
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.store.interface import ANY
 from fray_layouts import codec
-from fray_layouts.names import Agents, Coordinator, Endpoint, Jobs, Names, Pending, Secrets, Shape, Work
-from fray_layouts.queue_names import Queues, Segment, Tasks
-from fray_layouts.queues import QueueLease
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PendingKey,
+    SecretKeys,
+    Shape,
+    WorkKeys,
+)
+from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
+from fray_layouts.queue_records import QueueLease
 from fray_layouts.records import (
     AgentRecord,
-    Attempt,
-    Exit,
+    AttemptExit,
     Holding,
     JobRecord,
-    PassRecord,
-    Result,
-    Stop,
+    JobResult,
+    PastAttempt,
+    ReconcilerRecord,
+    StopRequest,
 )
 from tests.support.damage import (
     LONG,
@@ -48,7 +58,7 @@ from tests.support.damage import (
 async def runs_and_is_not_listed(core: Core) -> str:
     job = await running_under(core, "live")
     await an_agent(core, "live")
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def runs_and_was_not_listed_for_long(core: Core) -> str:
@@ -57,20 +67,20 @@ async def runs_and_was_not_listed_for_long(core: Core) -> str:
     await core.store.put(entry_of(job).key(), b"{}", ANY)
     await core.clock.sleep(LONG)
     await an_agent(core, "live")
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def is_not_stopped(core: Core) -> str:
     job = await running_under(core, "live")
-    await rewrite(core, job, stop=Stop(at=core.now()))
+    await rewrite(core, job, stop=StopRequest(at=core.now()))
     await core.clock.sleep(LONG)
     await an_agent(core, "live", holdings={job.id: Holding(attempt=1, phase="running")})
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def listing(core: Core, job: str, attempt: int) -> str:
     await an_agent(core, "live", holdings={job: Holding(attempt=attempt, phase="running")})
-    return Agents.key("live")
+    return AgentKeys.key("live")
 
 
 async def a_job_of_no_record_is_listed(core: Core) -> str:
@@ -90,52 +100,54 @@ async def a_job_of_another_is_listed(core: Core) -> str:
 
 
 async def a_result_is_gone(core: Core) -> str:
-    key = Work.result("job-x", 1, 0)
-    return Jobs.key((await over(core, result=Result(encoding="pickle", key=key, size=10))).id)
+    key = WorkKeys.result("job-x", 1, 0)
+    return JobKeys.key((await over(core, result=JobResult(encoding="pickle", key=key, size=10))).id)
 
 
 async def a_part_of_a_log_is_gone(core: Core) -> str:
-    job = await over(core, exit=Exit(kind="success", log_chunks=3))
+    job = await over(core, exit=AttemptExit(kind="success", log_chunks=3))
     for number in (1, 3):
-        await core.store.put(Work.log(job.id, 1, 0, number), b"", ANY)
-    return Jobs.key(job.id)
+        await core.store.put(WorkKeys.log(job.id, 1, 0, number), b"", ANY)
+    return JobKeys.key(job.id)
 
 
 async def the_log_of_an_earlier_attempt_is_gone(core: Core) -> str:
-    past = Attempt(attempt=1, agent="a", host="h", started_at=0, ended_at=1, exit=Exit(kind="exited", log_chunks=1))
-    return Jobs.key((await over(core, attempt=2, history=[past], exit=Exit(kind="success", log_chunks=0))).id)
+    past = PastAttempt(
+        attempt=1, agent="a", host="h", started_at=0, ended_at=1, exit=AttemptExit(kind="exited", log_chunks=1)
+    )
+    return JobKeys.key((await over(core, attempt=2, history=[past], exit=AttemptExit(kind="success", log_chunks=0))).id)
 
 
 async def runs_and_does_not_say_where(core: Core) -> str:
-    return Jobs.key((await rewrite(core, await running_under(core, "live"), lease=None)).id)
+    return JobKeys.key((await rewrite(core, await running_under(core, "live"), lease=None)).id)
 
 
 async def is_of_no_file_of_the_inbox(core: Core) -> str:
     job = await a_job(core)
     await core.store.delete(entry_of(job).key())
-    return Jobs.key((await rewrite(core, job, status="unadmitted")).id)
+    return JobKeys.key((await rewrite(core, job, status="unadmitted")).id)
 
 
 async def a_callable_is_gone(core: Core) -> str:
     job, blob = await a_large_job(core)
     await core.store.delete(blob)
-    return Jobs.key(job.id)
+    return JobKeys.key(job.id)
 
 
 async def a_record_under_another_name(core: Core) -> str:
     job = await a_job(core)
-    await core.store.put(Jobs.key(f"{job.id}x"), codec.encode(job), ANY)
-    return Jobs.key(f"{job.id}x")
+    await core.store.put(JobKeys.key(f"{job.id}x"), codec.encode(job), ANY)
+    return JobKeys.key(f"{job.id}x")
 
 
 async def an_agent_under_another_name(core: Core) -> str:
     record = AgentRecord(id="one", host="h", pool="default")
-    await core.store.put(Agents.key("other"), codec.encode(record), ANY)
-    return Agents.key("other")
+    await core.store.put(AgentKeys.key("other"), codec.encode(record), ANY)
+    return AgentKeys.key("other")
 
 
 async def an_endpoint_under_another_name(core: Core) -> str:
-    key, elsewhere = await an_endpoint_of(core, (await held_by(core, "live")).id), Endpoint("n", "other", "id").key()
+    key, elsewhere = await an_endpoint_of(core, (await held_by(core, "live")).id), EndpointKey("n", "other", "id").key()
     found = await core.store.get(key)
     assert found is not None
     await core.store.put(elsewhere, found.data, ANY)
@@ -146,14 +158,14 @@ async def an_endpoint_under_another_name(core: Core) -> str:
 async def an_agent_is_silent_and_nobody_notices(core: Core) -> str:
     await held_by(core, "live")
     await core.clock.sleep(core.settings.outage_grace)
-    return Agents.key("live")
+    return AgentKeys.key("live")
 
 
 async def an_agent_is_silent_and_the_last_pass_was_long_ago(core: Core) -> str:
-    await core.records.write(Coordinator.lease, PassRecord, PassRecord(holder="live"), None)
+    await core.records.write(CoordinatorKeys.lease, ReconcilerRecord, ReconcilerRecord(holder="live"), None)
     await an_agent(core, "live")
     await core.clock.sleep(core.settings.outage_grace)
-    return Agents.key("live")
+    return AgentKeys.key("live")
 
 
 async def an_entry_of_an_attempt_to_come(core: Core) -> str:
@@ -163,7 +175,7 @@ async def an_entry_of_an_attempt_to_come(core: Core) -> str:
 
 
 async def data_of_an_attempt_that_never_was(core: Core) -> str:
-    key = Work.log((await a_job(core)).id, 7, 0, 1)
+    key = WorkKeys.log((await a_job(core)).id, 7, 0, 1)
     await core.store.put(key, b"", ANY)
     return key
 
@@ -209,24 +221,24 @@ def test_what_is_not_derived_is_found_and_left_alone(make: Make, words: str, rem
     on_memory(test)
 
 
-QUEUE = Queues.of("n", "q", 1)
-SEGMENT = str(Segment(1.8e9, 0, "abcdef", 3))
+QUEUE = QueueKeys.of("n", "q", 1)
+SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
 
 
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        (Jobs.key("job-odd"), "nobody can run, end or remove this job"),
-        (Agents.key("odd"), "are put back only after"),
-        (Coordinator.lease, "until it is replaced, no file is admitted"),
-        (Names.key("n", "actor", "x"), "nobody can take this name"),
-        (Endpoint("n", "x", "id").key(), "nobody is called there"),
-        (Secrets.rpc, "no actor can be called"),
+        (JobKeys.key("job-odd"), "nobody can run, end or remove this job"),
+        (AgentKeys.key("odd"), "are put back only after"),
+        (CoordinatorKeys.lease, "until it is replaced, no file is admitted"),
+        (NameKeys.key("n", "actor", "x"), "nobody can take this name"),
+        (EndpointKey("n", "x", "id").key(), "nobody is called there"),
+        (SecretKeys.rpc, "no actor can be called"),
         (QUEUE.settings, "nobody can open this queue"),
         (QUEUE.bell, "a hint"),
         (QUEUE.lease(SEGMENT), "nobody gets the items"),
         (QUEUE.dead.lease(SEGMENT), "nobody gets the items"),
-        (Tasks.of("n", "q", 1).pool, "no driver can go on"),
+        (TaskKeys.of("n", "q", 1).pool, "no driver can go on"),
         *((key, "not one that Fray gives") for key in (
             "jobs/readme.txt", "agents/a", "pending/default/nonsense", "children/x", "work/job-nobody/1/0/stdout-1",
             "coordinator/other.json", "pools/default/bell", "names/n/x.json", "actors/x.json", "secrets/other",
@@ -265,18 +277,18 @@ def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read() -> 
 def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone() -> None:
     async def test(core: Core) -> None:
         job, other = await a_job(core), await a_job(core)
-        old_entry = Pending("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
-        its_own = [Work.log(job.id, 1, 0, 1), old_entry, f"blobs/2020-01/{0:064x}"]  # perhaps its callable
-        moved = [Work.log(other.id, 1, 0, 1), entry_of(other).key()]
+        old_entry = PendingKey("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
+        its_own = [WorkKeys.log(job.id, 1, 0, 1), old_entry, f"blobs/2020-01/{0:064x}"]  # perhaps its callable
+        moved = [WorkKeys.log(other.id, 1, 0, 1), entry_of(other).key()]
         for key in (*its_own, *moved):
             await core.store.put(key, b"{}", ANY)
-        await core.store.put(Jobs.key(job.id), b"garbage", ANY)
-        await core.store.put(Jobs.key("moved"), codec.encode(other), ANY)
-        await core.store.delete(Jobs.key(other.id))
+        await core.store.put(JobKeys.key(job.id), b"garbage", ANY)
+        await core.store.put(JobKeys.key("moved"), codec.encode(other), ANY)
+        await core.store.delete(JobKeys.key(other.id))
         await core.clock.sleep(LONG)
-        assert {t.key for t in await fsck.check(core)} == {Jobs.key(job.id), Jobs.key("moved")}
+        assert {t.key for t in await fsck.check(core)} == {JobKeys.key(job.id), JobKeys.key("moved")}
         await fsck.repair(core)
-        assert (await everything(core)).keys() >= {*its_own, Work.log(other.id, 1, 0, 1)}
+        assert (await everything(core)).keys() >= {*its_own, WorkKeys.log(other.id, 1, 0, 1)}
 
     on_memory(test)
 
@@ -287,7 +299,7 @@ def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(make: Make) -> None
 
     async def test(core: Core) -> None:
         key = await make(core)
-        job = await stop(core, Jobs.parse(key) or "", "as fsck said")
+        job = await stop(core, JobKeys.parse(key) or "", "as fsck said")
         assert (job.status, job.ended_at) == ("stopped", core.now())
         await core.clock.sleep(LONG)
         assert await fsck.check(core) == []
@@ -297,8 +309,8 @@ def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(make: Make) -> None
 
 def test_what_retention_is_about_to_remove_may_be_incomplete() -> None:
     async def test(core: Core) -> None:
-        result = Result(encoding="pickle", key=Work.result("job-x", 1, 0), size=10)
-        await over(core, expiring=True, result=result, exit=Exit(kind="success", log_chunks=3))
+        result = JobResult(encoding="pickle", key=WorkKeys.result("job-x", 1, 0), size=10)
+        await over(core, expiring=True, result=result, exit=AttemptExit(kind="success", log_chunks=3))
         assert await fsck.check(core) == []
 
     on_memory(test)
@@ -319,7 +331,9 @@ def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes() -> None:
         await core.clock.sleep(LONG)
         assert [trouble.key for trouble in await fsck.check(core)] == [key]
         await core.records.update(
-            Coordinator.lease, PassRecord, lambda now: replace(now, progress=now.progress + 1) if now else None
+            CoordinatorKeys.lease,
+            ReconcilerRecord,
+            lambda now: replace(now, progress=now.progress + 1) if now else None,
         )
         assert await fsck.check(core) == []
 
@@ -344,7 +358,7 @@ def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left() -
         key = await runs_and_is_not_listed(core)
         assert [trouble.key for trouble in await fsck.check(core)] == [key]
         await core.records.update(
-            Agents.key("live"), AgentRecord, lambda agent: replace(agent, state="left") if agent else None
+            AgentKeys.key("live"), AgentRecord, lambda agent: replace(agent, state="left") if agent else None
         )
         await fsck.repair(core)
         job = await core.records.read(key, JobRecord)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions
+from fray_agents.agent.agent import Agent, AgentOptions
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
-from fray_coordinator.lookup import all_jobs
-from fray_coordinator.mail import drain
+from fray_coordinator.jobs.lookup import all_jobs
+from fray_coordinator.jobs.mailbox import drain
+from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ANY
-from fray_layouts.inbox_names import Inbox
+from fray_coordinator.store.interface import ANY
+from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
 from tests.support.looks import looked_at, slow_core
@@ -71,7 +71,7 @@ class Site:
 
     async def drop(self, user: Core) -> None:
         spec = {"name": "quick", "entrypoint": {"command": ["true"]}}
-        await user.store.put(Inbox.key(user.chance.token()), json.dumps(spec).encode(), ANY)
+        await user.store.put(InboxKeys.key(user.chance.token()), json.dumps(spec).encode(), ANY)
 
     async def stop(self, user: Core) -> None:
         alive = [job for job in await all_jobs(user, {}) if not is_terminal(job)]

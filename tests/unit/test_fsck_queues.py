@@ -7,20 +7,22 @@ import random
 
 import pytest
 
-from fray_coordinator import fsck, naming, pools
+from fray_coordinator import fsck
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
+from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.queue_lease import completed
-from fray_coordinator.protocol.retention import kept_for
-from fray_coordinator.queue.bell import Bell
-from fray_coordinator.queue.consume import Consumer
-from fray_coordinator.queue.gate import Gate
-from fray_coordinator.queue.home import open_home
-from fray_coordinator.queue.push import Item, Producer
-from fray_coordinator.repair import POOLS_EVERY
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Checkpoints, Names
-from fray_layouts.queue_names import Queues, Segment, Tasks
-from fray_layouts.queues import QueueLease, QueueRecord
+from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.open_queue import open_queue
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import CheckpointKey, NameKeys
+from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
+from fray_layouts.queue_records import QueueLease, QueueRecord
 from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, everything, on_memory
 from tests.support.looks import slow_core
 from tests.support.virtual import Cluster, run
@@ -29,13 +31,13 @@ AGES = 6000.0
 """Seconds after which even a consumer's look for large items is over."""
 STEP = 1.0
 """Seconds that a request of those at work takes: longer than two looks of fsck are apart."""
-NAME = Names.key("n", "queue", "q")
+NAME = NameKeys.key("n", "queue", "q")
 LARGE = b"x" * 70_000
 
 
-async def a_lease(core: Core, queue: Queues, lease: QueueLease) -> str:
+async def a_lease(core: Core, queue: QueueKeys, lease: QueueLease) -> str:
     """The lease of a segment of three items that is gone."""
-    key = queue.lease(str(Segment(core.now(), 0, "abcdef", 3)))
+    key = queue.lease(str(SegmentName(core.now(), 0, "abcdef", 3)))
     await core.records.write(key, QueueLease, lease, None)
     return key
 
@@ -54,29 +56,29 @@ async def a_lease_of_what_is_lost(core: Core) -> str:
 
 async def a_lease_among_dead_letters(core: Core) -> str:
     dead = (await a_queue(core)).dead
-    await open_home(core, dead)
+    await open_queue(core, dead)
     return await a_lease(core, dead, QueueLease(owner="x"))
 
 
 async def a_large_item_alone(core: Core) -> str:
-    key = (await a_queue(core)).large(str(Segment(core.now(), 0, "abcdef", 3)), 1)
+    key = (await a_queue(core)).large(str(SegmentName(core.now(), 0, "abcdef", 3)), 1)
     await core.store.put(key, LARGE, ANY)
     return key
 
 
 async def a_queue_that_was_not_removed_to_the_end(core: Core) -> str:
     queue = await a_queue(core)
-    await core.store.put(queue.segment(str(Segment(core.now(), 0, "abcdef", 3))), b"", ANY)
-    await naming.free(core, "n", "queue", "q", 1)
+    await core.store.put(queue.segment(str(SegmentName(core.now(), 0, "abcdef", 3))), b"", ANY)
+    await naming.free_name(core, "n", "queue", "q", 1)
     return NAME
 
 
 async def a_pool_that_was_not_removed_to_the_end(core: Core) -> str:
     """Its name was taken again since."""
-    await pools.create(core, "n", "q", QueueRecord())
-    await core.store.put(Tasks.of("n", "q", 1).outcome(core.now(), "abcdef"), b"", ANY)
-    await naming.free(core, "n", "queue", "q", 1)
-    await pools.create(core, "n", "q", QueueRecord())
+    await worker_pools.create(core, "n", "q", QueueRecord())
+    await core.store.put(TaskKeys.of("n", "q", 1).outcome(core.now(), "abcdef"), b"", ANY)
+    await naming.free_name(core, "n", "queue", "q", 1)
+    await worker_pools.create(core, "n", "q", QueueRecord())
     return NAME
 
 
@@ -110,13 +112,13 @@ def test_what_was_left_behind_is_found_and_cleared_away(make: Make, words: str) 
 
 
 async def a_name_without_a_queue(core: Core) -> str:
-    await naming.take(core, "n", "queue", "q", "")
+    await naming.take_name(core, "n", "queue", "q", "")
     return NAME
 
 
 async def a_pool_without_a_queue(core: Core) -> str:
-    await pools.create(core, "n", "q", QueueRecord())
-    await core.store.delete(Queues.of("n", "q", 1).settings)
+    await worker_pools.create(core, "n", "q", QueueRecord())
+    await core.store.delete(QueueKeys.of("n", "q", 1).settings)
     return NAME
 
 
@@ -128,15 +130,15 @@ async def a_queue_without_a_name(core: Core) -> str:
 
 async def a_queue_of_an_incarnation_to_come(core: Core) -> str:
     await a_queue(core)
-    await core.store.put(Queues.of("n", "q", 7).settings, b"{}", ANY)
+    await core.store.put(QueueKeys.of("n", "q", 7).settings, b"{}", ANY)
     return NAME
 
 
 async def a_pool_that_nobody_ends(core: Core) -> str:
-    await pools.create(core, "n", "q", QueueRecord())
-    await pools.note_jobs(core, Tasks.of("n", "q", 1), ["worker-gone"], [])
-    await core.clock.sleep(kept_for(core.settings) + POOLS_EVERY)
-    return Tasks.of("n", "q", 1).pool
+    await worker_pools.create(core, "n", "q", QueueRecord())
+    await worker_pools.note_jobs(core, TaskKeys.of("n", "q", 1), ["worker-gone"], [])
+    await core.clock.sleep(retention_seconds(core.settings) + POOL_SWEEP_INTERVAL)
+    return TaskKeys.of("n", "q", 1).pool
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_a_lease_that_was_written_lately_is_somebodys() -> None:
 def test_a_segment_may_wait_for_its_quarantine_to_be_cleared_away() -> None:
     async def test(core: Core) -> None:
         await a_queue(core)
-        await core.store.put(Queues.of("n", "q", 1).settings, b'{"quarantine": 900}', ANY)
+        await core.store.put(QueueKeys.of("n", "q", 1).settings, b'{"quarantine": 900}', ANY)
         await a_lease_of_what_is_done(core)
         await core.clock.sleep(900.0)
         assert await fsck.check(core) == []
@@ -191,10 +193,10 @@ def test_a_removal_that_goes_on_is_no_trouble() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         queue = await a_queue(core)
-        segments = [queue.segment(str(Segment(core.now(), order, "abcdef", 1))) for order in range(20)]
+        segments = [queue.segment(str(SegmentName(core.now(), order, "abcdef", 1))) for order in range(20)]
         for key in segments:
             await core.store.put(key, b"", ANY)
-        await naming.free(core, "n", "queue", "q", 1)
+        await naming.free_name(core, "n", "queue", "q", 1)
         await core.clock.sleep(LONG)
         looker, removed = await slow_core(cluster), asyncio.create_task(remove_slowly(core, segments))
         assert await fsck.check(looker) == []
@@ -213,10 +215,10 @@ async def remove_slowly(core: Core, keys: list[str]) -> None:
 
 def test_a_pool_is_not_idle_while_a_worker_is_known() -> None:
     async def test(core: Core) -> None:
-        await pools.create(core, "n", "q", QueueRecord())
+        await worker_pools.create(core, "n", "q", QueueRecord())
         worker = await a_job(core)
-        await pools.note_jobs(core, Tasks.of("n", "q", 1), [worker.id], [])
-        await core.clock.sleep(kept_for(core.settings) + LONG)
+        await worker_pools.note_jobs(core, TaskKeys.of("n", "q", 1), [worker.id], [])
+        await core.clock.sleep(retention_seconds(core.settings) + LONG)
         assert await fsck.check(core) == []
 
     on_memory(test)
@@ -226,7 +228,7 @@ def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up(
     async def test(core: Core) -> None:
         job = await a_job(core)
         for number in (1, 3, 4):
-            await core.store.put(Checkpoints(job.id, "actor", number).key(), b"{}\n", ANY)
+            await core.store.put(CheckpointKey(job.id, "actor", number).key(), b"{}\n", ANY)
         await core.clock.sleep(LONG)
         assert await fsck.check(core) == []
 
@@ -236,9 +238,9 @@ def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up(
 def test_items_are_not_read() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        home = await open_home(core, await a_queue(core))
-        bell = Bell(home)
-        await Producer(home, bell).push([Item(LARGE), *([Item(b"1")] * 500)], batch=5)
+        home = await open_queue(core, await a_queue(core))
+        bell = QueueDoorbell(home)
+        await Producer(home, bell).push([EncodedItem(LARGE), *([EncodedItem(b"1")] * 500)], batch=5)
         await bell.close()
         await a_lease_of_what_is_done(core)
         await core.clock.sleep(AGES)
@@ -257,17 +259,19 @@ def test_nothing_is_wrong_with_queues_at_work() -> None:
 
     async def produce(core: Core) -> None:
         while True:
-            home = await open_home(core, await a_queue(core))
-            producer = Producer(home, Bell(home))
-            await producer.push([Item(draw.choice([LARGE, b"1"])) for _ in range(draw.randrange(1, 20))], batch=3)
+            home = await open_queue(core, await a_queue(core))
+            producer = Producer(home, QueueDoorbell(home))
+            await producer.push(
+                [EncodedItem(draw.choice([LARGE, b"1"])) for _ in range(draw.randrange(1, 20))], batch=3
+            )
             await core.clock.sleep(draw.expovariate(1 / 5))
 
     async def consume(core: Core) -> None:
         while True:
-            home = await open_home(core, await a_queue(core))
-            consumer = Consumer(home, Bell(home))
+            home = await open_queue(core, await a_queue(core))
+            consumer = Consumer(home, QueueDoorbell(home))
             for _ in range(draw.randrange(5, 40)):
-                taken = await consumer.take(4, 10.0, Gate(), wait=5.0)
+                taken = await consumer.take(4, 10.0, PoisonIsolation(), wait=5.0)
                 await core.clock.sleep(draw.expovariate(2))
                 await consumer.done([delivery.id for delivery in taken])
             await consumer.close()

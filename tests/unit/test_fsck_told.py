@@ -10,14 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from fray_coordinator import fsck
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.fsck import checkup
+from fray_coordinator.fsck import checker
 from fray_coordinator.fsck.areas import AREAS
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Agents, Jobs
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord
 from tests.support.participants import join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -35,13 +35,13 @@ def test_what_the_pass_left_alone_is_told_though_it_looks_sound() -> None:
         user, holder = await cluster.core(), await join(cluster, "p")
         beating = asyncio.create_task(holder.beat_for_ever())
         job = await launch(user)
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await passes(coordinator, 200.0)
         assert await troubles(user) == {}
         await user.store.delete(entry_of(job).key())
-        with mock.patch("fray_coordinator.index.enter", side_effect=MemoryError):
+        with mock.patch("fray_coordinator.jobs.pending_index.create_entry", side_effect=MemoryError):
             await passes(coordinator, 80.0)
-        assert "MemoryError" in (await troubles(user))[Jobs.key(job.id)]
+        assert "MemoryError" in (await troubles(user))[JobKeys.key(job.id)]
         beating.cancel()
 
     run(main)
@@ -55,7 +55,7 @@ def test_a_check_that_an_object_ends_keeps_the_others_from_nothing() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         await user.store.put("jobs/odd.json", b"[]", ANY)
-        with mock.patch.object(checkup, "LOOKS", ((fails, ()), *checkup.LOOKS)):
+        with mock.patch.object(checker, "CHECKS", ((fails, ()), *checker.CHECKS)):
             told = await troubles(user)
         assert "RecursionError: too deep" in told["/"]
         assert "jobs/odd.json" in told
@@ -67,7 +67,7 @@ def test_an_agent_in_an_unknown_state_is_told_of_once_it_is_silent() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         await join(cluster, "newer")
-        key = Agents.key("newer")
+        key = AgentKeys.key("newer")
         await user.records.update(key, AgentRecord, lambda now: replace(now, state="draining") if now else None)
         assert await troubles(user) == {}
         await cluster.clock.sleep(2000.0)
@@ -101,10 +101,10 @@ def test_an_area_that_cannot_be_listed_is_told_and_the_others_are_looked_at(area
 def test_very_many_troubles_are_counted_and_not_all_told() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        for number in range(checkup.MOST_TOLD + 234):
+        for number in range(checker.MAX_PROBLEMS_NAMED + 234):
             await user.store.put(f"jobs/odd {number}", b"", ANY)
         found = await fsck.check(user)
-        assert len(found) == checkup.MOST_TOLD + 1
+        assert len(found) == checker.MAX_PROBLEMS_NAMED + 1
         assert found[-1].what == "there are 234 more troubles"
 
     run(main)

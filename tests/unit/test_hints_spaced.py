@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from fray_agents.ear import Spaced
+from fray_agents.agent.hint_listener import HintThrottle
 from tests.support.virtual import Cluster, run
 
 
 def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval() -> None:
     async def main(cluster: Cluster) -> list[float]:
         looks: list[float] = []
-        hinted = Spaced(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+        hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
         for _ in range(1000):
             hinted.ask()
             await asyncio.sleep(0.0025)
@@ -26,7 +26,7 @@ def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval() -> Non
 def test_the_last_hint_of_a_flood_is_not_forgotten() -> None:
     async def main(cluster: Cluster) -> list[float]:
         looks: list[float] = []
-        hinted = Spaced(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+        hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
         hinted.ask()
         await asyncio.sleep(0.5)
         hinted.ask()
@@ -39,7 +39,7 @@ def test_the_last_hint_of_a_flood_is_not_forgotten() -> None:
 def test_nothing_is_done_after_the_end() -> None:
     async def main(cluster: Cluster) -> list[int]:
         looks: list[int] = []
-        hinted = Spaced(lambda: looks.append(1), apart=1.0)
+        hinted = HintThrottle(lambda: looks.append(1), apart=1.0)
         hinted.ask()
         await asyncio.sleep(0.5)
         hinted.ask()

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from fray.rpc.sockets import socket_dir
-from fray_agents import hostdirs, hostlock
-from fray_agents.agent import Agent, AgentOptions
-from fray_agents.hostdirs import NotOurs, private_dir, user_dir
-from fray_agents.hostlock import HostLock, bury_predecessors
-from fray_agents.rpc.server import Server
+from fray.rpc.unix_sockets import socket_dir
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.host import agent_lock, directories
+from fray_agents.host.agent_lock import AgentLock, reap_predecessors
+from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
+from fray_agents.rpc.server.server import RpcServer
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Agents
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.rpc import Keys
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
@@ -76,7 +76,7 @@ def plant(what: Callable[[Path], None], names: tuple[str, ...]) -> Path:
 @pytest.mark.parametrize("what", PLANTED)
 def test_what_is_not_ours_is_refused_at_every_level(what: Callable[[Path], None], names: tuple[str, ...]) -> None:
     path = plant(what, names)
-    with pytest.raises(NotOurs, match=f"{path} .*remove it, or set TMPDIR"):
+    with pytest.raises(UntrustedDirectory, match=f"{path} .*remove it, or set TMPDIR"):
         user_dir(*names)
 
 
@@ -85,45 +85,45 @@ def test_nothing_of_ours_is_put_where_others_could_change_it(what: Callable[[Pat
     """Locks, work directories of tasks, sockets."""
     plant(what, ())
     core = asyncio.run(open_core(ROOT))
-    with pytest.raises(NotOurs):
+    with pytest.raises(UntrustedDirectory):
         Agent(core, AgentOptions(capacity=Resources(cpu=1000, memory=2**30, disk=2**30)))
-    with pytest.raises(NotOurs):
+    with pytest.raises(UntrustedDirectory):
         socket_dir(None)
 
 
 def test_a_planted_folder_of_locks_makes_no_agent_dead() -> None:
-    folder = hostlock.lock_folder(ROOT)
+    folder = agent_lock.lock_folder(ROOT)
     somebody_elses(folder)
     (folder / "alive-1.lock").touch()
-    with pytest.raises(NotOurs, match=str(folder)):
-        hostlock.take(ROOT, "new-1")
+    with pytest.raises(UntrustedDirectory, match=str(folder)):
+        agent_lock.acquire_lock(ROOT, "new-1")
 
 
 def test_a_planted_folder_of_sockets_is_refused(tmp_path: Path) -> None:
     somebody_elses(tmp_path / "rpc")
-    with pytest.raises(NotOurs):
-        Server(Keys(), unix_dir=tmp_path / "rpc")
+    with pytest.raises(UntrustedDirectory):
+        RpcServer(Keys(), unix_dir=tmp_path / "rpc")
 
 
 def test_a_planted_work_directory_is_refused(tmp_path: Path) -> None:
     shared = tmp_path / "scratch"
     shared.mkdir(mode=0o777)
-    lock = hostlock.take(ROOT, "agent-1")
+    lock = agent_lock.acquire_lock(ROOT, "agent-1")
     somebody_elses(shared / "agent-1")
-    with pytest.raises(NotOurs, match="scratch/agent-1"):
+    with pytest.raises(UntrustedDirectory, match="scratch/agent-1"):
         lock.work_dir(shared)
     lock.release()
 
 
 def test_a_directory_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(NotOurs, match=r"/proc/fray cannot be made .*set TMPDIR"):
+    with pytest.raises(UntrustedDirectory, match=r"/proc/fray cannot be made .*set TMPDIR"):
         private_dir(Path("/proc/fray"))
 
 
 def test_what_we_make_is_for_us_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        lock = hostlock.take(ROOT, "agent-1")
+        lock = agent_lock.acquire_lock(ROOT, "agent-1")
         made = [user_dir(*names) for names in LEVELS] + [lock.path.parent, lock.work_dir(None), lock.work_dir(tmp_path)]
     finally:
         os.umask(before)
@@ -158,21 +158,21 @@ def test_a_new_lock_that_another_agent_holds_for_a_moment_does_not_stop_the_star
     def flock(fd: int, how: int) -> None:
         if not theirs:
             theirs.append(None)
-            theirs[:] = [hostlock._try_lock(path) for path in hostlock.lock_folder(ROOT).glob("*.lock")]
+            theirs[:] = [agent_lock._try_lock(path) for path in agent_lock.lock_folder(ROOT).glob("*.lock")]
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    lock = hostlock.take(ROOT, "new-1")
+    lock = agent_lock.acquire_lock(ROOT, "new-1")
     assert all(fd is not None for fd in theirs), "they did lock what there was"
     assert theirs, "they came by"
-    assert hostlock._try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
+    assert agent_lock._try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
     lock.release()
     for fd in theirs:
         os.close(fd)
 
 
 def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = hostlock.take(ROOT, "leaving-1")
+    lock = agent_lock.acquire_lock(ROOT, "leaving-1")
     real = fcntl.flock
 
     def flock(fd: int, how: int) -> None:
@@ -181,7 +181,7 @@ def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: p
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    assert hostlock._try_lock(lock.path) is None
+    assert agent_lock._try_lock(lock.path) is None
 
 
 # --- what dead agents left
@@ -189,7 +189,7 @@ def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: p
 
 def left_by(agent: str, work_dir: Path | None) -> Path:
     """What an agent that was killed leaves: a lock that nobody holds, and directories of tasks, one of them odd."""
-    lock = hostlock.take(ROOT, agent)
+    lock = agent_lock.acquire_lock(ROOT, agent)
     directory = lock.work_dir(work_dir)
     (directory / "job~1/work").mkdir(parents=True)
     (directory / "job~1" / "work" / "data").write_bytes(b"x" * 1000)
@@ -198,10 +198,10 @@ def left_by(agent: str, work_dir: Path | None) -> Path:
     return directory
 
 
-async def starts(agent: str) -> HostLock:
+async def starts(agent: str) -> AgentLock:
     core: Core = await open_core(ROOT)
-    lock = hostlock.take(ROOT, agent)
-    await bury_predecessors(core, lock)
+    lock = agent_lock.acquire_lock(ROOT, agent)
+    await reap_predecessors(core, lock)
     return lock
 
 
@@ -210,7 +210,7 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
     work_dir = tmp_path / "work" if given else None
     (tmp_path / "work").mkdir()
     (tmp_path / "work/somebody's").mkdir()
-    alive = hostlock.take(ROOT, "alive-1")
+    alive = agent_lock.acquire_lock(ROOT, "alive-1")
     kept = alive.work_dir(work_dir)
     (kept / "job~1").mkdir()
     removed = [left_by(name, work_dir) for name in ("dead-1", "dead-2")]
@@ -229,9 +229,9 @@ def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overwritten
 
     async def main() -> str:
         user = await open_core(ROOT)
-        await user.store.put(Agents.key("dead-1"), b"garbage", ANY)
+        await user.store.put(AgentKeys.key("dead-1"), b"garbage", ANY)
         (await starts("new-1")).release()
-        found = await user.records.read(Agents.key("dead-1"), AgentRecord)
+        found = await user.records.read(AgentKeys.key("dead-1"), AgentRecord)
         assert found is not None
         return found.record.state
 
@@ -255,7 +255,7 @@ def test_folders_without_end_are_removed(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_lock_file_names_only_its_own_agents_directory(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
-    lock = hostlock.take(ROOT, "dead-1")
+    lock = agent_lock.acquire_lock(ROOT, "dead-1")
     os.write(lock.fd, os.fsencode(precious))
     os.close(lock.fd)
     asyncio.run(starts("new-1")).release()
@@ -279,10 +279,10 @@ def test_what_cannot_be_removed_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = left_by("dead-1", None)
-    monkeypatch.setattr(hostdirs.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(directories.shutil, "rmtree", lambda *_, **__: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(
-        hostdirs.subprocess, "run", lambda *_, **__: hostdirs.subprocess.CompletedProcess([], 1, "", "busy")
+        directories.subprocess, "run", lambda *_, **__: directories.subprocess.CompletedProcess([], 1, "", "busy")
     )
     asyncio.run(starts("new-1")).release()
     assert f"{directory} cannot be removed: busy" in caplog.text

@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fray_coordinator.admission import Admission
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
-from fray_coordinator.records import record_of
-from fray_layouts.names import Jobs
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.store.records import record_of
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 
 SPEC = msgspec.json.encode({"name": "train", "entrypoint": {"command": ["true"]}})
@@ -50,7 +50,7 @@ def changed(root: Path, change: Callable[[Path], None]) -> None:
 
 async def jobs(root: Path) -> list[JobRecord | None]:
     core = await open_core(str(root))
-    keys = [row.key for row in await core.store.list(Jobs.prefix)]
+    keys = [row.key for row in await core.store.list(JobKeys.prefix)]
     return [record_of(await core.records.read(key, JobRecord)) for key in keys]
 
 

@@ -12,8 +12,16 @@ from msgspec.structs import replace
 
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
-from fray_layouts.parsing import DEEPEST, parse_json
-from fray_layouts.records import RECENT_OPS, AgentRecord, Doorbell, EndpointRecord, Holding, JobRecord, Lease
+from fray_layouts.parsing import MAX_DEPTH, parse_json
+from fray_layouts.records import (
+    MAX_RECENT_OPS,
+    AgentRecord,
+    Doorbell,
+    EndpointRecord,
+    Holding,
+    JobLease,
+    JobRecord,
+)
 
 FUTURE_JOB: dict[str, Any] = {
     "op": "1",
@@ -76,7 +84,7 @@ def test_unknown_fields_of_mapped_structs_survive_and_removed_keys_go() -> None:
 
 
 def test_a_status_from_the_future_is_read_and_kept() -> None:
-    out = rewritten(FUTURE_JOB | {"status": "hibernating"}, JobRecord, lease=Lease(agent="b", host="h", since=2.0))
+    out = rewritten(FUTURE_JOB | {"status": "hibernating"}, JobRecord, lease=JobLease(agent="b", host="h", since=2.0))
     assert out["status"] == "hibernating"
 
 
@@ -111,21 +119,21 @@ def test_json_may_be_nested_so_deep_and_no_deeper(bracket: bytes) -> None:
     def nested(depth: int) -> bytes:
         return opening * (depth - 1) + bracket + closing * (depth - 1)
 
-    parse_json(nested(DEEPEST))
+    parse_json(nested(MAX_DEPTH))
     parse_json(b"[" + b"{}," * 1000 + b"[]]")
     parse_json(b'"' + b"[" * 1000 + b'"')
-    parse_json(b'["[",' + nested(DEEPEST - 1) + b',"]"]' + b" " * 1000)
+    parse_json(b'["[",' + nested(MAX_DEPTH - 1) + b',"]"]' + b" " * 1000)
     with pytest.raises(Malformed, match="nested more than"):
-        parse_json(b'["]]]",' + nested(DEEPEST) + b"]")
+        parse_json(b'["]]]",' + nested(MAX_DEPTH) + b"]")
     with pytest.raises(Malformed, match="nested more than"):
-        parse_json(nested(DEEPEST + 1))
+        parse_json(nested(MAX_DEPTH + 1))
 
 
 def test_a_chain_of_writes_keeps_the_creation_and_the_last_few_ops() -> None:
     body = codec.successor(Doorbell(), "op0", None)
     assert (body.op, body.recent_ops, body.created_op) == ("op0", [], "op0")
-    for n in range(1, RECENT_OPS + 3):
+    for n in range(1, MAX_RECENT_OPS + 3):
         body = codec.successor(Doorbell(rung_at=n), f"op{n}", body)
-    assert body.op == f"op{RECENT_OPS + 2}"
-    assert body.recent_ops == [f"op{n}" for n in range(RECENT_OPS + 1, 1, -1)]
+    assert body.op == f"op{MAX_RECENT_OPS + 2}"
+    assert body.recent_ops == [f"op{n}" for n in range(MAX_RECENT_OPS + 1, 1, -1)]
     assert body.created_op == "op0"

@@ -9,25 +9,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fray_coordinator.store.keys import check_key
+from fray_coordinator.store.key_rules import check_key
 from fray_layouts.errors import InvalidInput
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import (
-    Agents,
-    Blobs,
-    Checkpoints,
-    Child,
-    Endpoint,
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.key_encoding import decode_time, encode_time
+from fray_layouts.object_keys import (
+    AgentKeys,
+    BlobKeys,
+    CheckpointKey,
+    ChildKey,
+    EndpointKey,
     JobId,
-    Jobs,
-    Names,
-    Pending,
-    Pools,
+    JobKeys,
+    NameKeys,
+    PendingKey,
+    PoolKeys,
     Shape,
-    Work,
+    WorkKeys,
 )
-from fray_layouts.queue_names import Queues, Tasks, owner_of
-from fray_layouts.words import decode_time, encode_time
+from fray_layouts.queue_keys import QueueKeys, TaskKeys, owner_of
 
 MIB = 1024 * 1024
 times = st.floats(min_value=0, max_value=30_000_000_000, allow_nan=False)
@@ -46,8 +46,8 @@ def shapes(draw: st.DrawFn) -> Shape:
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Pending:
-    return Pending(
+def entries(draw: st.DrawFn) -> PendingKey:
+    return PendingKey(
         pool=draw(words),
         priority=draw(st.integers(-500, 499)),
         time=decode_time(encode_time(draw(times))),
@@ -79,13 +79,13 @@ def test_text_order_of_times_is_time_order(one: float, other: float) -> None:
 
 
 @given(entries())
-def test_an_entry_is_what_its_key_says(entry: Pending) -> None:
-    assert Pending.parse(entry.key()) == entry
+def test_an_entry_is_what_its_key_says(entry: PendingKey) -> None:
+    assert PendingKey.parse(entry.key()) == entry
 
 
 @given(entries(), entries())
-def test_entries_list_by_priority_and_then_by_time(one: Pending, other: Pending) -> None:
-    other = Pending(one.pool, other.priority, other.time, other.job, other.attempt, other.shape)
+def test_entries_list_by_priority_and_then_by_time(one: PendingKey, other: PendingKey) -> None:
+    other = PendingKey(one.pool, other.priority, other.time, other.job, other.attempt, other.shape)
     first, second = sorted((one, other), key=lambda e: (-e.priority, e.time))
     if (first.priority, first.time) != (second.priority, second.time):
         assert first.key().encode() < second.key().encode()
@@ -93,7 +93,7 @@ def test_entries_list_by_priority_and_then_by_time(one: Pending, other: Pending)
 
 def test_sizes_in_a_key_are_rounded_up() -> None:
     shape = Shape(cpu=1, memory=MIB + 1, disk=1, device="", device_count=0, on_demand=False)
-    parsed = Pending.parse(Pending("p", 0, 1.0, "j", 1, shape).key())
+    parsed = PendingKey.parse(PendingKey("p", 0, 1.0, "j", 1, shape).key())
     assert parsed is not None
     assert (parsed.shape.memory, parsed.shape.disk) == (2 * MIB, MIB)
 
@@ -101,39 +101,39 @@ def test_sizes_in_a_key_are_rounded_up() -> None:
 def built_again(key: str) -> list[str]:
     """What every area makes of the key, as a key again."""
     found: list[str | None] = [
-        (parsed := Pending.parse(key)) and parsed.key(),
-        (child := Child.parse(key)) and child.key(),
-        (checkpoint := Checkpoints.parse(key)) and checkpoint.key(),
-        (endpoint := Endpoint.parse(key)) and endpoint.key(),
-        (job := Jobs.parse(key)) and Jobs.key(job),
-        (agent := Agents.parse(key)) and Agents.key(agent),
-        (name := Names.parse(key)) and Names.key(*name),
-        (pool := Pools.parse(key)) and Pools.doorbell(pool),
-        (month := Blobs.parse(key)) and f"blobs/{month}/{key[-64:]}",
-        (work := Work.parse(key)) and f"{Work.prefix(work[0])}{key.split('/', 2)[2]}",
-        (aside := Inbox.parse_aside(key)) and Inbox.aside(*aside, key.rpartition("~")[2]),
+        (parsed := PendingKey.parse(key)) and parsed.key(),
+        (child := ChildKey.parse(key)) and child.key(),
+        (checkpoint := CheckpointKey.parse(key)) and checkpoint.key(),
+        (endpoint := EndpointKey.parse(key)) and endpoint.key(),
+        (job := JobKeys.parse(key)) and JobKeys.key(job),
+        (agent := AgentKeys.parse(key)) and AgentKeys.key(agent),
+        (name := NameKeys.parse(key)) and NameKeys.key(*name),
+        (pool := PoolKeys.parse(key)) and PoolKeys.doorbell(pool),
+        (month := BlobKeys.parse(key)) and f"blobs/{month}/{key[-64:]}",
+        (work := WorkKeys.parse(key)) and f"{WorkKeys.prefix(work[0])}{key.split('/', 2)[2]}",
+        (aside := InboxKeys.parse_aside(key)) and InboxKeys.aside(*aside, key.rpartition("~")[2]),
     ]
-    queue = Queues.around(key) or Queues()
+    queue = QueueKeys.around(key) or QueueKeys()
     found += [
         (large := queue.parse_large(key)) and queue.large(*large),
         (segment := queue.parse(key)) and (queue.lease if segment[1] else queue.segment)(segment[0]),
-        key if Inbox.is_rejection(key) else None,
-        key if Inbox.is_drop(key) else None,
+        key if InboxKeys.is_rejection(key) else None,
+        key if InboxKeys.is_drop(key) else None,
     ]
     return [each for each in found if each]
 
 
 SEGMENT = "1mcc5rm00000abcdef-3"
 BUILT = [
-    Pending("default", 0, 1.0, "j-1", 1, Shape(1000, 2**30, 0, "gpu-h100", 8, True, True)).key(),
-    Pending("p", -500, 1.0, "j-1", 12, Shape(0, 0, 0, "", 0, False)).key(),
+    PendingKey("default", 0, 1.0, "j-1", 1, Shape(1000, 2**30, 0, "gpu-h100", 8, True, True)).key(),
+    PendingKey("p", -500, 1.0, "j-1", 12, Shape(0, 0, 0, "", 0, False)).key(),
     *("children/p-1/1/c-1", "jobs/j-1.json", "agents/host-1.json", "names/ns/queue/q.json", "pools/default/doorbell"),
     *("actors/ns/a/j-1-2.json", "work/j-1/1/0/log-00000001", "work/j-1/12/0/result"),
     *("work/j-1/checkpoints/actor/000000000001", "blobs/2026-01/" + 64 * "a", "inbox/a b.json"),
     *("inbox/rejected/a.0af1.json", "inbox/aside/a~0af1~abcdefgh"),
-    Queues.of("ns", "q", 1).segment(SEGMENT),
-    Queues.of("ns", "q", 1).dead.lease(SEGMENT),
-    Queues.of("ns", "q", 1).large(SEGMENT, 2),
+    QueueKeys.of("ns", "q", 1).segment(SEGMENT),
+    QueueKeys.of("ns", "q", 1).dead.lease(SEGMENT),
+    QueueKeys.of("ns", "q", 1).large(SEGMENT, 2),
 ]
 ODD_PARTS = ["", "/", ".", "..", "~", "\n", "\0", "\r", "\x7f", "0", "-", "²", "٣", "ſ", "\ud800", ".json"]
 ODD_PARTS += ["a" * 300, "9" * 5000]
@@ -168,7 +168,7 @@ def test_what_is_taken_apart_was_built_so_and_fits_every_store(key: str) -> None
         assert again == key
         check_key(key)
     if (owner := owner_of(key)) is not None:
-        assert key.startswith((Queues.of(*owner).prefix, Tasks.of(*owner).prefix))
+        assert key.startswith((QueueKeys.of(*owner).prefix, TaskKeys.of(*owner).prefix))
 
 
 FOLDERS = ["blobs", "blobs/2020-01", "jobs", "inbox", "pending/default", "children", "children/a/1", "agents"]
@@ -200,14 +200,14 @@ def test_a_time_that_no_name_can_hold_is_refused(seconds: float) -> None:
 
 @given(words, st.integers(1, 10**6), words)
 def test_a_child_is_what_its_key_says(parent: str, attempt: int, child: str) -> None:
-    entry = Child(parent, attempt, child)
-    assert Child.parse(entry.key()) == entry
+    entry = ChildKey(parent, attempt, child)
+    assert ChildKey.parse(entry.key()) == entry
 
 
 @given(words)
 def test_job_and_agent_keys_give_their_ids(name: str) -> None:
-    assert Jobs.parse(Jobs.key(name)) == name
-    assert Agents.parse(Agents.key(name)) == name
+    assert JobKeys.parse(JobKeys.key(name)) == name
+    assert AgentKeys.parse(AgentKeys.key(name)) == name
 
 
 @given(words, times, times)
@@ -236,26 +236,26 @@ def test_what_cannot_be_a_job_id_is_refused_by_name(text: str) -> None:
     ],
 )
 def test_only_visible_json_files_are_drops(key: str, is_drop: bool) -> None:
-    assert Inbox.is_drop(key) is is_drop
+    assert InboxKeys.is_drop(key) is is_drop
 
 
 def test_what_cannot_be_dropped_again_was_not_moved_aside() -> None:
-    assert Inbox.parse_aside("inbox/aside/.hidden~0af1~abcdefgh") is None
+    assert InboxKeys.parse_aside("inbox/aside/.hidden~0af1~abcdefgh") is None
 
 
 def test_a_file_moved_aside_says_what_it_was() -> None:
-    assert Inbox.parse_aside(Inbox.aside("inbox/my~job.json", 'W/"ab-1"', "token")) == ("my-job", "Wab-1")
+    assert InboxKeys.parse_aside(InboxKeys.aside("inbox/my~job.json", 'W/"ab-1"', "token")) == ("my-job", "Wab-1")
 
 
 @given(st.text(string.printable + "ä€", min_size=1, max_size=245))
 def test_names_made_of_a_drop_fit_every_store(name: str) -> None:
     key = f"inbox/{name}.json"
-    for made in (Inbox.rejected(key, "v" * 64), Inbox.aside(key, "v" * 64, "t" * 8)):
+    for made in (InboxKeys.rejected(key, "v" * 64), InboxKeys.aside(key, "v" * 64, "t" * 8)):
         assert len(made.rsplit("/", 1)[1].encode()) <= 255
 
 
 @given(st.text(max_size=80))
 def test_an_agent_id_can_be_made_of_any_host_name(host: str) -> None:
-    agent = Agents.fresh(host, 1.0, "abcdef")
-    assert Agents.parse(Agents.key(agent)) == agent
+    agent = AgentKeys.fresh(host, 1.0, "abcdef")
+    assert AgentKeys.parse(AgentKeys.key(agent)) == agent
     assert set(agent) <= set(string.ascii_letters + string.digits + "-")

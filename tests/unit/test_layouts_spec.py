@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fray_coordinator.protocol.schedule import shape_of
-from fray_layouts.bounds import MOST_ATTEMPTS
+from fray_coordinator.protocol.scheduling import shape_of
+from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import JobId, Jobs, Pending
+from fray_layouts.object_keys import JobId, JobKeys, PendingKey
 from fray_layouts.spec import JobSpec, parse_spec
 from fray_layouts.units import format_bytes, parse_bytes
 
@@ -57,10 +57,10 @@ def accepted_is_sound(spec: JobSpec) -> None:
         assert ".." not in name
     given_id = JobId.given(spec.namespace, spec.name, spec.id) if spec.id else JobId.fresh(spec.name, 1e9, "abcdef")
     assert JobId.checked(given_id) == given_id
-    entry = Pending(spec.pool, spec.priority, 1e9, given_id, MOST_ATTEMPTS, shape_of(spec)).key()
-    for part in (*entry.split("/"), *Jobs.key(given_id).split("/")):
+    entry = PendingKey(spec.pool, spec.priority, 1e9, given_id, MAX_ATTEMPTS, shape_of(spec)).key()
+    for part in (*entry.split("/"), *JobKeys.key(given_id).split("/")):
         assert len(part) <= 255, "a key that no store can hold"
-    assert Pending.parse(entry) is not None
+    assert PendingKey.parse(entry) is not None
 
 
 @given(st.binary(max_size=60) | anything.map(msgspec.json.encode))

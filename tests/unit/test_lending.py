@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from fray_agents.environment import CHILDREN_MARK, ENDPOINTS_LIST
-from fray_agents.ledger import Held, Ledger
-from fray_agents.lending import Lending
-from fray_agents.taskhandle import TaskHandle
-from fray_agents.troubles import Troubles
+from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.overcommit import Overcommit
+from fray_agents.agent.problems import AgentProblems
+from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
+from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Child, Jobs, Pending
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
 from fray_layouts.records import JobRecord, Resources
 from tests.support.participants import Hand, join, launch
 from tests.support.virtual import Cluster, run
@@ -38,11 +38,11 @@ class Stage:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.ledger = Ledger(Resources(cpu=1000, memory=2**40, disk=2**40))
+        self.ledger = Leases(Resources(cpu=1000, memory=2**40, disk=2**40))
         self.claimed: list[str] = []
-        self.lending = Lending(core, self.ledger, lambda: True, self.claim, Troubles(core))
+        self.lending = Overcommit(core, self.ledger, lambda: True, self.claim, AgentProblems(core))
 
-    async def claim(self, entry: Pending) -> bool:
+    async def claim(self, entry: PendingKey) -> bool:
         self.ledger.add(entry)
         self.claimed.append(entry.job)
         return True
@@ -77,16 +77,16 @@ def test_one_child_runs_in_its_parents_room_and_the_next_when_that_has_ended() -
         await stage.looks()
         assert stage.claimed == [children[0].id]
         first = stage.ledger.held[children[0].id]
-        first.job = await stage.core.records.read(Jobs.key(children[0].id), JobRecord)
+        first.job = await stage.core.records.read(JobKeys.key(children[0].id), JobRecord)
         await stage.looks()
         assert stage.claimed == [children[0].id]
         stage.ledger.remove(first)
-        await stage.core.records.update(Jobs.key(first.entry.job), JobRecord, _ended)
+        await stage.core.records.update(JobKeys.key(first.entry.job), JobRecord, _ended)
         await stage.looks()
         assert stage.claimed == [child.id for child in children]
-        assert await stage.core.store.get(Child(parent.id, 1, children[0].id).key()) is None
+        assert await stage.core.store.get(ChildKey(parent.id, 1, children[0].id).key()) is None
 
-    on_stage(test, Task(CHILDREN_MARK))
+    on_stage(test, Task(CHILDREN_MARKER))
 
 
 def _ended(job: JobRecord | None) -> JobRecord | None:
@@ -109,20 +109,20 @@ def test_a_child_that_the_agent_claims_meanwhile_is_not_claimed_twice() -> None:
             await stage.looks()
         assert stage.claimed == []
 
-    on_stage(test, Task(CHILDREN_MARK))
+    on_stage(test, Task(CHILDREN_MARKER))
 
 
 def test_children_that_cannot_be_read_and_those_that_are_tried_again_later_keep_no_other_from_its_room() -> None:
     async def test(stage: Stage, parent: JobRecord) -> None:
         names = ("a-odd", "b-early", "c-gone", "d-due")
         odd, early, gone, due = [await launch(stage.core, name=name, parent=parent.id) for name in names]
-        await stage.core.store.put(Jobs.key(odd.id), b"no record", ANY)
-        await stage.core.records.update(Jobs.key(early.id), JobRecord, lambda job: _early(job, stage.core.now()))
-        await stage.core.store.delete(Jobs.key(gone.id))
+        await stage.core.store.put(JobKeys.key(odd.id), b"no record", ANY)
+        await stage.core.records.update(JobKeys.key(early.id), JobRecord, lambda job: _early(job, stage.core.now()))
+        await stage.core.store.delete(JobKeys.key(gone.id))
         await stage.looks()
         assert stage.claimed == [due.id]
 
-    on_stage(test, Task(CHILDREN_MARK))
+    on_stage(test, Task(CHILDREN_MARKER))
 
 
 def _early(job: JobRecord | None, now: float) -> JobRecord | None:
@@ -133,7 +133,7 @@ def _early(job: JobRecord | None, now: float) -> JobRecord | None:
 
 def test_who_serves_calls_takes_no_room_until_it_is_started_again() -> None:
     async def test(stage: Stage, parent: JobRecord) -> None:
-        held: Held = stage.ledger.held[parent.id]
+        held: HeldLease = stage.ledger.held[parent.id]
         assert stage.ledger.free().cpu == 0
         await stage.looks()
         assert stage.ledger.free().cpu == 1000
@@ -141,7 +141,7 @@ def test_who_serves_calls_takes_no_room_until_it_is_started_again() -> None:
         held.restart(held.job)
         assert stage.ledger.free().cpu == 0
 
-    on_stage(test, Task(ENDPOINTS_LIST))
+    on_stage(test, Task(ENDPOINTS_FILE))
 
 
 def test_what_is_no_file_in_a_tasks_directory_harms_nobody() -> None:

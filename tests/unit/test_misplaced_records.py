@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ABSENT
-from fray_layouts.names import Agents, Jobs
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
@@ -27,10 +27,10 @@ def test_a_copy_of_a_pending_job_gives_the_job_that_ended_no_entry_again() -> No
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         job = await launch(user)
-        backup = await copy(user, Jobs.key(job.id), Jobs.key(f"{job.id}.1"))
+        backup = await copy(user, JobKeys.key(job.id), JobKeys.key(f"{job.id}.1"))
         await stop(user, job.id, "enough")
         await user.store.delete(entry_of(job).key())
-        newcomer = Pass(await cluster.core(), "newcomer")
+        newcomer = Reconciler(await cluster.core(), "newcomer")
         await passes(newcomer, 200.0)
         assert (await job_now(user, job.id)).status == "stopped"
         assert cluster.keys("pending/") == []
@@ -43,8 +43,8 @@ def test_a_copy_of_a_live_agents_record_is_no_agent_that_could_die() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         hand = await join(cluster, "one")
-        backup = await copy(user, Agents.key("one"), Agents.key("one-copy"))
-        newcomer = Pass(await cluster.core(), "newcomer")
+        backup = await copy(user, AgentKeys.key("one"), AgentKeys.key("one-copy"))
+        newcomer = Reconciler(await cluster.core(), "newcomer")
         for _ in range(20):
             await hand.beat()
             await passes(newcomer, 5.0, every=5.0)
@@ -61,7 +61,7 @@ def test_who_asks_for_the_name_hears_where_the_record_belongs(prefix: str, kind:
         user = await cluster.core()
         await join(cluster, "one")
         job = await launch(user)
-        own = Jobs.key(job.id) if kind is JobRecord else Agents.key("one")
+        own = JobKeys.key(job.id) if kind is JobRecord else AgentKeys.key("one")
         other = await copy(user, own, f"{prefix}other.json")
         with pytest.raises(BadRecord, match=f"holds a copy of {own}"):
             await user.records.read(other, kind)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents import hostlock
-from fray_agents.agent import Agent, AgentOptions
-from fray_coordinator.coordinate import Pass
-from fray_coordinator.endpoints import lookup, publish
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.host import agent_lock
+from fray_coordinator.actors.discovery import lookup, publish
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ANY
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Endpoint, Jobs
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
@@ -38,11 +38,11 @@ def test_an_agents_record_that_is_not_answered_keeps_no_death_from_being_seen() 
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core()
         odd, _silent = await join(cluster, "odd"), await join(cluster, "silent")
-        silence(cluster.ways[1], Agents.key(odd.id))
+        silence(cluster.ways[1], AgentKeys.key(odd.id))
         beating = asyncio.create_task(odd.beat_for_ever())
-        await passes(Pass(core, "p"), 50.0, every=4.0)
+        await passes(Reconciler(core, "p"), 50.0, every=4.0)
         assert (await agent_now(user, "silent")).state == "dead"
-        assert "HTTP 500" in (await pass_now(user)).problems[Agents.key("odd")]
+        assert "HTTP 500" in (await pass_now(user)).problems[AgentKeys.key("odd")]
         assert (await agent_now(user, "odd")).state == "live"
         beating.cancel()
 
@@ -52,9 +52,9 @@ def test_an_agents_record_that_is_not_answered_keeps_no_death_from_being_seen() 
 def test_a_dead_holder_of_the_pass_whose_record_is_not_answered_is_followed() -> None:
     async def main(cluster: Cluster) -> None:
         user, core, holder = await cluster.core(), await cluster.core(), await join(cluster, "holder")
-        assert await Pass(user, holder.id).turn()
-        silence(cluster.ways[1], Agents.key(holder.id))
-        successor = Pass(core, "p")
+        assert await Reconciler(user, holder.id).turn()
+        silence(cluster.ways[1], AgentKeys.key(holder.id))
+        successor = Reconciler(core, "p")
         for _ in range(8):  # the lease is three intervals of 7.5 s old after the fourth look
             await successor.turn()
             await core.clock.sleep(8.0)
@@ -68,10 +68,10 @@ def test_a_jobs_record_that_is_not_answered_keeps_no_other_from_being_repaired()
         user, core = await cluster.core(), await cluster.core()
         odd, sound = await launch(user), await launch(user)
         await user.store.delete(entry_of(sound).key())
-        silence(cluster.ways[1], Jobs.key(odd.id))
-        await passes(Pass(core, "p"), 40.0)
+        silence(cluster.ways[1], JobKeys.key(odd.id))
+        await passes(Reconciler(core, "p"), 40.0)
         assert entry_of(sound).key() in cluster.keys("pending/")
-        assert "HTTP 500" in (await pass_now(user)).problems[Jobs.key(odd.id)]
+        assert "HTTP 500" in (await pass_now(user)).problems[JobKeys.key(odd.id)]
 
     run(main)
 
@@ -80,15 +80,15 @@ def test_a_jobs_record_that_is_not_answered_keeps_no_other_from_being_repaired()
 def test_a_file_that_is_not_answered_keeps_no_other_from_becoming_a_job(verbs: tuple[str, ...]) -> None:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core()
-        silence(cluster.ways[1], Inbox.key("a"), (*verbs, "withdraw"))
-        coordinator = Pass(core, "p")
-        await user.store.put(Inbox.key("a"), SPEC, ANY)
+        silence(cluster.ways[1], InboxKeys.key("a"), (*verbs, "withdraw"))
+        coordinator = Reconciler(core, "p")
+        await user.store.put(InboxKeys.key("a"), SPEC, ANY)
         for number in range(4):
-            await user.store.put(Inbox.key(f"b{number}"), SPEC, ANY)
+            await user.store.put(InboxKeys.key(f"b{number}"), SPEC, ANY)
             await passes(coordinator, 24.0 if verbs is READS else 80.0)  # its round ends when what it has begun does
             assert not cluster.keys("inbox/b")
         await passes(coordinator, 90.0)
-        assert "HTTP 500" in (await pass_now(user)).problems[Inbox.key("a")]
+        assert "HTTP 500" in (await pass_now(user)).problems[InboxKeys.key("a")]
 
     run(main)
 
@@ -99,7 +99,7 @@ def test_an_endpoint_that_is_not_answered_hides_no_other_of_its_name() -> None:
         for member in ("a", "b"):
             record = EndpointRecord(namespace="ns", name="n", actor_id=member, nonce=member, address="h:1")
             await publish(user, record, singleton=False)
-        silence(cluster.ways[1], Endpoint("ns", "n", "a").key())
+        silence(cluster.ways[1], EndpointKey("ns", "n", "a").key())
         assert [found.actor_id for found in await lookup(core, "ns", "n")] == ["b"]
 
     run(main)
@@ -111,7 +111,7 @@ def test_an_outage_is_not_told_as_the_trouble_of_the_objects_that_it_meets() -> 
         for name in ("a", "b"):
             await join(cluster, name)
         await launch(core)
-        coordinator = Pass(core, "p")
+        coordinator = Reconciler(core, "p")
         await coordinator.turn()
         cluster.ways[0].unanswered = [(verb, "") for verb in (*READS, *WRITES)]
         with pytest.raises(StoreUnavailable):
@@ -126,13 +126,13 @@ def test_an_actor_is_looked_up_through_an_outage_with_an_odd_object_in_its_folde
         core = await cluster.core()
         endpoint = EndpointRecord(namespace="n", name="a", actor_id="1", nonce="x", address="h:1")
         await publish(core, endpoint, singleton=False)
-        await core.store.put(Endpoint("n", "a", "odd").key(), b"garbage", ANY)
+        await core.store.put(EndpointKey("n", "a", "odd").key(), b"garbage", ANY)
 
         async def outage() -> None:
             cluster.cut()
             asyncio.get_running_loop().call_later(20.0, cluster.cut, False)
 
-        cluster.ways[0].before["get", Endpoint.prefix] = outage
+        cluster.ways[0].before["get", EndpointKey.prefix] = outage
         (found,) = await lookup(core, "n", "a")
         assert found.actor_id == "1"
 
@@ -146,7 +146,7 @@ def test_a_full_disk_is_an_outage_though_everything_can_be_read() -> None:
         for job in jobs:
             await user.store.delete(entry_of(job).key())
         cluster.ways[1].read_only = True
-        coordinator = Pass(core, "p")
+        coordinator = Reconciler(core, "p")
         reading = asyncio.create_task(passes(coordinator, 300.0))
         with pytest.raises(StoreUnavailable):
             await reading
@@ -162,7 +162,7 @@ def test_a_jobs_record_that_is_not_answered_keeps_no_agent_from_claiming_others(
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core(local=False)
         odd = await launch(user, priority=1, resources={"cpu": 4})
-        silence(cluster.ways[1], Jobs.key(odd.id), verbs)
+        silence(cluster.ways[1], JobKeys.key(odd.id), verbs)
         options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 5.0}))
         agent = Agent(core, options)
         running = asyncio.create_task(agent.run())
@@ -183,7 +183,7 @@ def test_a_claim_that_proves_won_once_others_have_its_room_is_put_back(tmp_path:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core(local=False)
         odd = await launch(user, priority=1, resources={"cpu": 4})
-        silence(cluster.ways[1], Jobs.key(odd.id), WRITES)
+        silence(cluster.ways[1], JobKeys.key(odd.id), WRITES)
         options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 300.0}))
         agent = Agent(core, options)
         running = asyncio.create_task(agent.run())
@@ -211,7 +211,7 @@ def test_a_job_whose_end_is_not_taken_keeps_no_other_from_its_room(tmp_path: Pat
         odd = await launch(user, resources={"cpu": 4})
         await asyncio.sleep(20)
         assert (await job_now(user, odd.id)).status == "running"
-        silence(cluster.ways[1], Jobs.key(odd.id), WRITES)
+        silence(cluster.ways[1], JobKeys.key(odd.id), WRITES)
         other = await launch(user, resources={"cpu": 4})
         await asyncio.sleep(240)
         assert (await job_now(user, other.id)).status == "succeeded"
@@ -236,7 +236,7 @@ def test_a_job_that_is_not_answered_for_keeps_no_other_of_its_agent_from_being_s
         await asyncio.sleep(20)
         wanted = await launch(user)
         await asyncio.sleep(20)
-        silence(cluster.ways[1], Jobs.key(odd.id))
+        silence(cluster.ways[1], JobKeys.key(odd.id))
         await stop(user, wanted.id, "not wanted")
         await asyncio.sleep(20)
         assert (await job_now(user, wanted.id)).status == "stopped"
@@ -252,8 +252,8 @@ def test_a_predecessor_whose_record_is_not_answered_keeps_no_agent_from_its_work
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core(local=False)
         options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 5.0}))
-        os.close(hostlock.take(core.root, "killed").fd)
-        silence(cluster.ways[1], Agents.key("killed"))
+        os.close(agent_lock.acquire_lock(core.root, "killed").fd)
+        silence(cluster.ways[1], AgentKeys.key("killed"))
         agent = Agent(core, options)
         running = asyncio.create_task(agent.run())
         job = await launch(user)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator import outcomes
-from fray_coordinator.store.api import ABSENT, ANY
-from fray_layouts.queue_names import Tasks
-from fray_layouts.tasks import Outcome, pack
+from fray_coordinator.pool import task_outcomes
+from fray_coordinator.store.interface import ABSENT, ANY
+from fray_layouts.pool_records import TaskOutcome, encode_outcomes
+from fray_layouts.queue_keys import TaskKeys
 from tests.support.virtual import EPOCH, Cluster, run
 
-TASKS = Tasks.of("team", "tokenize", 1)
+TASKS = TaskKeys.of("team", "tokenize", 1)
 
 
 def test_each_look_gives_what_came_since_the_one_before() -> None:
     async def main(cluster: Cluster) -> None:
         worker, driver = await cluster.core(), await cluster.core()
-        reader = outcomes.Reader(driver, TASKS)
+        reader = task_outcomes.OutcomeReader(driver, TASKS)
         assert await reader.look() == []
         for number in range(3):
-            batch = [Outcome(f"task-{number}", "value", data=b"x"), Outcome(f"other-{number}", "error", data=b"y")]
-            await outcomes.write(worker, TASKS, batch)
+            batch = [
+                TaskOutcome(f"task-{number}", "value", data=b"x"),
+                TaskOutcome(f"other-{number}", "error", data=b"y"),
+            ]
+            await task_outcomes.write_outcomes(worker, TASKS, batch)
             await cluster.clock.sleep(1.0)
             assert await reader.look() == batch
         assert await reader.look() == []
@@ -31,12 +34,12 @@ def test_each_look_gives_what_came_since_the_one_before() -> None:
 def test_a_batch_that_lands_late_is_found_within_a_repair_interval() -> None:
     async def main(cluster: Cluster) -> None:
         worker, driver = await cluster.core(), await cluster.core()
-        reader = outcomes.Reader(driver, TASKS)
+        reader = task_outcomes.OutcomeReader(driver, TASKS)
         await cluster.clock.sleep(300.0)
-        await outcomes.write(worker, TASKS, [Outcome("new", "value")])
+        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("new", "value")])
         await reader.look()
         late = TASKS.outcome(EPOCH + 10.0, "1ate00")
-        await outcomes.write(worker, TASKS, [Outcome("late", "value")])
+        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("late", "value")])
         [written] = [key for key in cluster.keys(TASKS.outcomes) if key not in reader._seen]
         body = await worker.store.get(written)
         assert body is not None
@@ -44,7 +47,7 @@ def test_a_batch_that_lands_late_is_found_within_a_repair_interval() -> None:
         await worker.store.put(late, body.data, ABSENT)
         assert await reader.look() == []
         await cluster.clock.sleep(driver.settings.repair_interval)
-        assert await reader.look() == [Outcome("late", "value")]
+        assert await reader.look() == [TaskOutcome("late", "value")]
 
     run(main)
 
@@ -52,8 +55,8 @@ def test_a_batch_that_lands_late_is_found_within_a_repair_interval() -> None:
 def test_a_look_costs_one_list_while_nothing_comes() -> None:
     async def main(cluster: Cluster) -> None:
         worker, driver = await cluster.core(), await cluster.core()
-        reader = outcomes.Reader(driver, TASKS)
-        await outcomes.write(worker, TASKS, [Outcome("one", "value")])
+        reader = task_outcomes.OutcomeReader(driver, TASKS)
+        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
         await reader.look()
         asked = len(cluster.ways[1].asked)
         await reader.look()
@@ -65,15 +68,15 @@ def test_a_look_costs_one_list_while_nothing_comes() -> None:
 def test_an_object_that_holds_no_outcomes_is_named_once_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     async def main(cluster: Cluster) -> None:
         worker, driver = await cluster.core(), await cluster.core()
-        reader = outcomes.Reader(driver, TASKS)
+        reader = task_outcomes.OutcomeReader(driver, TASKS)
         key = TASKS.outcome(EPOCH, "t0rn00")
         await driver.store.put(key, b"{", ABSENT)
         assert await reader.look() == []
-        await outcomes.write(worker, TASKS, [Outcome("one", "value")])
-        assert await reader.look() == [Outcome("one", "value")]
-        await worker.store.put(key, pack([Outcome("whole", "value")]), ANY)  # it was copied in two parts
+        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
+        assert await reader.look() == [TaskOutcome("one", "value")]
+        await worker.store.put(key, encode_outcomes([TaskOutcome("whole", "value")]), ANY)  # it was copied in two parts
         await cluster.clock.sleep(driver.settings.repair_interval)
-        assert await reader.look() == [Outcome("whole", "value")]
+        assert await reader.look() == [TaskOutcome("whole", "value")]
         assert caplog.text.count(key) == 1
 
     run(main)

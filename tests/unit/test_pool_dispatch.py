@@ -6,21 +6,27 @@ from collections.abc import Callable
 
 import pytest
 
-from fray.pool import tasks
-from fray.pool.dispatch import Dispatcher, Done, Gone, PoolClosed, TaskKillsWorkers
-from fray.pool.tasks import Task, function_of
+from fray.pool import pool_task
+from fray.pool.dispatcher import (
+    Dispatcher,
+    PoolClosed,
+    TaskDone,
+    TaskKillsWorkers,
+    WorkerDied,
+)
+from fray.pool.pool_task import PoolTask, packed_function
 
 
 class Hands:
     """A worker whose tasks end when the test says so."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[Task, Callable[[Task, Done | Gone], None]]] = []
+        self.sent: list[tuple[PoolTask, Callable[[PoolTask, TaskDone | WorkerDied], None]]] = []
 
-    def send(self, task: Task, ended: Callable[[Task, Done | Gone], None]) -> None:
+    def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
         self.sent.append((task, ended))
 
-    def end(self, result: Done | Gone) -> Task:
+    def end(self, result: TaskDone | WorkerDied) -> PoolTask:
         task, ended = self.sent.pop(0)
         ended(task, result)
         return task
@@ -29,12 +35,12 @@ class Hands:
 class Instant:
     """A worker that is done before `send` returns."""
 
-    def send(self, task: Task, ended: Callable[[Task, Done | Gone], None]) -> None:
-        ended(task, Done(0.000001, "instantly"))
+    def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
+        ended(task, TaskDone(0.000001, "instantly"))
 
 
-def task() -> Task:
-    return tasks.task("worker", function_of(len), ("abc",), {})
+def task() -> PoolTask:
+    return pool_task.packed_task("worker", packed_function(len), ("abc",), {})
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_tasks_wait_for_the_first_worker(dispatcher: Dispatcher) -> None:
     only, hands = task(), Hands()
     dispatcher.submit([only])
     dispatcher.join("a", hands)
-    hands.end(Done(1.0, 3))
+    hands.end(TaskDone(1.0, 3))
     assert only.future.result() == 3
 
 
@@ -61,7 +67,7 @@ def test_a_long_task_holds_up_nobody_elses(dispatcher: Dispatcher) -> None:
     dispatcher.join("free", free)
     dispatcher.submit([task() for _ in range(5)])
     for _ in range(4):
-        free.end(Done(1.0))
+        free.end(TaskDone(1.0))
     assert len(busy.sent) == 1
     assert not free.sent
     assert dispatcher.unfinished == 1
@@ -72,8 +78,8 @@ def test_quick_tasks_are_sent_ahead_and_slow_ones_are_not(dispatcher: Dispatcher
     dispatcher.join("quick", quick)
     dispatcher.join("slow", slow)
     dispatcher.submit([task() for _ in range(400)])
-    quick.end(Done(0.0001))
-    slow.end(Done(0.5))
+    quick.end(TaskDone(0.0001))
+    slow.end(TaskDone(0.5))
     assert len(quick.sent) == 50
     assert len(slow.sent) == 1
 
@@ -82,7 +88,7 @@ def test_what_a_task_raised_is_its_futures_exception(dispatcher: Dispatcher) -> 
     only, hands = task(), Hands()
     dispatcher.join("a", hands)
     dispatcher.submit([only])
-    hands.end(Done(error=KeyError("x")))
+    hands.end(TaskDone(error=KeyError("x")))
     assert isinstance(only.future.exception(), KeyError)
 
 
@@ -91,8 +97,8 @@ def test_a_dead_workers_tasks_go_elsewhere_first(dispatcher: Dispatcher, lost: l
     dispatcher.join("dying", dying)
     dispatcher.submit([first := task(), second := task()])
     dispatcher.join("other", other)
-    other.end(Done(1.0))
-    dying.end(Gone("killed"))
+    other.end(TaskDone(1.0))
+    dying.end(WorkerDied("killed"))
     assert [sent for sent, _ in other.sent] == [first]
     assert lost == ["dying"]
     assert second.future.done()
@@ -102,9 +108,9 @@ def test_a_worker_that_says_twice_that_it_is_gone_is_gone_once(dispatcher: Dispa
     dying = Hands()
     dispatcher.join("dying", dying)
     dispatcher.submit([task() for _ in range(30)])
-    dying.end(Done(0.0001))
+    dying.end(TaskDone(0.0001))
     for _ in range(3):
-        dying.end(Gone("killed"))
+        dying.end(WorkerDied("killed"))
     assert lost == ["dying"]
     assert dispatcher.unfinished == 29
     dispatcher.join("next", Instant())
@@ -115,19 +121,19 @@ def test_a_task_that_kills_its_workers_is_given_up_and_its_neighbours_are_not(di
     warm = Hands()
     dispatcher.join("warm", warm)
     dispatcher.submit([task()])
-    warm.end(Done(0.0001))
+    warm.end(TaskDone(0.0001))
     poison, neighbour = task(), task()
     dispatcher.submit([poison, neighbour])
-    warm.end(Gone("out of memory"))
+    warm.end(WorkerDied("out of memory"))
     for number in range(2):
         hands = Hands()
         dispatcher.join(f"next-{number}", hands)
-        hands.end(Gone("out of memory"))
+        hands.end(WorkerDied("out of memory"))
     with pytest.raises(TaskKillsWorkers, match="out of memory"):
         poison.future.result(timeout=0)
     last = Hands()
     dispatcher.join("last", last)
-    assert last.end(Done(0.0, 1)) is neighbour
+    assert last.end(TaskDone(0.0, 1)) is neighbour
 
 
 def test_a_worker_that_never_started_the_task_is_not_held_against_it(dispatcher: Dispatcher) -> None:
@@ -136,7 +142,7 @@ def test_a_worker_that_never_started_the_task_is_not_held_against_it(dispatcher:
     for number in range(5):
         hands = Hands()
         dispatcher.join(f"worker-{number}", hands)
-        hands.end(Gone("no route", started=False))
+        hands.end(WorkerDied("no route", started=False))
     assert only.deaths == 0
 
 
@@ -160,8 +166,8 @@ def test_a_task_cancelled_while_it_waits_holds_up_nobody(dispatcher: Dispatcher)
     dispatcher.join("a", hands)
     dispatcher.submit([first := task(), cancelled := task(), last := task()])
     assert cancelled.future.cancel()
-    assert hands.end(Done(1.0)) is first
-    assert hands.end(Done(1.0)) is last
+    assert hands.end(TaskDone(1.0)) is first
+    assert hands.end(TaskDone(1.0)) is last
     assert dispatcher.unfinished == 0
 
 
@@ -194,7 +200,7 @@ def test_what_is_not_done_when_the_pool_closes_says_so(dispatcher: Dispatcher) -
     dispatcher.join("a", hands)
     dispatcher.submit([sent, waiting])
     dispatcher.close("shut down")
-    hands.end(Done(0.1, "too late"))
+    hands.end(TaskDone(0.1, "too late"))
     assert dispatcher.unfinished == 0
     for each in (sent, waiting):
         with pytest.raises(PoolClosed):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fray.futures import Yielding
+from fray.futures import GeneratorFuture
 from fray.pool import PoolClosed
-from fray.pool.ledger import Ledger
-from fray_agents.rpc.serial import pack_error
-from fray_layouts.tasks import Outcome
+from fray.pool.future_table import FutureTable
+from fray_agents.rpc.wire.serialization import pack_error
+from fray_layouts.pool_records import TaskOutcome
 
 
 class Unreadable:
@@ -32,45 +32,45 @@ def fail(error: type[BaseException]) -> None:
     raise error("only there")
 
 
-def value(key: str, of: object, kind: str = "value", number: int = 0) -> Outcome:
-    return Outcome(key, kind, number, pickle.dumps(of))
+def value(key: str, of: object, kind: str = "value", number: int = 0) -> TaskOutcome:
+    return TaskOutcome(key, kind, number, pickle.dumps(of))
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError, SystemExit])
 @pytest.mark.parametrize("kind", ["value", "item"])
 def test_what_cannot_be_read_here_is_its_own_tasks_error(kind: str, error: type[BaseException]) -> None:
-    ledger = Ledger()
+    ledger = FutureTable()
     bad, good = ledger.enter("bad", yields=kind == "item"), ledger.enter("good")
-    ledger.take([value("bad", Unreadable(error), kind), Outcome("bad", "end", 1), value("good", 7)])
+    ledger.take([value("bad", Unreadable(error), kind), TaskOutcome("bad", "end", 1), value("good", 7)])
     assert isinstance(bad.exception(0), error)
     assert good.result(0) == 7
     assert ledger.unfinished == 0
 
 
 def test_an_error_that_cannot_be_read_here_is_its_own_tasks_error() -> None:
-    ledger = Ledger()
+    ledger = FutureTable()
     future = ledger.enter("bad")
-    ledger.take([Outcome("bad", "error", data=b"no pickle")])
+    ledger.take([TaskOutcome("bad", "error", data=b"no pickle")])
     assert future.exception(0) is not None
 
 
 @pytest.mark.parametrize("yields", [False, True])
 def test_what_is_not_done_has_no_exception_yet(yields: bool) -> None:
-    future = Ledger().enter("key", yields)
+    future = FutureTable().enter("key", yields)
     assert (future.exception(), future.done()) == (None, False)
 
 
 def test_a_generator_that_raised_before_it_was_known_is_one() -> None:
-    ledger = Ledger()
-    ledger.take([Outcome("key", "error", data=pack_error(ValueError("no")).data), Outcome("key", "task", 1)])
+    ledger = FutureTable()
+    ledger.take([TaskOutcome("key", "error", data=pack_error(ValueError("no")).data), TaskOutcome("key", "task", 1)])
     future = ledger.enter("key", yields=True)
-    assert isinstance(future, Yielding)
+    assert isinstance(future, GeneratorFuture)
     with pytest.raises(ValueError, match="no"):
         next(future)
 
 
 def test_a_closed_ledger_takes_nothing_more() -> None:
-    ledger = Ledger()
+    ledger = FutureTable()
     open_then = ledger.enter("key")
     ledger.close("the pool was shut down")
     ledger.take([value("late", 1)])
@@ -80,7 +80,7 @@ def test_a_closed_ledger_takes_nothing_more() -> None:
 
 
 def test_a_task_that_could_not_be_submitted_may_be_submitted_again() -> None:
-    ledger = Ledger()
+    ledger = FutureTable()
     first = ledger.enter("key")
     ledger.withdraw(["key"], OSError("away"))
     assert isinstance(first.exception(0), OSError)
@@ -92,7 +92,7 @@ class Result:
 
 
 def test_results_that_nobody_can_ask_for_by_key_are_not_kept() -> None:
-    ledger = Ledger()
+    ledger = FutureTable()
 
     def taken(key: str, anonymous: bool) -> weakref.ref[Any]:
         future: Future[Any] = ledger.enter(key, anonymous=anonymous)
@@ -103,12 +103,12 @@ def test_results_that_nobody_can_ask_for_by_key_are_not_kept() -> None:
     gc.collect()
     assert (kept() is not None, gone() is None) == (True, True)
     assert list(ledger.futures) == ["mine"]
-    ledger.take([Outcome("0123", "item", 3), value("0123", 1)])  # it ran a second time
+    ledger.take([TaskOutcome("0123", "item", 3), value("0123", 1)])  # it ran a second time
     assert (ledger.unfinished, list(ledger.futures)) == (0, ["mine"])
 
 
 def test_one_of_several_drivers_knows_only_its_own_tasks() -> None:
-    ledger = Ledger(own_only=True)
+    ledger = FutureTable(own_only=True)
     mine = ledger.enter("mine")
-    ledger.take([Outcome("theirs", "task"), value("theirs", 1), value("mine", 2)])
+    ledger.take([TaskOutcome("theirs", "task"), value("theirs", 1), value("mine", 2)])
     assert (mine.result(0), list(ledger.futures), ledger.unfinished) == (2, ["mine"], 0)

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator import naming, outcomes, pools
-from fray_coordinator.admission import Admission
+from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
-from fray_coordinator.protocol.retention import kept_for
-from fray_coordinator.queue.bell import Bell
-from fray_coordinator.queue.home import find_home, open_home
-from fray_coordinator.queue.push import Item, Producer
-from fray_coordinator.repair import Repair
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Jobs, Names
-from fray_layouts.queue_names import Queues, Tasks
-from fray_layouts.queues import QueueRecord
-from fray_layouts.records import Settings
-from fray_layouts.tasks import Outcome
+from fray_coordinator.pool import task_outcomes, worker_pools
+from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.open_queue import find_queue, open_queue
+from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import JobKeys, NameKeys
+from fray_layouts.pool_records import TaskOutcome
+from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.queue_records import QueueRecord
+from fray_layouts.records import ClusterSettings
 from tests.support.virtual import Cluster, run
 
 QUEUE = QueueRecord(max_deliveries=3)
 
 
 async def made(core: Core, exist_ok: bool = True) -> int:
-    incarnation, _ = await pools.create(core, "team", "nightly", QUEUE, exist_ok)
+    incarnation, _ = await worker_pools.create(core, "team", "nightly", QUEUE, exist_ok)
     return incarnation
 
 
@@ -33,8 +34,8 @@ def test_who_comes_second_is_told_or_given_the_first() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         incarnation = await made(core, exist_ok=False)
-        await pools.note_jobs(core, Tasks.of("team", "nightly", incarnation), ["worker-1"], ())
-        found, record = await pools.create(core, "team", "nightly", QUEUE, exist_ok=True)
+        await worker_pools.note_jobs(core, TaskKeys.of("team", "nightly", incarnation), ["worker-1"], ())
+        found, record = await worker_pools.create(core, "team", "nightly", QUEUE, exist_ok=True)
         assert (found, record.jobs) == (incarnation, ["worker-1"])
         with pytest.raises(NameTaken):
             await made(core, exist_ok=False)
@@ -47,14 +48,14 @@ def test_a_pool_whose_driver_died_while_it_was_made_is_completed(died_before: st
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         if died_before == "the record":
-            await naming.take(core, "team", pools.KIND, "nightly", "")
+            await naming.take_name(core, "team", worker_pools.NAME_KIND, "nightly", "")
         else:
-            await core.store.delete(Queues.of("team", "nightly", await made(core)).settings)
+            await core.store.delete(QueueKeys.of("team", "nightly", await made(core)).settings)
         incarnation = await made(core)
-        home = await find_home(core, Queues.of("team", "nightly", incarnation))
+        home = await find_queue(core, QueueKeys.of("team", "nightly", incarnation))
         assert home is not None
         assert home.settings.max_deliveries == 3
-        assert await pools.find(core, "team", "nightly") is not None
+        assert await worker_pools.find(core, "team", "nightly") is not None
 
     run(main)
 
@@ -62,8 +63,8 @@ def test_a_pool_whose_driver_died_while_it_was_made_is_completed(died_before: st
 def test_a_queue_without_a_pool_keeps_its_name() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        holder = await naming.take(core, "team", pools.KIND, "nightly", "")
-        await open_home(core, Queues.of("team", "nightly", holder.incarnation))
+        holder = await naming.take_name(core, "team", worker_pools.NAME_KIND, "nightly", "")
+        await open_queue(core, QueueKeys.of("team", "nightly", holder.incarnation))
         with pytest.raises(NameTaken, match="no pool's"):
             await made(core)
 
@@ -74,11 +75,11 @@ def test_what_is_noted_after_the_pool_was_removed_leaves_nothing() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         incarnation = await made(core)
-        tasks = Tasks.of("team", "nightly", incarnation)
-        assert await pools.exists(core, tasks)
-        await pools.remove(core, "team", "nightly", incarnation)
-        assert not await pools.exists(core, tasks)
-        await pools.note_jobs(core, tasks, ["worker-1"], ())
+        tasks = TaskKeys.of("team", "nightly", incarnation)
+        assert await worker_pools.exists(core, tasks)
+        await worker_pools.remove(core, "team", "nightly", incarnation)
+        assert not await worker_pools.exists(core, tasks)
+        await worker_pools.note_jobs(core, tasks, ["worker-1"], ())
         assert cluster.keys("tasks/") == []
         assert cluster.keys("queues/") == []
 
@@ -88,12 +89,12 @@ def test_what_is_noted_after_the_pool_was_removed_leaves_nothing() -> None:
 def test_jobs_whose_records_are_gone_are_known_as_such() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        assert await pools.read_jobs(core, ["gone-1"]) == [None]
+        assert await worker_pools.read_jobs(core, ["gone-1"]) == [None]
 
     run(main)
 
 
-MONTH = kept_for(Settings())
+MONTH = retention_seconds(ClusterSettings())
 
 
 def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention() -> None:
@@ -101,18 +102,18 @@ def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention() ->
 
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        tasks = Tasks.of("team", "nightly", await made(core))
-        await outcomes.write(core, tasks, [Outcome("a", "task")])
+        tasks = TaskKeys.of("team", "nightly", await made(core))
+        await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "task")])
         await core.store.put(tasks.object("digest"), b"function", ANY)
         await core.store.put(f"{tasks.outcomes}zzzzz/zz/no-outcome", b"a stranger's", ANY)
-        home = await find_home(core, Queues.of("team", "nightly", 1))
+        home = await find_queue(core, QueueKeys.of("team", "nightly", 1))
         assert home is not None
-        await Producer(home, Bell(home)).push([Item(b"task")])
+        await Producer(home, QueueDoorbell(home)).push([EncodedItem(b"task")])
         await core.clock.sleep(MONTH - 100.0)
-        await pools.remove_unused(core, {})
-        assert await pools.exists(core, tasks)
+        await worker_pools.remove_unused(core, {})
+        assert await worker_pools.exists(core, tasks)
         await core.clock.sleep(200.0)
-        await pools.remove_unused(core, {})
+        await worker_pools.remove_unused(core, {})
         assert cluster.keys("tasks/") + cluster.keys("queues/") == []
         assert await made(core) == 2
 
@@ -123,18 +124,18 @@ def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention() ->
 def test_a_pool_that_somebody_uses_stays(use: str) -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        tasks = Tasks.of("team", "nightly", await made(core))
+        tasks = TaskKeys.of("team", "nightly", await made(core))
         if use == "a job":
-            await pools.note_jobs(core, tasks, ["worker-1"], ())
-            await core.store.put(Jobs.key("worker-1"), b"odd", ANY)
+            await worker_pools.note_jobs(core, tasks, ["worker-1"], ())
+            await core.store.put(JobKeys.key("worker-1"), b"odd", ANY)
         await core.clock.sleep(MONTH - 100.0)
         if use == "a driver":
-            await pools.touch(core, tasks)
+            await worker_pools.touch(core, tasks)
         elif use == "an outcome":
-            await outcomes.write(core, tasks, [Outcome("a", "task")])
+            await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "task")])
         await core.clock.sleep(200.0)
-        await pools.remove_unused(core, {})
-        assert await pools.exists(core, tasks)
+        await worker_pools.remove_unused(core, {})
+        assert await worker_pools.exists(core, tasks)
 
     run(main)
 
@@ -142,11 +143,11 @@ def test_a_pool_that_somebody_uses_stays(use: str) -> None:
 def test_a_pool_that_a_driver_attaches_to_just_before_it_is_removed_stays() -> None:
     async def main(cluster: Cluster) -> None:
         core, driver = await cluster.core(), await cluster.core()
-        tasks = Tasks.of("team", "nightly", await made(core))
+        tasks = TaskKeys.of("team", "nightly", await made(core))
         await core.clock.sleep(MONTH + 100.0)
-        cluster.ways[0].before["delete", tasks.pool] = lambda: pools.touch(driver, tasks)
-        await pools.remove_unused(core, {})
-        assert await pools.exists(core, tasks)
+        cluster.ways[0].before["delete", tasks.pool] = lambda: worker_pools.touch(driver, tasks)
+        await worker_pools.remove_unused(core, {})
+        assert await worker_pools.exists(core, tasks)
 
     run(main)
 
@@ -156,11 +157,11 @@ def test_the_repair_removes_pools_that_nobody_uses_and_names_odd_ones() -> None:
         core = await cluster.core()
         repair = Repair(core, Admission(core))
         await made(core)
-        await pools.create(core, "team", "odd", QUEUE)
-        await core.store.put(Tasks.of("team", "odd", 1).pool, b"garbage", ANY)
+        await worker_pools.create(core, "team", "odd", QUEUE)
+        await core.store.put(TaskKeys.of("team", "odd", 1).pool, b"garbage", ANY)
         await core.clock.sleep(MONTH + 100.0)
         await repair.run({})
         assert [key for key in cluster.keys("tasks/") if "nightly" in key] == []
-        assert list(repair.problems) == [Names.key("team", pools.KIND, "odd")]
+        assert list(repair.problems) == [NameKeys.key("team", worker_pools.NAME_KIND, "odd")]
 
     run(main)

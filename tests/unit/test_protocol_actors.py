@@ -9,26 +9,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fray_coordinator.keys import rotated
-from fray_coordinator.protocol.checkpoint import Checkpoint, checkpoint, fence
-from fray_coordinator.protocol.finish import RESTART_BACKOFF, Ending, finish, put_back
+from fray_coordinator.actors.rpc_secrets import with_new_key
+from fray_coordinator.protocol.checkpoints import Checkpoint, checkpoint, fence
+from fray_coordinator.protocol.commit import (
+    FIRST_RESTART_WAIT,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
 from fray_coordinator.protocol.naming import (
-    SUBMISSION_PATIENCE,
-    Hold,
-    Seen,
+    SUBMISSION_SECONDS,
+    HighWaterMark,
+    NameHolder,
     announced,
     freed,
-    hold_of,
+    holder_of,
+    is_stale,
     may_replace,
-    outlived_its_job,
-    taken,
+    taken_for,
 )
-from fray_layouts.records import EndpointRecord, Exit, JobRecord, Lease, NameRecord, RpcKeys, Settings, Stop
+from fray_layouts.records import (
+    AttemptExit,
+    ClusterSettings,
+    EndpointRecord,
+    JobLease,
+    JobRecord,
+    NameRecord,
+    RpcSecrets,
+    StopRequest,
+)
 from fray_layouts.spec import parse_spec
 
 NOW = 5000.0
-SETTINGS = Settings()
-ME = Lease(agent="me", host="mine", since=NOW - 10)
+SETTINGS = ClusterSettings()
+ME = JobLease(agent="me", host="mine", since=NOW - 10)
 
 
 def actor(**fields: Any) -> JobRecord:
@@ -38,7 +52,9 @@ def actor(**fields: Any) -> JobRecord:
 
 
 def crashed(job: JobRecord, restart: bool = True, now: float = NOW) -> JobRecord:
-    after = finish(job, job.attempt, "me", Ending(Exit(kind="exited", code=1), restart=restart), now, SETTINGS)
+    after = end_of_attempt(
+        job, job.attempt, "me", AttemptEnd(AttemptExit(kind="exited", code=1), restart=restart), now, SETTINGS
+    )
     assert isinstance(after, JobRecord)
     return after
 
@@ -64,13 +80,13 @@ def test_without_the_holders_word_it_waits_for_whoever_has_room() -> None:
 
 @pytest.mark.parametrize("kind", ["preempted", "start-failed", "host-failed"])
 def test_what_the_host_did_is_no_reason_to_stay_on_it(kind: str) -> None:
-    after = finish(actor(), 1, "me", Ending(Exit(kind=kind), restart=True), NOW, SETTINGS)
+    after = end_of_attempt(actor(), 1, "me", AttemptEnd(AttemptExit(kind=kind), restart=True), NOW, SETTINGS)
     assert isinstance(after, JobRecord)
     assert after.status == "pending"
 
 
 def test_a_stopped_actor_is_not_restarted() -> None:
-    assert crashed(actor(stop=Stop(at=NOW))).status == "stopped"
+    assert crashed(actor(stop=StopRequest(at=NOW))).status == "stopped"
 
 
 def test_quick_failures_make_restarts_wait_longer_but_never_two_seconds() -> None:
@@ -79,7 +95,7 @@ def test_quick_failures_make_restarts_wait_longer_but_never_two_seconds() -> Non
         job = crashed(job, now=NOW + 1)
         waits.append(job.not_before - (NOW + 1))
         job = replace(job, started_at=NOW)
-    assert waits[0] == pytest.approx(RESTART_BACKOFF)
+    assert waits[0] == pytest.approx(FIRST_RESTART_WAIT)
     assert waits == sorted(waits)
     assert 1.0 < waits[-1] < 2.0
 
@@ -87,11 +103,11 @@ def test_quick_failures_make_restarts_wait_longer_but_never_two_seconds() -> Non
 def test_an_actor_that_lived_long_is_restarted_at_once() -> None:
     job = crashed(crashed(crashed(actor())))
     lived = replace(job, started_at=NOW - 3600)
-    assert crashed(lived).not_before - NOW == pytest.approx(RESTART_BACKOFF)
+    assert crashed(lived).not_before - NOW == pytest.approx(FIRST_RESTART_WAIT)
 
 
 def test_a_restarted_actor_whose_host_dies_goes_elsewhere() -> None:
-    after = put_back(crashed(actor()), "me", NOW, SETTINGS)
+    after = requeue_lost(crashed(actor()), "me", NOW, SETTINGS)
     assert after is not None
     assert (after.status, after.attempt, after.preemptions) == ("pending", 3, 1)
 
@@ -111,29 +127,29 @@ def published(incarnation: int, attempt: int, **fields: Any) -> EndpointRecord:
 @pytest.mark.parametrize(
     ("found", "holder", "hold"),
     [
-        (None, None, Hold.FREE),
-        (held(state="free"), actor(), Hold.FREE),
-        (held(), actor(), Hold.HELD),
-        (held(), actor(status="pending"), Hold.HELD),
-        (held(), actor(status="failed"), Hold.FREE),
-        (held(), actor(stop=Stop(at=NOW)), Hold.FREE),
-        (held(), None, Hold.COMING),
-        (held(since=NOW - SUBMISSION_PATIENCE), None, Hold.FREE),
-        (held(job=""), None, Hold.HELD),
+        (None, None, NameHolder.FREE),
+        (held(state="free"), actor(), NameHolder.FREE),
+        (held(), actor(), NameHolder.HELD),
+        (held(), actor(status="pending"), NameHolder.HELD),
+        (held(), actor(status="failed"), NameHolder.FREE),
+        (held(), actor(stop=StopRequest(at=NOW)), NameHolder.FREE),
+        (held(), None, NameHolder.COMING),
+        (held(since=NOW - SUBMISSION_SECONDS), None, NameHolder.FREE),
+        (held(job=""), None, NameHolder.HELD),
     ],
 )
 def test_a_name_is_held_while_its_job_lives_or_may_still_come(
-    found: NameRecord | None, holder: JobRecord | None, hold: Hold
+    found: NameRecord | None, holder: JobRecord | None, hold: NameHolder
 ) -> None:
-    assert hold_of(found, holder, NOW) is hold
+    assert holder_of(found, holder, NOW) is hold
 
 
 def test_incarnations_only_grow() -> None:
-    first = taken(None, "a-1", NOW)
+    first = taken_for(None, "a-1", NOW)
     assert (first.incarnation, first.attempt, first.state) == (1, 0, "held")
     given_up = freed(first, 1)
     assert given_up is not None
-    second = taken(given_up, "a-2", NOW)
+    second = taken_for(given_up, "a-2", NOW)
     assert (second.incarnation, second.job, second.state) == (2, "a-2", "held")
     assert freed(second, 1) is None, "an older incarnation has nothing to give up"
 
@@ -173,12 +189,12 @@ def test_an_endpoint_is_never_replaced_by_an_older_one() -> None:
     ],
 )
 def test_an_endpoint_lives_as_long_as_its_attempt(job: JobRecord | None, outlived: bool) -> None:
-    assert outlived_its_job(published(1, 2), job) is outlived
+    assert is_stale(published(1, 2), job) is outlived
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["a", "b"])), min_size=1))
 def test_a_caller_never_goes_back(met: list[tuple[int, int, str]]) -> None:
-    seen = Seen()
+    seen = HighWaterMark()
     for incarnation, attempt, who in met:
         endpoint = published(incarnation, attempt, actor_id=who)
         older = published(incarnation, attempt - 1, actor_id=who)
@@ -191,7 +207,7 @@ def test_a_caller_never_goes_back(met: list[tuple[int, int, str]]) -> None:
 
 
 def test_members_of_a_pool_are_told_apart() -> None:
-    seen = Seen()
+    seen = HighWaterMark()
     seen.meet(published(1, 5, actor_id="a"))
     assert seen.accepts(published(1, 1, actor_id="b"))
 
@@ -219,10 +235,10 @@ def test_a_checkpoint_follows_the_writers_own_last_number() -> None:
 
 
 def test_a_rotated_key_is_kept_for_those_who_have_not_read_the_new_one() -> None:
-    first = rotated(RpcKeys(), NOW, 100)
-    second = rotated(first, NOW + 1000, 100)
+    first = with_new_key(RpcSecrets(), NOW, 100)
+    second = with_new_key(first, NOW + 1000, 100)
     assert [key.id for key in second.keys][1:] == [key.id for key in first.keys]
     assert second.keys[0].secret != second.keys[1].secret
-    assert len(rotated(second, NOW + 1050, 100).keys) == 3
-    assert [key.id for key in rotated(second, NOW + 1100, 100).keys][1:] == [second.keys[0].id]
-    assert len(rotated(second, NOW + 1050, 0).keys) == 1, "at once, if a key is no secret any more"
+    assert len(with_new_key(second, NOW + 1050, 100).keys) == 3
+    assert [key.id for key in with_new_key(second, NOW + 1100, 100).keys][1:] == [second.keys[0].id]
+    assert len(with_new_key(second, NOW + 1050, 0).keys) == 1, "at once, if a key is no secret any more"

@@ -9,42 +9,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.death import (
+from fray_coordinator.protocol.failure_detection import (
     declare_dead,
-    doomed,
+    defer_mass_failure,
+    has_timed_out,
     merge_suspects,
-    needs_burial,
+    needs_reaping,
     observe,
-    spare_the_many,
 )
 from fray_coordinator.protocol.heartbeat import (
     DEATH_INTERVALS,
     TRUST_INTERVALS,
-    Pulse,
-    ask_to_drain,
-    beat,
-    believed,
-    interval_for,
+    HeartbeatInput,
+    beat_interval,
+    draining,
     is_fenced,
-    post,
+    next_beat,
     trusted_until,
+    with_bounded_interval,
+    with_mail,
 )
-from fray_coordinator.protocol.passlease import LEASE_INTERVALS, after_pass, after_visit, inherit, lease_age, may_take
-from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT, agents_due, is_due, kept_for, mark
+from fray_coordinator.protocol.reconciler_lease import (
+    LEASE_INTERVALS,
+    after_pass,
+    after_run_without_lease,
+    inherited_suspects,
+    lease_age,
+    may_take,
+)
+from fray_coordinator.protocol.retention import (
+    ENDED_AGENTS_KEPT,
+    is_removable,
+    mark_expiring,
+    removable_agents,
+    retention_seconds,
+)
 from fray_layouts.records import (
     AgentRecord,
+    ClusterSettings,
     Holding,
     InboxOrigin,
     JobRecord,
-    PassRecord,
-    PoolView,
+    PoolSummary,
+    ReconcilerRecord,
     Resources,
-    Settings,
     Suspect,
 )
 from fray_layouts.spec import parse_spec
 
-SETTINGS = Settings()
+SETTINGS = ClusterSettings()
 suspects = st.dictionaries(
     st.sampled_from("abc"),
     st.builds(Suspect, beat=st.integers(0, 2), age=st.sampled_from([0.0, 5.0, 25.0]), spared=st.booleans()),
@@ -56,23 +69,25 @@ def agent(**fields: Any) -> AgentRecord:
     return AgentRecord(**(usual | fields))
 
 
-def pulse(**fields: Any) -> Pulse:
+def pulse(**fields: Any) -> HeartbeatInput:
     usual: dict[str, Any] = {"holdings": {}, "interval": 5.0, "free": Resources()}
-    return Pulse(**(usual | fields))
+    return HeartbeatInput(**(usual | fields))
 
 
 # --- beats and mail ----------------------------------------------------------------------------------------------
 
 
 def test_a_beat_raises_the_counter_takes_the_mail_and_keeps_a_wish_to_drain() -> None:
-    body = beat(agent(mail=True, drain=True), pulse(holdings={"j": Holding(attempt=1)}, interval=60.0, trouble="t"))
+    body = next_beat(
+        agent(mail=True, drain=True), pulse(holdings={"j": Holding(attempt=1)}, interval=60.0, trouble="t")
+    )
     assert (body.beat, body.mail, body.drain, body.interval, body.trouble) == (8, False, True, 60.0, "t")
     assert body.holdings == {"j": Holding(attempt=1)}
 
 
 @pytest.mark.parametrize(("holdings", "state"), [({}, "left"), ({"j": Holding(attempt=1)}, "live")])
 def test_an_agent_leaves_only_with_empty_hands(holdings: dict[str, Holding], state: str) -> None:
-    body = beat(agent(), pulse(holdings=holdings, leaving=True))
+    body = next_beat(agent(), pulse(holdings=holdings, leaving=True))
     assert body.state == state
     assert is_fenced(body) is (state == "left")
 
@@ -84,31 +99,31 @@ def test_an_absent_or_dead_record_fences_its_agent() -> None:
 
 
 def test_mail_is_one_flag_that_nobody_sets_twice_or_for_the_dead() -> None:
-    assert post(agent()) == agent(mail=True)
-    assert post(agent(mail=True)) is None
-    assert post(agent(state="dead")) is None
-    assert post(agent(state="a newer one")) == agent(state="a newer one", mail=True)
+    assert with_mail(agent()) == agent(mail=True)
+    assert with_mail(agent(mail=True)) is None
+    assert with_mail(agent(state="dead")) is None
+    assert with_mail(agent(state="a newer one")) == agent(state="a newer one", mail=True)
 
 
 def test_a_wish_to_drain_comes_with_mail_and_once() -> None:
-    assert ask_to_drain(agent()) == agent(drain=True, mail=True)
-    assert ask_to_drain(agent(drain=True)) is None
-    assert ask_to_drain(agent(state="left")) is None
-    assert ask_to_drain(agent(state="a newer one")) == agent(state="a newer one", drain=True, mail=True)
+    assert draining(agent()) == agent(drain=True, mail=True)
+    assert draining(agent(drain=True)) is None
+    assert draining(agent(state="left")) is None
+    assert draining(agent(state="a newer one")) == agent(state="a newer one", drain=True, mail=True)
 
 
 def test_intervals_are_short_with_leases_and_grow_with_the_fleet() -> None:
-    assert [interval_for(True, n, SETTINGS) for n in (1, 100, 101, 1000, 1001)] == [5.0, 5.0, 10.0, 10.0, 20.0]
-    assert interval_for(False, 1, SETTINGS) == 60.0
+    assert [beat_interval(True, n, SETTINGS) for n in (1, 100, 101, 1000, 1001)] == [5.0, 5.0, 10.0, 10.0, 20.0]
+    assert beat_interval(False, 1, SETTINGS) == 60.0
 
 
-@pytest.mark.parametrize("settings", [Settings(), Settings(beat_interval=0.5, idle_beat_interval=0.5)])
+@pytest.mark.parametrize("settings", [ClusterSettings(), ClusterSettings(beat_interval=0.5, idle_beat_interval=0.5)])
 @pytest.mark.parametrize("holds_leases", [True, False])
 def test_observers_believe_what_an_agent_promises_however_many_there_seem_to_be(
-    holds_leases: bool, settings: Settings
+    holds_leases: bool, settings: ClusterSettings
 ) -> None:
-    promised = interval_for(holds_leases, 10**6, settings)
-    assert believed(agent(interval=promised), settings) == agent(interval=promised)
+    promised = beat_interval(holds_leases, 10**6, settings)
+    assert with_bounded_interval(agent(interval=promised), settings) == agent(interval=promised)
 
 
 def test_trust_ends_before_an_observer_may_act() -> None:
@@ -140,21 +155,21 @@ def test_what_others_saw_is_compared_and_never_added() -> None:
 
 @pytest.mark.parametrize(("age", "dead"), [(24.9, False), (25.0, True)])
 def test_five_promised_intervals_of_silence_are_death(age: float, dead: bool) -> None:
-    assert doomed(agent(), Suspect(beat=7, age=age)) is dead
-    assert not doomed(agent(interval=60.0), Suspect(beat=7, age=age))
+    assert has_timed_out(agent(), Suspect(beat=7, age=age)) is dead
+    assert not has_timed_out(agent(interval=60.0), Suspect(beat=7, age=age))
 
 
 @pytest.mark.parametrize(("silent", "live", "spared"), [(1, 1, 0), (1, 3, 0), (2, 6, 0), (2, 5, 2), (4, 9, 4)])
 def test_more_than_a_third_at_once_get_one_more_time_out(silent: int, live: int, spared: int) -> None:
     guilty = {str(n): Suspect(beat=7, age=25.0) for n in range(silent)}
-    lenient = spare_the_many(guilty, live)
+    lenient = defer_mass_failure(guilty, live)
     assert len(lenient) == spared
     assert all(s == Suspect(beat=7, spared=True) for s in lenient.values())
 
 
 def test_nobody_is_spared_twice() -> None:
     guilty = {"a": Suspect(beat=7, age=25.0, spared=True), "b": Suspect(beat=7, age=25.0)}
-    assert list(spare_the_many(guilty, 2)) == ["b"]
+    assert list(defer_mass_failure(guilty, 2)) == ["b"]
 
 
 @given(suspects, suspects, suspects)
@@ -188,10 +203,10 @@ def test_death_is_declared_at_the_observed_beat_of_a_live_agent_only() -> None:
 
 def test_the_dead_are_buried_until_that_is_marked() -> None:
     dead = agent(state="dead", holdings={"j": Holding(attempt=1)})
-    assert needs_burial(dead)
-    assert not needs_burial(replace(dead, buried=True))
-    assert not needs_burial(agent(state="dead"))
-    assert not needs_burial(replace(dead, state="live"))
+    assert needs_reaping(dead)
+    assert not needs_reaping(replace(dead, buried=True))
+    assert not needs_reaping(agent(state="dead"))
+    assert not needs_reaping(replace(dead, state="live"))
 
 
 # --- the lease of the pass ---------------------------------------------------------------------------------------
@@ -211,34 +226,34 @@ def test_the_lease_ages_like_a_beat() -> None:
 
 
 def test_a_lease_is_taken_when_it_is_free_or_has_not_moved() -> None:
-    held = PassRecord(holder="a")
+    held = ReconcilerRecord(holder="a")
     limit = LEASE_INTERVALS * SETTINGS.pass_interval
     assert may_take(None, 0.0, SETTINGS)
-    assert may_take(PassRecord(), 0.0, SETTINGS)
+    assert may_take(ReconcilerRecord(), 0.0, SETTINGS)
     assert not may_take(held, limit - 0.1, SETTINGS)
     assert may_take(held, limit, SETTINGS)
 
 
 def test_a_successor_inherits_suspects_and_credits_a_holder_that_stands_still() -> None:
-    record = PassRecord(holder="a", holder_beat=7, suspects={"b": Suspect(beat=1, age=9.0)})
-    assert inherit(record, 12.0, agent()) == {"b": Suspect(beat=1, age=9.0), "a": Suspect(beat=7, age=12.0)}
-    assert inherit(record, 30.0, agent())["a"].age == 15.0, "perhaps nobody could write"
+    record = ReconcilerRecord(holder="a", holder_beat=7, suspects={"b": Suspect(beat=1, age=9.0)})
+    assert inherited_suspects(record, 12.0, agent()) == {"b": Suspect(beat=1, age=9.0), "a": Suspect(beat=7, age=12.0)}
+    assert inherited_suspects(record, 30.0, agent())["a"].age == 15.0, "perhaps nobody could write"
     only_b = {"b": Suspect(beat=1, age=9.0)}
-    assert inherit(record, 30.0, agent(beat=8)) == only_b, "it lived on after its last pass"
-    assert inherit(record, 30.0, agent(state="dead")) == only_b
-    assert inherit(record, 30.0, None) == only_b
+    assert inherited_suspects(record, 30.0, agent(beat=8)) == only_b, "it lived on after its last pass"
+    assert inherited_suspects(record, 30.0, agent(state="dead")) == only_b
+    assert inherited_suspects(record, 30.0, None) == only_b
 
 
 def test_a_holder_renews_with_all_it_knows() -> None:
     known = {"b": Suspect(beat=1, age=9.0)}
-    record = after_pass(PassRecord(progress=3), "a", 7, known, {"p": PoolView(agents=1)}, {"k": "odd"}, 50.0)
+    record = after_pass(ReconcilerRecord(progress=3), "a", 7, known, {"p": PoolSummary(agents=1)}, {"k": "odd"}, 50.0)
     assert (record.holder, record.progress, record.holder_beat, record.repaired_at) == ("a", 4, 7, 50.0)
     assert (record.suspects, record.problems) == (known, {"k": "odd"})
 
 
 def test_a_visitor_adds_its_suspects_and_leaves_the_lease() -> None:
-    held = PassRecord(holder="a", progress=3, suspects={"b": Suspect(beat=1, age=5.0), "gone": Suspect(beat=1)})
-    record = after_visit(held, {"b": Suspect(beat=1, age=9.0)}, {"b"})
+    held = ReconcilerRecord(holder="a", progress=3, suspects={"b": Suspect(beat=1, age=5.0), "gone": Suspect(beat=1)})
+    record = after_run_without_lease(held, {"b": Suspect(beat=1, age=9.0)}, {"b"})
     assert (record.holder, record.progress) == ("a", 3)
     assert record.suspects == {"b": Suspect(beat=1, age=9.0)}
 
@@ -252,39 +267,39 @@ def job(status: str = "succeeded", **fields: Any) -> JobRecord:
 
 
 def test_a_job_is_due_after_its_time_and_never_before_its_children_or_its_file() -> None:
-    late = 1000.0 + kept_for(SETTINGS) + 1
-    assert is_due(job(), late, SETTINGS, False, None)
-    assert not is_due(job(), late - 2, SETTINGS, False, None)
-    assert not is_due(job(), late, SETTINGS, True, None)
-    assert not is_due(job("running", ended_at=None), late, SETTINGS, False, None)
-    assert not is_due(job("hibernating"), late, SETTINGS, False, None)
+    late = 1000.0 + retention_seconds(SETTINGS) + 1
+    assert is_removable(job(), late, SETTINGS, False, None)
+    assert not is_removable(job(), late - 2, SETTINGS, False, None)
+    assert not is_removable(job(), late, SETTINGS, True, None)
+    assert not is_removable(job("running", ended_at=None), late, SETTINGS, False, None)
+    assert not is_removable(job("hibernating"), late, SETTINGS, False, None)
     dropped = job(inbox=InboxOrigin(key="inbox/a.json", version="1"))
-    assert not is_due(dropped, late, SETTINGS, False, "1")
-    assert is_due(dropped, late, SETTINGS, False, "2")
+    assert not is_removable(dropped, late, SETTINGS, False, "1")
+    assert is_removable(dropped, late, SETTINGS, False, "2")
 
 
 def test_a_record_is_marked_once() -> None:
-    marked = mark(job())
+    marked = mark_expiring(job())
     assert marked is not None
     assert marked.expiring
-    assert mark(marked) is None
+    assert mark_expiring(marked) is None
 
 
 def test_records_of_ended_agents_go_when_they_are_old_and_the_oldest_of_many_after_the_quarantine() -> None:
     now = 1e6
-    old, recent = now - kept_for(SETTINGS), now - SETTINGS.quarantine
-    assert agents_due({"old": old - 1, "kept": old + 1}, now, SETTINGS) == ["old"]
-    assert agents_due({"new": recent - 1}, now, SETTINGS) == []
+    old, recent = now - retention_seconds(SETTINGS), now - SETTINGS.quarantine
+    assert removable_agents({"old": old - 1, "kept": old + 1}, now, SETTINGS) == ["old"]
+    assert removable_agents({"new": recent - 1}, now, SETTINGS) == []
     many = {f"agents/{n}": recent - 1 - n for n in range(ENDED_AGENTS_KEPT + 2)}
-    assert agents_due(many, now, SETTINGS) == [f"agents/{n}" for n in (ENDED_AGENTS_KEPT, ENDED_AGENTS_KEPT + 1)]
-    assert agents_due(many, now - 2000.0, SETTINGS) == [], "a creation may still be on its way"
+    assert removable_agents(many, now, SETTINGS) == [f"agents/{n}" for n in (ENDED_AGENTS_KEPT, ENDED_AGENTS_KEPT + 1)]
+    assert removable_agents(many, now - 2000.0, SETTINGS) == [], "a creation may still be on its way"
 
 
 @pytest.mark.parametrize(("state", "gone"), [("live", False), ("draining", False), ("left", True), ("dead", True)])
 def test_a_state_that_one_does_not_know_is_left_alone(state: str, gone: bool) -> None:
     held = agent(state=state, holdings={"j": Holding(attempt=1)})
     assert is_fenced(held) is gone
-    assert needs_burial(held) is gone
+    assert needs_reaping(held) is gone
     assert declare_dead(held, held.beat) is None or state == "live"
     if not gone:
-        assert beat(held, Pulse({}, 5.0, Resources())).state == state
+        assert next_beat(held, HeartbeatInput({}, 5.0, Resources())).state == state

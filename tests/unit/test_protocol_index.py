@@ -8,22 +8,36 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.inbox import record_of_drop, settle
-from fray_coordinator.protocol.index import Care, born_too_late, care_for
-from fray_coordinator.protocol.schedule import HostKind, entry_of, shape_of, shortage, slots, take
+from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.pending_index import IndexAction, action_for, is_created_late
+from fray_coordinator.protocol.scheduling import (
+    HostKind,
+    entry_of,
+    free_slots,
+    remaining_after,
+    shape_of,
+    shortage,
+)
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_layouts.names import JobId, Shape
-from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease, Resources, Settings
+from fray_layouts.object_keys import JobId, Shape
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    Holding,
+    JobLease,
+    JobRecord,
+    Resources,
+)
 from fray_layouts.spec import parse_spec
 
 NOW = 10_000.0
-SETTINGS = Settings()
+SETTINGS = ClusterSettings()
 GIB = 2**30
 
 
 def job(status: str = "pending", spec: dict[str, Any] | None = None, **fields: Any) -> JobRecord:
     wanted = parse_spec({"name": "j", "entrypoint": {"command": ["x"]}, **(spec or {})})
-    lease = Lease(agent="a", host="h", since=NOW) if status == "running" else None
+    lease = JobLease(agent="a", host="h", since=NOW) if status == "running" else None
     return JobRecord(id="j-1", spec=wanted, status=status, **({"lease": lease, "submitted_at": NOW} | fields))
 
 
@@ -32,28 +46,30 @@ def holder(listed: int = 0, state: str = "live") -> AgentRecord:
     return AgentRecord(id="a", host="h", pool="p", state=state, holdings=holdings)
 
 
-def care(entry_attempt: int, record: JobRecord | None, agent: AgentRecord | None = None, now: float = NOW) -> Care:
+def care(
+    entry_attempt: int, record: JobRecord | None, agent: AgentRecord | None = None, now: float = NOW
+) -> IndexAction:
     entry = entry_of(replace(job(), attempt=entry_attempt))
-    return care_for(entry, record, agent, now, SETTINGS)
+    return action_for(entry, record, agent, now, SETTINGS)
 
 
 def test_an_entry_without_a_record_goes_after_the_quarantine() -> None:
-    assert care(1, None, now=NOW + SETTINGS.quarantine) is Care.LEAVE
-    assert care(1, None, now=NOW + SETTINGS.quarantine + 1) is Care.DELETE
+    assert care(1, None, now=NOW + SETTINGS.quarantine) is IndexAction.LEAVE
+    assert care(1, None, now=NOW + SETTINGS.quarantine + 1) is IndexAction.DELETE
 
 
 def test_an_entry_without_a_record_goes_whose_name_says_a_time_that_is_far_from_come() -> None:
-    assert care(1, None, now=NOW - SETTINGS.quarantine) is Care.LEAVE
-    assert care(1, None, now=NOW - SETTINGS.quarantine - 1) is Care.DELETE
+    assert care(1, None, now=NOW - SETTINGS.quarantine) is IndexAction.LEAVE
+    assert care(1, None, now=NOW - SETTINGS.quarantine - 1) is IndexAction.DELETE
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 def test_an_entry_of_a_job_that_is_over_goes(status: str) -> None:
-    assert care(1, job(str(status))) is Care.DELETE
+    assert care(1, job(str(status))) is IndexAction.DELETE
 
 
-@pytest.mark.parametrize(("entry", "wanted"), [(1, Care.RENEW), (2, Care.LEAVE), (3, Care.LEAVE)])
-def test_an_entry_of_a_waiting_job_is_renewed_if_it_is_old(entry: int, wanted: Care) -> None:
+@pytest.mark.parametrize(("entry", "wanted"), [(1, IndexAction.RENEW), (2, IndexAction.LEAVE), (3, IndexAction.LEAVE)])
+def test_an_entry_of_a_waiting_job_is_renewed_if_it_is_old(entry: int, wanted: IndexAction) -> None:
     assert care(entry, job(attempt=2)) is wanted
 
 
@@ -62,36 +78,36 @@ def test_an_entry_of_a_waiting_job_is_renewed_if_it_is_old(entry: int, wanted: C
 )
 def test_a_second_entry_of_a_waiting_job_is_renewed(other: dict[str, Any]) -> None:
     entry = dataclasses.replace(entry_of(job()), **other)
-    assert care_for(entry, job(), None, NOW, SETTINGS) is Care.RENEW
+    assert action_for(entry, job(), None, NOW, SETTINGS) is IndexAction.RENEW
 
 
 @pytest.mark.parametrize(
     ("agent", "wanted"),
     [
-        (None, Care.PUT_BACK),
-        (holder(2, "dead"), Care.PUT_BACK),
-        (holder(2, "left"), Care.PUT_BACK),
-        (holder(), Care.LEAVE),
-        (holder(1), Care.LEAVE),
-        (holder(2), Care.DELETE),
+        (None, IndexAction.PUT_BACK),
+        (holder(2, "dead"), IndexAction.PUT_BACK),
+        (holder(2, "left"), IndexAction.PUT_BACK),
+        (holder(), IndexAction.LEAVE),
+        (holder(1), IndexAction.LEAVE),
+        (holder(2), IndexAction.DELETE),
     ],
 )
 @pytest.mark.parametrize("entry", [1, 2])
 def test_an_entry_of_a_running_job_goes_only_when_its_live_holder_lists_it(
-    entry: int, agent: AgentRecord | None, wanted: Care
+    entry: int, agent: AgentRecord | None, wanted: IndexAction
 ) -> None:
     assert care(entry, job("running", attempt=2), agent) is wanted
 
 
 @pytest.mark.parametrize("status", ["unadmitted", "hibernating"])
 def test_an_entry_of_a_job_in_another_status_stays(status: str) -> None:
-    assert care(1, job(status), now=NOW + 10 * SETTINGS.quarantine) is Care.LEAVE
+    assert care(1, job(status), now=NOW + 10 * SETTINGS.quarantine) is IndexAction.LEAVE
 
 
 def test_a_submitter_that_took_half_the_quarantine_writes_its_entry_again() -> None:
     half = SETTINGS.quarantine / 2
-    assert not born_too_late(job(), NOW + half, SETTINGS)
-    assert born_too_late(job(), NOW + half + 1, SETTINGS)
+    assert not is_created_late(job(), NOW + half, SETTINGS)
+    assert is_created_late(job(), NOW + half + 1, SETTINGS)
 
 
 # --- the schedule ------------------------------------------------------------------------------------------------
@@ -157,17 +173,19 @@ def test_an_actor_goes_where_it_can_be_called() -> None:
 
 
 def test_what_runs_is_taken_from_what_is_free() -> None:
-    left = take(HOST, Shape(1000, GIB, 0, "gpu", 1, on_demand=False))
+    left = remaining_after(HOST, Shape(1000, GIB, 0, "gpu", 1, on_demand=False))
     assert left == Resources(cpu=3000, memory=7 * GIB, disk=GIB, device="gpu-h100", device_count=1)
-    assert [slots(r) for r in (left, Resources(cpu=999), Resources(cpu=-5))] == [3, 0, 0]
+    assert [free_slots(r) for r in (left, Resources(cpu=999), Resources(cpu=-5))] == [3, 0, 0]
 
 
 def test_the_chips_of_a_tpu_host_go_to_one_job() -> None:
     host = replace(HOST, device="tpu-v5litepod-8", device_count=8)
     small = Shape(0, 0, 0, "tpu-v5litepod-8", 1, on_demand=False)
     assert shortage(small, host, HostKind()) == ""
-    assert "1 x tpu-v5litepod-8 wanted, 0 free" in shortage(small, take(host, small), HostKind())
-    assert shortage(dataclasses.replace(small, device="", device_count=0), take(host, small), HostKind()) == ""
+    assert "1 x tpu-v5litepod-8 wanted, 0 free" in shortage(small, remaining_after(host, small), HostKind())
+    assert (
+        shortage(dataclasses.replace(small, device="", device_count=0), remaining_after(host, small), HostKind()) == ""
+    )
 
 
 # --- the inbox ---------------------------------------------------------------------------------------------------
@@ -195,12 +213,12 @@ def test_a_drop_with_an_id_of_its_own_has_the_id_of_a_submission() -> None:
 
 def test_a_drop_is_admitted_if_the_inbox_still_holds_it_and_withdrawn_otherwise() -> None:
     record = record_of_drop("inbox/a.json", "v1", NOW, SPEC)
-    admitted = settle(record, "v1", NOW)
+    admitted = admit_or_withdraw(record, "v1", NOW)
     assert admitted is not None
     assert admitted.status == "pending"
     for lies in ("v2", None):
-        withdrawn = settle(record, lies, NOW)
+        withdrawn = admit_or_withdraw(record, lies, NOW)
         assert withdrawn is not None
         assert withdrawn.status == "stopped"
-        assert settle(withdrawn, "v1", NOW) is None
-        assert settle(admitted, lies, NOW) is None, "an admitted record is never taken back"
+        assert admit_or_withdraw(withdrawn, "v1", NOW) is None
+        assert admit_or_withdraw(admitted, lies, NOW) is None, "an admitted record is never taken back"

@@ -10,25 +10,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fray_coordinator.protocol.cascade import Verdict, adopted, verdict
-from fray_coordinator.protocol.claim import AVOID_SECONDS, Skip, claim, holds, overdue
-from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
-from fray_coordinator.protocol.stop import request_stop
+from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
+from fray_coordinator.protocol.claiming import (
+    AVOIDED_HOST_SECONDS,
+    Skip,
+    claim,
+    holds_attempt,
+    is_pending_too_long,
+)
+from fray_coordinator.protocol.commit import (
+    AlreadySettled,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
+from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import (
-    TABLE,
     TERMINAL,
+    TRANSITIONS,
     Event,
     IllegalTransition,
     Status,
     is_terminal,
-    move,
+    transition,
 )
-from fray_layouts.records import HISTORY, Exit, JobRecord, Lease, Parent, Result, Settings, Stop
+from fray_layouts.records import (
+    MAX_HISTORY,
+    AttemptExit,
+    ClusterSettings,
+    JobLease,
+    JobRecord,
+    JobResult,
+    ParentLink,
+    StopRequest,
+)
 from fray_layouts.spec import parse_spec
 
 NOW = 5000.0
-SETTINGS = Settings(requeue_backoff=2.0, requeue_backoff_max=10.0, host_killer_limit=3)
-ME = Lease(agent="me", host="mine", since=NOW - 10)
+SETTINGS = ClusterSettings(requeue_backoff=2.0, requeue_backoff_max=10.0, host_killer_limit=3)
+ME = JobLease(agent="me", host="mine", since=NOW - 10)
 
 
 def job(status: str = "pending", *, spec: dict[str, Any] | None = None, **fields: Any) -> JobRecord:
@@ -43,20 +63,20 @@ def running(**fields: Any) -> JobRecord:
 
 def ended(record: JobRecord, kind: str, **ending: Any) -> JobRecord:
     """The record after its holder ended the attempt that way."""
-    result = finish(record, record.attempt, "me", Ending(Exit(kind=kind), **ending), NOW, SETTINGS)
+    result = end_of_attempt(record, record.attempt, "me", AttemptEnd(AttemptExit(kind=kind), **ending), NOW, SETTINGS)
     assert isinstance(result, JobRecord), result
     return result
 
 
 def died(record: JobRecord) -> JobRecord:
-    result = put_back(record, "me", NOW, SETTINGS)
+    result = requeue_lost(record, "me", NOW, SETTINGS)
     assert result is not None
     return result
 
 
 def again(record: JobRecord) -> JobRecord:
     """The next attempt, claimed by the same agent."""
-    claimed = claim(replace(record, not_before=0.0, avoid=[]), record.attempt, ME, Verdict.KEEP)
+    claimed = claim(replace(record, not_before=0.0, avoid=[]), record.attempt, ME, ChildVerdict.KEEP)
     assert isinstance(claimed, JobRecord)
     return claimed
 
@@ -67,7 +87,7 @@ def again(record: JobRecord) -> JobRecord:
 def test_nothing_leaves_a_terminal_status_and_everything_else_can_end() -> None:
     for status, event in product(TERMINAL, Event):
         with pytest.raises(IllegalTransition):
-            move(job(str(status)), event)
+            transition(job(str(status)), event)
     reaches_the_end = {status for status in Status if _reachable(status) & TERMINAL}
     assert reaches_the_end == set(Status)
 
@@ -76,13 +96,13 @@ def _reachable(status: Status) -> set[Status]:
     seen, new = set(), {status}
     while new:
         seen |= new
-        new = {to for (start, _), to in TABLE.items() if start in seen} - seen
+        new = {to for (start, _), to in TRANSITIONS.items() if start in seen} - seen
     return seen
 
 
 def test_only_a_requeue_and_a_restart_raise_the_attempt() -> None:
-    for status, event in TABLE:
-        after = move(job(str(status), attempt=7), event)
+    for status, event in TRANSITIONS:
+        after = transition(job(str(status), attempt=7), event)
         assert after.attempt == (8 if event in (Event.REQUEUE, Event.RESTART) else 7)
 
 
@@ -90,69 +110,71 @@ def test_a_status_from_the_future_is_neither_terminal_nor_moved() -> None:
     strange = job("hibernating")
     assert not is_terminal(strange)
     with pytest.raises(IllegalTransition):
-        move(strange, Event.CLAIM)
+        transition(strange, Event.CLAIM)
 
 
 # --- claim -------------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_takes_the_attempt_that_the_entry_names() -> None:
-    claimed = claim(job(attempt=3), 3, Lease(agent="me", host="h", since=NOW), Verdict.KEEP)
+    claimed = claim(job(attempt=3), 3, JobLease(agent="me", host="h", since=NOW), ChildVerdict.KEEP)
     assert isinstance(claimed, JobRecord)
     assert (claimed.status, claimed.attempt, claimed.started_at) == ("running", 3, NOW)
-    assert holds(claimed, 3, "me")
-    assert not holds(claimed, 3, "you")
-    assert not holds(claimed, 2, "me")
+    assert holds_attempt(claimed, 3, "me")
+    assert not holds_attempt(claimed, 3, "you")
+    assert not holds_attempt(claimed, 2, "me")
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.PENDING] + ["hibernating"])
 def test_only_a_pending_job_is_claimed(status: str) -> None:
-    assert claim(job(str(status)), 1, ME, Verdict.KEEP) == Skip(None)
+    assert claim(job(str(status)), 1, ME, ChildVerdict.KEEP) == Skip(None)
 
 
 @pytest.mark.parametrize("entry", [1, 3])
 def test_an_entry_of_another_attempt_claims_nothing(entry: int) -> None:
-    assert claim(job(attempt=2), entry, ME, Verdict.KEEP) == Skip(None)
+    assert claim(job(attempt=2), entry, ME, ChildVerdict.KEEP) == Skip(None)
 
 
 def test_a_claim_waits_for_the_back_off_and_longer_on_a_host_to_avoid() -> None:
     waiting = job(not_before=NOW + 5, avoid=["broken"])
-    fine, broken = Lease(agent="a", host="fine", since=NOW), Lease(agent="b", host="broken", since=NOW + 6)
-    assert claim(waiting, 1, fine, Verdict.KEEP) == Skip(NOW + 5)
-    assert isinstance(claim(waiting, 1, replace(fine, since=NOW + 5), Verdict.KEEP), JobRecord)
-    assert claim(waiting, 1, broken, Verdict.KEEP) == Skip(NOW + 5 + AVOID_SECONDS)
-    assert isinstance(claim(waiting, 1, replace(broken, since=NOW + 5 + AVOID_SECONDS), Verdict.KEEP), JobRecord)
+    fine, broken = JobLease(agent="a", host="fine", since=NOW), JobLease(agent="b", host="broken", since=NOW + 6)
+    assert claim(waiting, 1, fine, ChildVerdict.KEEP) == Skip(NOW + 5)
+    assert isinstance(claim(waiting, 1, replace(fine, since=NOW + 5), ChildVerdict.KEEP), JobRecord)
+    assert claim(waiting, 1, broken, ChildVerdict.KEEP) == Skip(NOW + 5 + AVOIDED_HOST_SECONDS)
+    assert isinstance(
+        claim(waiting, 1, replace(broken, since=NOW + 5 + AVOIDED_HOST_SECONDS), ChildVerdict.KEEP), JobRecord
+    )
 
 
 def test_a_claimer_stops_what_waited_too_long_or_lost_its_parent() -> None:
-    late = claim(job(spec={"pending_timeout": 10}), 1, replace(ME, since=NOW), Verdict.KEEP)
-    orphan = claim(job(), 1, ME, Verdict.STOP)
+    late = claim(job(spec={"pending_timeout": 10}), 1, replace(ME, since=NOW), ChildVerdict.KEEP)
+    orphan = claim(job(), 1, ME, ChildVerdict.STOP)
     for stopped, by in ((late, "expired"), (orphan, "parent")):
         assert isinstance(stopped, JobRecord)
         assert stopped.stop is not None
         assert (stopped.status, stopped.stop.by) == ("stopped", by)
-    assert isinstance(claim(job(), 1, ME, Verdict.WAIT), Skip)
+    assert isinstance(claim(job(), 1, ME, ChildVerdict.WAIT), Skip)
 
 
 def test_each_attempts_wait_is_counted_anew() -> None:
     first = job(spec={"pending_timeout": 50}, submitted_at=NOW - 1000)
-    assert overdue(first, NOW)
+    assert is_pending_too_long(first, NOW)
     second = ended(again(replace(first, submitted_at=NOW)), "preempted")
-    assert not overdue(replace(second, submitted_at=NOW - 1000), NOW + 49)
-    assert overdue(second, NOW + 51)
+    assert not is_pending_too_long(replace(second, submitted_at=NOW - 1000), NOW + 49)
+    assert is_pending_too_long(second, NOW + 51)
 
 
 # --- the end of an attempt ---------------------------------------------------------------------------------------
 
 
 def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> None:
-    result = Result(encoding="json", value=1)
+    result = JobResult(encoding="json", value=1)
     done = ended(running(), "success", result=result)
     assert (done.status, done.result, done.ended_at) == ("succeeded", result, NOW)
-    ending = Ending(Exit(kind="success"), result)
-    assert finish(done, 1, "me", ending, NOW, SETTINGS) == Settled(ours=True)
-    assert finish(done, 1, "you", ending, NOW, SETTINGS) == Settled(ours=False)
-    assert finish(done, 2, "me", ending, NOW, SETTINGS) == Settled(ours=False)
+    ending = AttemptEnd(AttemptExit(kind="success"), result)
+    assert end_of_attempt(done, 1, "me", ending, NOW, SETTINGS) == AlreadySettled(ours=True)
+    assert end_of_attempt(done, 1, "you", ending, NOW, SETTINGS) == AlreadySettled(ours=False)
+    assert end_of_attempt(done, 2, "me", ending, NOW, SETTINGS) == AlreadySettled(ours=False)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +182,7 @@ def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> 
     [
         None,
         running(attempt=2),
-        running(lease=Lease(agent="you", host="h", since=NOW)),
+        running(lease=JobLease(agent="you", host="h", since=NOW)),
         job(attempt=2),
         job("failed", lease=ME),
         job("stopped", lease=ME),
@@ -169,7 +191,9 @@ def test_a_success_carries_its_result_and_is_recognised_as_ours_afterwards() -> 
 )
 def test_a_holder_whose_lease_is_gone_writes_nothing(now: JobRecord | None) -> None:
     for kind in ("success", "exited", "preempted", "start-failed"):
-        assert finish(now, 1, "me", Ending(Exit(kind=kind)), NOW, SETTINGS) == Settled(ours=False)
+        assert end_of_attempt(now, 1, "me", AttemptEnd(AttemptExit(kind=kind)), NOW, SETTINGS) == AlreadySettled(
+            ours=False
+        )
 
 
 def test_the_failure_budget_is_spent_by_failures_alone() -> None:
@@ -219,7 +243,7 @@ def test_requeues_back_off_up_to_a_limit(failures: int, wait: float) -> None:
 
 def test_a_requeue_leaves_no_lease_and_remembers_the_attempt() -> None:
     record = running(spec={"max_retries_failure": 100})
-    for n in range(1, HISTORY + 3):
+    for n in range(1, MAX_HISTORY + 3):
         record = ended(record, "exited")
         assert (record.status, record.lease, record.started_at, record.attempt) == ("pending", None, None, n + 1)
         record = again(record)
@@ -231,9 +255,9 @@ def test_a_requeue_leaves_no_lease_and_remembers_the_attempt() -> None:
 
 
 def test_a_job_is_put_back_from_the_dead_agent_only() -> None:
-    assert put_back(running(), "you", NOW, SETTINGS) is None
-    assert put_back(job(), "me", NOW, SETTINGS) is None
-    assert put_back(ended(running(), "success"), "me", NOW, SETTINGS) is None
+    assert requeue_lost(running(), "you", NOW, SETTINGS) is None
+    assert requeue_lost(job(), "me", NOW, SETTINGS) is None
+    assert requeue_lost(ended(running(), "success"), "me", NOW, SETTINGS) is None
     back = died(running())
     assert (back.status, back.attempt, back.preemptions, back.agent_deaths) == ("pending", 2, 1, 1)
 
@@ -280,7 +304,7 @@ def test_what_does_not_run_is_stopped_by_one_write(status: str) -> None:
 def test_a_running_job_is_asked_once() -> None:
     asked = request_stop(running(), NOW, "enough")
     assert asked is not None
-    assert asked.stop == Stop(at=NOW, reason="enough")
+    assert asked.stop == StopRequest(at=NOW, reason="enough")
     assert (asked.status, asked.attempt, asked.lease) == ("running", 1, ME)
     assert request_stop(asked, NOW + 1, "again") is None
 
@@ -292,7 +316,7 @@ def test_what_is_over_or_unknown_is_not_stopped(status: str) -> None:
 
 @pytest.mark.parametrize("kind", ["exited", "preempted", "start-failed", "host-failed", "stopped", "unhealthy"])
 def test_a_job_with_a_wish_to_stop_never_gets_another_attempt(kind: str) -> None:
-    asked = running(stop=Stop(at=NOW, reason="enough"), spec={"max_retries_failure": 5})
+    asked = running(stop=StopRequest(at=NOW, reason="enough"), spec={"max_retries_failure": 5})
     for after in (ended(asked, kind), died(asked)):
         assert after.exit is not None
         assert (after.status, after.attempt, after.exit.kind) == ("stopped", 1, "stopped")
@@ -301,7 +325,7 @@ def test_a_job_with_a_wish_to_stop_never_gets_another_attempt(kind: str) -> None
 
 @pytest.mark.parametrize(("complete", "status"), [(True, "succeeded"), (False, "stopped")])
 def test_a_success_counts_against_a_stop_if_it_was_first(complete: bool, status: str) -> None:
-    asked = running(stop=Stop(at=NOW))
+    asked = running(stop=StopRequest(at=NOW))
     assert ended(asked, "success", complete_before_stop=complete).status == status
 
 
@@ -337,43 +361,46 @@ ADOPTION = 60.0
 
 
 def child(**fields: Any) -> JobRecord:
-    return job(**({"parent": Parent(job="p-1", attempt=2)} | fields))
+    return job(**({"parent": ParentLink(job="p-1", attempt=2)} | fields))
 
 
 @pytest.mark.parametrize(
     ("parent", "wanted"),
     [
-        (running(attempt=2), Verdict.KEEP),
-        (running(attempt=3), Verdict.STOP),
-        (job(attempt=3), Verdict.STOP),
-        (job("succeeded", attempt=2), Verdict.STOP),
-        (job("failed", attempt=2), Verdict.STOP),
-        (None, Verdict.STOP),
+        (running(attempt=2), ChildVerdict.KEEP),
+        (running(attempt=3), ChildVerdict.STOP),
+        (job(attempt=3), ChildVerdict.STOP),
+        (job("succeeded", attempt=2), ChildVerdict.STOP),
+        (job("failed", attempt=2), ChildVerdict.STOP),
+        (None, ChildVerdict.STOP),
     ],
 )
-def test_a_child_lives_while_its_parent_runs_at_its_attempt(parent: JobRecord | None, wanted: Verdict) -> None:
-    assert verdict(child(), parent, NOW, ADOPTION) is wanted
-    assert verdict(child(parent=Parent(job="p-1", attempt=2, detached=True)), parent, NOW, ADOPTION) is Verdict.KEEP
-    assert verdict(child(parent=None), parent, NOW, ADOPTION) is Verdict.KEEP
+def test_a_child_lives_while_its_parent_runs_at_its_attempt(parent: JobRecord | None, wanted: ChildVerdict) -> None:
+    assert judge_child(child(), parent, NOW, ADOPTION) is wanted
+    assert (
+        judge_child(child(parent=ParentLink(job="p-1", attempt=2, detached=True)), parent, NOW, ADOPTION)
+        is ChildVerdict.KEEP
+    )
+    assert judge_child(child(parent=None), parent, NOW, ADOPTION) is ChildVerdict.KEEP
 
 
 def test_a_child_with_an_id_waits_to_be_adopted() -> None:
     mine = child(spec={"id": "mine"})
-    assert verdict(mine, job(attempt=3), NOW, ADOPTION) is Verdict.WAIT
+    assert judge_child(mine, job(attempt=3), NOW, ADOPTION) is ChildVerdict.WAIT
     parent = running(attempt=3, started_at=NOW)
-    assert verdict(mine, parent, NOW + ADOPTION - 1, ADOPTION) is Verdict.WAIT
-    assert verdict(mine, parent, NOW + ADOPTION, ADOPTION) is Verdict.STOP
-    assert verdict(mine, job("succeeded", attempt=3), NOW, ADOPTION) is Verdict.STOP
+    assert judge_child(mine, parent, NOW + ADOPTION - 1, ADOPTION) is ChildVerdict.WAIT
+    assert judge_child(mine, parent, NOW + ADOPTION, ADOPTION) is ChildVerdict.STOP
+    assert judge_child(mine, job("succeeded", attempt=3), NOW, ADOPTION) is ChildVerdict.STOP
 
 
 def test_adoption_only_goes_forward_and_only_within_the_family() -> None:
     after = adopted(child(), "p-1", 3)
     assert after is not None
-    assert after.parent == Parent(job="p-1", attempt=3)
+    assert after.parent == ParentLink(job="p-1", attempt=3)
     assert adopted(child(), "p-1", 2) is None
     assert adopted(child(), "p-1", 1) is None
     assert adopted(child(), "p-2", 3) is None
     assert adopted(child(status="succeeded"), "p-1", 3) is None
-    assert adopted(child(stop=Stop(at=NOW)), "p-1", 3) is None
-    assert adopted(child(parent=Parent(job="p-1", attempt=2, detached=True)), "p-1", 3) is None
+    assert adopted(child(stop=StopRequest(at=NOW)), "p-1", 3) is None
+    assert adopted(child(parent=ParentLink(job="p-1", attempt=2, detached=True)), "p-1", 3) is None
     assert adopted(child(parent=None), "p-1", 3) is None

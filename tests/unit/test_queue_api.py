@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from fray import sync
 from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, errors
-from fray_coordinator import sync
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from fray.queue import FileQueue, MemoryQueue
-from fray_coordinator.protocol.queue_segments import LARGE_ITEM, batch_size, letter_name
-from fray_coordinator.queue.collect import PAGE, Collector
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, dead_letter_name
+from fray_coordinator.queue.collector import SWEEP_PAGE, Collector
 from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.store.api import ABSENT
+from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
-from fray_layouts.queue_names import Segment
+from fray_layouts.queue_keys import SegmentName
 from tests.support.engines import KINDS, World, bodies, push
 from tests.support.hands import hand
 from tests.support.virtual import Cluster, run
@@ -117,8 +117,8 @@ def test_a_maximum_that_cannot_be(most: Any, tmp_path: Path) -> None:
 def test_no_segment_is_larger_than_its_dead_letters_can_be_told_apart() -> None:
     """Two items of one segment had the same letter, and a segment of a million a name that nobody could read."""
     most = batch_size(2_000_000, 1_200_000)
-    assert len({str(letter_name(0.0, "segment", item)) for item in range(most)}) == most
-    assert Segment.parse(str(Segment(0.0, 0, "000000", most))) is not None
+    assert len({str(dead_letter_name(0.0, "segment", item)) for item in range(most)}) == most
+    assert SegmentName.parse(str(SegmentName(0.0, 0, "000000", most))) is not None
 
 
 def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -> None:
@@ -126,15 +126,15 @@ def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -
 
     async def main(cluster: Cluster) -> None:
         one = await hand(cluster)
-        store, names = one.home.core.store, one.home.names
-        await one.push(*["x" * LARGE_ITEM] * 3, batch=3)
+        store, names = one.home.core.store, one.home.keys
+        await one.push(*["x" * LARGE_ITEM_BYTES] * 3, batch=3)
         (row, *_) = await store.list(names.all_large)
         found = names.parse_large(row.key)
         assert found is not None
-        for item in range(3, PAGE):
+        for item in range(3, SWEEP_PAGE):
             await store.put(names.large(found[0], item), b"another of this segment", ABSENT)
         await cluster.clock.sleep(1.0)
-        orphan = names.large(str(Segment(one.home.core.now(), 0, "zzzzzz", 1)), 0)
+        orphan = names.large(str(SegmentName(one.home.core.now(), 0, "zzzzzz", 1)), 0)
         await store.put(orphan, b"no segment came", ABSENT)
         await cluster.clock.sleep(2 * 3600.0)
         collector, asked = Collector(one.home), len(cluster.ways[0].asked)
@@ -143,6 +143,6 @@ def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -
         assert orphan in cluster.keys(names.all_large)
         await collector.sweep_large()
         assert orphan not in cluster.keys(names.all_large)
-        assert len(cluster.keys(names.all_large)) == PAGE
+        assert len(cluster.keys(names.all_large)) == SWEEP_PAGE
 
     run(main)

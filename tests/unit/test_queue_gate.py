@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from fray_coordinator.queue import count
+from fray_coordinator.queue import admin
+from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.gate import Gate, gate_of
-from fray_coordinator.queue.letters import dead_home
+from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from tests.support.engines import KINDS, MOST, World, bodies, push
 from tests.support.hands import Hand, hand
 from tests.support.virtual import Cluster, run
@@ -110,10 +110,10 @@ def test_a_process_in_whose_hands_nothing_is_leaves_no_trace(kind: str) -> None:
         engine = await world.engine()
         await push(engine, "a", "b", batch=1)
         (one, two), me = await engine.take(2, 60.0, 0.0, world.process("me")), world.process("me")
-        assert not gate_of(me).admits(True)
+        assert not isolation_of(me).admits(True)
         await engine.done([one.id])
         await engine.release([two.id], False)
-        assert gate_of(me).admits(True)
+        assert isolation_of(me).admits(True)
 
     run(main)
 
@@ -135,7 +135,7 @@ def test_a_done_whose_caller_was_cancelled_leaves_nothing_out() -> None:
         await cluster.clock.sleep(5.0)
         assert one.consumer.held == {}
         assert one.gate.admits(True)
-        assert (await count.count(one.home, one.consumer.held)).pending == 0
+        assert (await admin.count_items(one.home, one.consumer.held)).pending == 0
         assert await one.bodies() == []
 
     run(main)
@@ -158,7 +158,7 @@ def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets() -> None:
         async def stall() -> None:
             await cluster.clock.sleep(5.0)
 
-        cluster.ways[0].before["get", one.home.names.segments] = stall
+        cluster.ways[0].before["get", one.home.keys.segments] = stall
         await cancelled(cluster, one, 1.0)  # the segment is claimed, and being read
         assert await two.bodies(wait=20.0) == ["a"]
         assert one.gate.admits(True)
@@ -172,7 +172,7 @@ def test_a_start_that_was_marked_for_nobody_does_not_count() -> None:
         await one.push("a", "b", batch=2)
         await one.take(timeout=5.0)
         await cluster.clock.sleep(10.0)
-        way, lease = cluster.ways[1], ("put", two.home.names.segments)
+        way, lease = cluster.ways[1], ("put", two.home.keys.segments)
 
         async def slow() -> None:
             way.before[lease] = slow
@@ -186,15 +186,15 @@ def test_a_start_that_was_marked_for_nobody_does_not_count() -> None:
         (suspect,) = await two.take()
         assert suspect.held.lease.suspect
         assert suspect.body == b"a"
-        assert await count.peek(await dead_home(two.home), {}, 5) == []
+        assert await admin.peek_items(await open_dead_letters(two.home), {}, 5) == []
 
     run(main)
 
 
 def test_what_another_gate_has_is_nothing_to_this_one() -> None:
-    gate = Gate()
+    gate = PoisonIsolation()
     out = gate.enter(True, over=lambda: False)
     assert not gate.admits(False)
-    assert Gate().admits(True)
+    assert PoisonIsolation().admits(True)
     gate.leave(out)
     assert gate.admits(True)

@@ -13,21 +13,21 @@ from fray.queue import FileQueue, HttpQueueServer, Queue
 from fray_coordinator import fsck
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused
-from fray_coordinator.protocol.queue_segments import LARGE_ITEM
-from fray_coordinator.queue import count
-from fray_coordinator.queue.bell import Bell
-from fray_coordinator.queue.consume import Consumer
-from fray_coordinator.queue.gate import Gate
-from fray_coordinator.queue.home import open_home
-from fray_coordinator.queue.push import Item
-from fray_coordinator.store.api import ANY, Refused
-from fray_layouts.queue_names import Queues, Segment
-from fray_layouts.queues import SegmentHeader, pack
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES
+from fray_coordinator.queue import admin
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.open_queue import open_queue
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.producer import EncodedItem
+from fray_coordinator.store.interface import ANY, Refused
+from fray_layouts.queue_keys import QueueKeys, SegmentName
+from fray_layouts.queue_records import SegmentHeader, encode_segment
 from tests.support.damage import a_queue, on_memory
 from tests.support.hands import NAMES, Hand, hand
 from tests.support.virtual import Cluster, run
 
-TWO = pack(SegmentHeader(encoding="json", sizes=[1, 1]), [b"1", b"2"])
+TWO = encode_segment(SegmentHeader(encoding="json", sizes=[1, 1]), [b"1", b"2"])
 SEGMENTS = {
     "three in its name, two in its header": TWO,
     "garbage": b"garbage",
@@ -36,7 +36,7 @@ SEGMENTS = {
     "not UTF-8": b'{"encoding":"\xff","sizes":[]}\n',
     "sizes below 0": b'{"encoding":"json","sizes":[3,-1,0]}\nab',
     "an item that is none": b'{"encoding":"json","sizes":[0,0,0],"large":[7]}\n',
-    "cut off": pack(SegmentHeader(encoding="json", sizes=[2, 2, 2]), [b"11", b"22", b"33"])[:-1],
+    "cut off": encode_segment(SegmentHeader(encoding="json", sizes=[2, 2, 2]), [b"11", b"22", b"33"])[:-1],
 }
 LEASES: dict[str, bytes] = {
     "garbage": b"garbage",
@@ -50,7 +50,7 @@ LEASES: dict[str, bytes] = {
 
 
 async def odd_segment(one: Hand, body: bytes) -> str:
-    segment = str(Segment(one.home.core.now(), 0, "abcdef", 3))
+    segment = str(SegmentName(one.home.core.now(), 0, "abcdef", 3))
     await one.home.core.store.put(NAMES.segment(segment), body, ANY)
     await one.home.core.clock.sleep(0.01)
     return segment
@@ -74,10 +74,10 @@ def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
         one, two = await hand(cluster, local), await hand(cluster, local)
         segment = await odd_segment(one, body)
         await one.push(*"abcde", batch=1)
-        assert len(await count.peek(one.home, {}, 9)) == 5, "before anybody met it"
+        assert len(await admin.peek_items(one.home, {}, 9)) == 5, "before anybody met it"
         assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
-        assert (await count.count(one.home, {})).problems == 1
-        assert await count.peek(one.home, {}, 9) == []
+        assert (await admin.count_items(one.home, {})).problems == 1
+        assert await admin.peek_items(one.home, {}, 9) == []
         aside = cluster.contents.objects[NAMES.lease(segment)]
         await cluster.clock.sleep(5000.0)
         assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
@@ -92,7 +92,9 @@ def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
 def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(lease: bytes, local: bool) -> None:
     async def main(cluster: Cluster) -> None:
         one = await hand(cluster, local)
-        segment = await odd_segment(one, pack(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"]))
+        segment = await odd_segment(
+            one, encode_segment(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"])
+        )
         await one.home.core.store.put(NAMES.lease(segment), lease, ANY)
         await one.home.core.store.put(NAMES.lease(f"{segment[:-1]}7"), lease, ANY)  # one without a segment
         await one.push(*"abcde", batch=1)
@@ -101,8 +103,8 @@ def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(lease: bytes, lo
         await cluster.clock.sleep(5000.0)
         two = await hand(cluster, local)
         assert await rest(two) == []
-        await count.peek(two.home, {}, 9)
-        await count.purge(two.home)
+        await admin.peek_items(two.home, {}, 9)
+        await admin.purge_items(two.home)
 
     run(main)
 
@@ -137,12 +139,12 @@ def test_what_is_no_name_is_nobodys() -> None:
 
 def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -> None:
     async def test(core: Core) -> None:
-        home = await open_home(core, await a_queue(core))
-        segment = str(Segment(core.now(), 0, "abcdef", 2))
-        key = home.names.segment(segment)
+        home = await open_queue(core, await a_queue(core))
+        segment = str(SegmentName(core.now(), 0, "abcdef", 2))
+        key = home.keys.segment(segment)
         await core.store.put(key, b"half a cop", ANY)
-        consumer = Consumer(home, Bell(home))
-        assert await consumer.take(2, 60.0, Gate()) == []
+        consumer = Consumer(home, QueueDoorbell(home))
+        assert await consumer.take(2, 60.0, PoisonIsolation()) == []
         [trouble] = await fsck.check(core)
         assert trouble.key == key
         assert "does not hold the segment" in trouble.what
@@ -153,7 +155,7 @@ def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -
         await fsck.repair(core)
         assert await fsck.check(core) == []
         await core.clock.sleep(100.0)
-        assert [taken.body for taken in await consumer.take(2, 60.0, Gate())] == [b"1", b"2"]
+        assert [taken.body for taken in await consumer.take(2, 60.0, PoisonIsolation())] == [b"1", b"2"]
         await consumer.close()
 
     on_memory(test)
@@ -163,7 +165,7 @@ def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -
 def test_other_engines_go_on_too(kind: str, tmp_path: Path) -> None:
     behind: FileQueue[str] = FileQueue(tmp_path / "q", encoding="json")
     behind.push("before")
-    odd = tmp_path / "q" / Queues("").segment(str(Segment(1e9, 0, "abcdef", 2)))
+    odd = tmp_path / "q" / QueueKeys("").segment(str(SegmentName(1e9, 0, "abcdef", 2)))
     odd.parent.mkdir(parents=True)
     odd.write_bytes(b"garbage")
     cluster = StorageCluster(str(tmp_path / "root"))
@@ -236,7 +238,7 @@ def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(local: bool) ->
 
     async def main(cluster: Cluster) -> None:
         one, two = await hand(cluster, local), await hand(cluster, local)
-        await one.push("x" * LARGE_ITEM, "a", batch=1)
+        await one.push("x" * LARGE_ITEM_BYTES, "a", batch=1)
         for way in cluster.ways:
             way.spoilt.append(("get", NAMES.all_large))
         assert await one.bodies() == ["a"]
@@ -305,7 +307,7 @@ def test_odd_names_of_finished_segments_keep_no_late_segment_from_delivery(body:
         one = await hand(cluster)
         now = one.home.core.now()
         await one.home.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
-        await one.producer.create(Segment(now - 3600.0, 0, "abcdef", 1), [Item(b"late")])
+        await one.producer.create(SegmentName(now - 3600.0, 0, "abcdef", 1), [EncodedItem(b"late")])
         assert await one.bodies() == ["late"]
 
     run(main)

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from fray_coordinator.protocol import queue_look as look
+from fray_coordinator.protocol import queue_scan as look
 from tests.support.hands import NAMES, hand
 from tests.support.virtual import Cluster, Way, run
 
@@ -108,7 +108,7 @@ def test_consumers_that_know_each_other_share_the_segments_out() -> None:
     tried: list[str] = []
     for me in everyone:
         free = [f"{number:018}-1" for number in range(400)]
-        mine = [free.pop(look.pick(free, me, everyone - {me}, len(free))) for _ in range(5)]
+        mine = [free.pop(look.pick_segment(free, me, everyone - {me}, len(free))) for _ in range(5)]
         assert mine == sorted(mine), "the oldest first"
         tried += mine
     assert len(set(tried)) == len(tried), "nobody tries what falls to another"

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from fray_coordinator.clock import Chance
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreRefused
-from fray_coordinator.protocol.queue_segments import LATEST
-from fray_coordinator.queue import count
-from fray_coordinator.queue.claims import Beaten, claim
+from fray_coordinator.protocol.queue_segments import MAX_CREATE_QUARANTINES
+from fray_coordinator.queue import admin
+from fray_coordinator.queue.claiming import ClaimLost, claim
+from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.held import Held
-from fray_coordinator.queue.home import core_of
-from fray_coordinator.queue.letters import dead_home
-from fray_coordinator.queue.push import Item
+from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.open_queue import standalone_core
+from fray_coordinator.queue.producer import EncodedItem
 from fray_coordinator.store.store import Store
-from fray_layouts.queue_names import Segment
+from fray_layouts.queue_keys import SegmentName
 from tests.support.hands import NAMES, hand
 from tests.support.virtual import Cluster, VirtualClock, Way, run
 
@@ -31,7 +31,7 @@ def test_of_two_who_claim_one_segment_one_is_beaten() -> None:
         await one.push("x")
         (segment,) = [found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))]
         results = await asyncio.gather(claim(one.home, segment, 60.0), claim(two.home, segment, 60.0))
-        assert {type(result) for result in results} == {Held, Beaten}
+        assert {type(result) for result in results} == {HeldSegment, ClaimLost}
 
     run(main)
 
@@ -50,10 +50,10 @@ def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others() -> None
         one = await hand(cluster)
         await one.push("x")
         assert await one.bodies() == ["x"]
-        way, clock, chance = Way(cluster.contents, cluster.clock), WrongClock(), Chance(9)
+        way, clock, chance = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
         way.local = False
         way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
-        two = await hand(cluster, core=core_of(Store(way, clock, chance), clock, chance))
+        two = await hand(cluster, core=standalone_core(Store(way, clock, chance), clock, chance))
         assert await two.bodies(wait=30.0) == []
         assert await two.bodies(wait=40.0) == ["x"]
 
@@ -128,7 +128,7 @@ def test_acknowledgements_of_one_second_are_one_write_on_a_bucket() -> None:
         await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[:20]))
         await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[20:49]))
         assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put", "put"]
-        assert (await count.count(one.home, {})).pending == 1
+        assert (await admin.count_items(one.home, {})).pending == 1
 
     run(main)
 
@@ -171,13 +171,13 @@ def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is_finis
 
     async def main(cluster: Cluster) -> None:
         one, other = await hand(cluster), await hand(cluster)
-        await one.producer.create(Segment(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [Item(b"x")])
+        await one.producer.create(SegmentName(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [EncodedItem(b"x")])
         (delivery,) = await one.take()
         await one.consumer.done([delivery.id])
         if gone:
             await one.consumer.close()
         quarantine = one.home.settings.quarantine
-        end = cluster.clock.boottime() + (LATEST + 3) * quarantine
+        end = cluster.clock.boottime() + (MAX_CREATE_QUARANTINES + 3) * quarantine
         while cluster.clock.boottime() < end:
             assert await other.bodies(wait=quarantine / 4) == []
         assert cluster.keys(NAMES.segments) == []
@@ -312,7 +312,7 @@ def test_a_close_gives_everything_back_and_takes_the_marks_back() -> None:
             await one.consumer.close()
         two = await hand(cluster)
         assert await two.bodies(2) == ["a", "b"]
-        assert await count.peek(await dead_home(two.home), {}, 5) == []
+        assert await admin.peek_items(await open_dead_letters(two.home), {}, 5) == []
 
     run(main)
 
@@ -322,13 +322,13 @@ def test_counts_and_peek_of_what_others_hold() -> None:
         one, two = await hand(cluster), await hand(cluster)
         await one.push("a", "b", "c", batch=2)
         (first,) = await one.take()
-        mine = await count.count(one.home, one.consumer.held)
-        theirs = await count.count(two.home, two.consumer.held)
+        mine = await admin.count_items(one.home, one.consumer.held)
+        theirs = await admin.count_items(two.home, two.consumer.held)
         assert (mine.available, mine.pending) == (2, 1)
         assert (theirs.available, theirs.pending) == (1, 2)
-        assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"c"]
+        assert [p.item.body for p in await admin.peek_items(two.home, {}, 5)] == [b"c"]
         await one.consumer.release([first.id])
-        assert [p.item.body for p in await count.peek(two.home, {}, 5)] == [b"a", b"b", b"c"]
+        assert [p.item.body for p in await admin.peek_items(two.home, {}, 5)] == [b"a", b"b", b"c"]
 
     run(main)
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions
+from fray_agents.agent.agent import Agent, AgentOptions
 from fray_coordinator.core import Core
-from fray_coordinator.follow import wait_for
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.faketask import fake

@@ -10,11 +10,18 @@ import sys
 import numpy as np
 import pytest
 
-from fray_agents.rpc.calls import CallId, Kind, Record, Reply, Request, Table
-from fray_agents.rpc.memory import POOLED, Pool
-from fray_agents.rpc.serial import Packed, pack, unpack
-from fray_agents.rpc.shared import Borrower, Lender
-from fray_agents.rpc.streams import OutStream
+from fray_agents.rpc.server.call_table import (
+    CallId,
+    CallTable,
+    Reply,
+    ReplyKind,
+    Request,
+    ServedCall,
+)
+from fray_agents.rpc.server.streams import ServerStream
+from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
+from fray_agents.rpc.wire.serialization import Payload, pack, unpack
+from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
 
 
 class Caller:
@@ -28,105 +35,108 @@ class Caller:
 
 
 def request(sequence: int, client: str = "c") -> Request:
-    return Request(CallId(client, sequence), "actor", "method", Packed(b"arguments"))
+    return Request(CallId(client, sequence), "actor", "method", Payload(b"arguments"))
 
 
-def done(table: Table, record: Record, data: bytes = b"result") -> None:
-    table.complete(record, Reply(record.request.id, Kind.VALUE, Packed(data)))
+def done(table: CallTable, record: ServedCall, data: bytes = b"result") -> None:
+    table.complete(record, Reply(record.request.id, ReplyKind.VALUE, Payload(data)))
 
 
 def test_a_call_asked_for_again_is_joined_and_then_answered_from_what_was_kept() -> None:
-    table, first, second, third = Table(), Caller(), Caller(), Caller()
+    table, first, second, third = CallTable(), Caller(), Caller(), Caller()
     (record,) = table.admit("c", 1, [request(1)], first)
     first.open = False
     assert table.admit("c", 1, [request(1)], second) == []
     done(table, record)
-    assert (first.replies, second.replies) == ([], [(1, Kind.VALUE, b"result")])
+    assert (first.replies, second.replies) == ([], [(1, ReplyKind.VALUE, b"result")])
     assert table.admit("c", 1, [request(1)], third) == []
     assert third.replies == second.replies
 
 
 def test_an_original_that_comes_later_than_its_repetition_does_not_take_the_reply_with_it() -> None:
-    table, broken, new = Table(), Caller(), Caller()
+    table, broken, new = CallTable(), Caller(), Caller()
     (record,) = table.admit("c", 1, [request(1)], new)
     assert table.admit("c", 1, [request(1)], broken) == []  # the server has not seen yet that its connection broke
     done(table, record)
-    assert new.replies == [(1, Kind.VALUE, b"result")]
+    assert new.replies == [(1, ReplyKind.VALUE, b"result")]
 
 
 def test_an_original_that_comes_later_than_its_repetition_does_not_take_the_stream_with_it() -> None:
-    broken, new, table = Caller(), Caller(), Table()
+    broken, new, table = Caller(), Caller(), CallTable()
     (record,) = table.admit("c", 1, [request(1)], new)
-    record.stream = stream = OutStream(record.request.id, [new], limit=4)
-    stream.put(Packed(b"one"))
-    stream.put(Packed(b"two"))
+    record.stream = stream = ServerStream(record.request.id, [new], limit=4)
+    stream.put(Payload(b"one"))
+    stream.put(Payload(b"two"))
     table.admit("c", 1, [request(1)._replace(have=0, limit=4)], broken)
-    stream.put(Packed(b"three"))
+    stream.put(Payload(b"three"))
     broken.open = False
-    stream.put(Packed(b"four"))
+    stream.put(Payload(b"four"))
     assert [data for _, _, data in new.replies] == [b"one", b"two", b"three", b"four"]
 
 
 def test_who_asks_for_the_rest_of_a_stream_again_gets_each_item_once() -> None:
     first, again = Caller(), Caller()
-    stream = OutStream(CallId("c", 1), [first], limit=4)
-    stream.put(Packed(b"one"))
-    stream.put(Packed(b"two"))
+    stream = ServerStream(CallId("c", 1), [first], limit=4)
+    stream.put(Payload(b"one"))
+    stream.put(Payload(b"two"))
     first.open = False
     stream.resume(again, have=1, limit=5)
     stream.resume(again, have=2, limit=5)
-    stream.put(Packed(b"three"))
+    stream.put(Payload(b"three"))
     assert [data for _, _, data in again.replies] == [b"two", b"three"]
 
 
 def test_clients_do_not_share_ids() -> None:
-    table, caller = Table(), Caller()
+    table, caller = CallTable(), Caller()
     assert len(table.admit("c", 1, [request(1)], caller)) == 1
     assert len(table.admit("d", 1, [request(1, "d")], caller)) == 1
 
 
 def test_below_the_lowest_missing_reply_nothing_runs_again() -> None:
-    table, caller = Table(), Caller()
+    table, caller = CallTable(), Caller()
     for record in table.admit("c", 1, [request(number) for number in (1, 2, 3)], caller):
         done(table, record)
     caller.replies.clear()
     assert table.admit("c", 3, [request(1), request(3)], caller) == []
-    assert caller.replies == [(1, Kind.RESULT_LOST, b""), (3, Kind.VALUE, b"result")]
+    assert caller.replies == [(1, ReplyKind.RESULT_LOST, b""), (3, ReplyKind.VALUE, b"result")]
 
 
 def test_over_the_bound_outcomes_go_oldest_first_and_ids_stay() -> None:
-    table, caller = Table(bound=1000), Caller()
+    table, caller = CallTable(bound=1000), Caller()
     records = table.admit("c", 1, [request(number) for number in range(1, 12)], caller)
     for record in records:
         done(table, record, bytes(100))
     caller.replies.clear()
     assert table.admit("c", 1, [request(1), request(11)], caller) == []
-    assert [(sequence, kind) for sequence, kind, _ in caller.replies] == [(1, Kind.RESULT_LOST), (11, Kind.VALUE)]
+    assert [(sequence, kind) for sequence, kind, _ in caller.replies] == [
+        (1, ReplyKind.RESULT_LOST),
+        (11, ReplyKind.VALUE),
+    ]
 
 
 def test_room_that_acknowledged_outcomes_took_is_free_again() -> None:
-    table, caller = Table(bound=1000), Caller()
+    table, caller = CallTable(bound=1000), Caller()
     for number in range(1, 100):
         (record,) = table.admit("c", number, [request(number)], caller)
         done(table, record, bytes(900))
     caller.replies.clear()
     table.admit("c", 99, [request(99)], caller)
-    assert caller.replies == [(99, Kind.VALUE, bytes(900))]
+    assert caller.replies == [(99, ReplyKind.VALUE, bytes(900))]
 
 
 def test_an_outcome_that_nobody_asks_for_any_more_takes_no_room() -> None:
-    table, caller = Table(bound=1000), Caller()
+    table, caller = CallTable(bound=1000), Caller()
     (slow,) = table.admit("c", 1, [request(1)], caller)
     (quick,) = table.admit("c", 2, [request(2)], caller)
     done(table, slow, bytes(900))
     done(table, quick, bytes(900))
     caller.replies.clear()
     table.admit("c", 2, [request(2)], caller)
-    assert caller.replies == [(2, Kind.VALUE, bytes(900))]
+    assert caller.replies == [(2, ReplyKind.VALUE, bytes(900))]
 
 
 def test_who_never_comes_back_is_forgotten_when_it_leaves() -> None:
-    table, caller = Table(bound=1000), Caller()
+    table, caller = CallTable(bound=1000), Caller()
     for number in range(100):
         (record,) = table.admit(f"c{number}", 1, [request(1, f"c{number}")], caller)
         done(table, record, bytes(900))
@@ -135,17 +145,17 @@ def test_who_never_comes_back_is_forgotten_when_it_leaves() -> None:
 
 
 def test_a_call_of_another_channel_runs_though_this_one_is_further() -> None:
-    table, caller = Table(), Caller()
+    table, caller = CallTable(), Caller()
     table.admit("new", 50, [request(50, "new")], caller)
     assert len(table.admit("new", 50, [request(7, "old")], caller)) == 1
     assert table.admit("new", 51, [request(7, "old")], caller) == []
 
 
 def test_memory_is_given_out_again_only_once_no_array_lives_in_it() -> None:
-    pool = Pool()
-    size = 2 * POOLED
+    pool = BufferPool()
+    size = 2 * MIN_POOLED_BYTES
     data, buffers = pack(np.arange(size // 8))
-    array = unpack(Packed(data, [pool.copy(buffers[0])]))
+    array = unpack(Payload(data, [pool.copy(buffers[0])]))
     view = memoryview(array)[10:20]
     address = array.ctypes.data
 
@@ -165,23 +175,23 @@ def test_memory_is_given_out_again_only_once_no_array_lives_in_it() -> None:
 
 
 def test_a_released_view_does_not_end_an_arrays_use_of_its_memory() -> None:
-    pool = Pool()
-    view = pool.take(POOLED)
+    pool = BufferPool()
+    view = pool.take(MIN_POOLED_BYTES)
     array = np.frombuffer(view, np.uint8)
     view.release()
     address = array.ctypes.data
-    assert np.frombuffer(pool.take(POOLED), np.uint8).ctypes.data != address
+    assert np.frombuffer(pool.take(MIN_POOLED_BYTES), np.uint8).ctypes.data != address
 
 
 def test_the_pool_keeps_no_more_than_its_bound() -> None:
-    pool = Pool(kept=10 * POOLED)
-    held = [pool.take(POOLED + number) for number in range(30)]
-    assert sum(map(len, pool._blocks)) <= 10 * POOLED
+    pool = BufferPool(kept=10 * MIN_POOLED_BYTES)
+    held = [pool.take(MIN_POOLED_BYTES + number) for number in range(30)]
+    assert sum(map(len, pool._blocks)) <= 10 * MIN_POOLED_BYTES
     assert len(held) == 30
 
 
 def test_shared_segments_are_used_again_when_they_were_given_back() -> None:
-    lender, borrower = Lender(), Borrower()
+    lender, borrower = SegmentSender(), SegmentReceiver()
     first = lender.lend(b"a" * 500_000)
     second = lender.lend(b"b" * 500_000)
     assert first is not None
@@ -196,7 +206,7 @@ def test_shared_segments_are_used_again_when_they_were_given_back() -> None:
 
 
 def test_shared_memory_has_no_name_that_a_crash_would_leave_behind() -> None:
-    lender = Lender()
+    lender = SegmentSender()
     assert lender.lend(b"a" * 500_000) is not None
     (descriptor,) = lender.fresh()
     assert os.readlink(f"/proc/self/fd/{descriptor}").endswith("(deleted)")

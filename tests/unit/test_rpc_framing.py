@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
-from fray_agents.rpc.framing import LARGE, Framing
-from fray_agents.rpc.link import Link
-from fray_agents.rpc.memory import Buffer
-from fray_agents.rpc.session import RpcKey, Session
+from fray_agents.rpc.wire.buffers import Buffer
+from fray_agents.rpc.wire.framing import LARGE_BODY, MessageParser
+from fray_agents.rpc.wire.sealed_connection import SealedConnection
+from fray_agents.rpc.wire.session import RpcKey, Session
 
 KEY = RpcKey("k", bytes(32))
 
@@ -28,7 +28,7 @@ def request(body: bytes) -> bytes:
     return b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\nfray-seal: 00\r\n\r\n%b" % (len(body), body)
 
 
-def messages(framing: Framing) -> list[bytes]:
+def messages(framing: MessageParser) -> list[bytes]:
     found = []
     while (message := framing.next()) is not None:
         found.append(message.body)
@@ -37,7 +37,7 @@ def messages(framing: Framing) -> list[bytes]:
 
 @given(st.lists(bodies, max_size=5), st.data())
 def test_messages_are_the_same_however_the_bytes_are_cut(contents: list[bytes], data: st.DataObject) -> None:
-    framing = Framing(requests=True, max_body=1000)
+    framing = MessageParser(requests=True, max_body=1000)
     rest = b"".join(map(request, contents))
     found = []
     while rest:
@@ -52,7 +52,7 @@ def test_messages_are_the_same_however_the_bytes_are_cut(contents: list[bytes], 
 @given(st.lists(garbage, max_size=6), st.booleans())
 @settings(max_examples=500)
 def test_anything_is_a_message_or_refused(pieces: list[bytes], requests: bool) -> None:
-    framing = Framing(requests, max_body=100)
+    framing = MessageParser(requests, max_body=100)
     try:
         for piece in pieces:
             framing.feed(piece)
@@ -65,7 +65,7 @@ def test_anything_is_a_message_or_refused(pieces: list[bytes], requests: bool) -
 @settings(max_examples=300)
 def test_a_damaged_head_is_a_message_or_refused(body: bytes, at: int, damage: bytes) -> None:
     whole = request(body)
-    framing = Framing(requests=True, max_body=300)
+    framing = MessageParser(requests=True, max_body=300)
     try:
         framing.feed(whole[:at] + damage + whole[at:])
     except BadMessage:
@@ -87,13 +87,13 @@ def test_a_damaged_head_is_a_message_or_refused(body: bytes, at: int, damage: by
     ],
 )
 def test_a_head_that_two_parsers_might_read_differently_is_refused(head: bytes) -> None:
-    framing = Framing(requests=True, max_body=1000)
+    framing = MessageParser(requests=True, max_body=1000)
     with pytest.raises(BadMessage):
         framing.feed(b"POST /calls HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n1")
 
 
 def test_a_head_without_end_is_refused() -> None:
-    framing = Framing(requests=True, max_body=0)
+    framing = MessageParser(requests=True, max_body=0)
     framing.feed(b"POST / HTTP/1.1\r\n")
 
     def endless() -> None:
@@ -104,13 +104,13 @@ def test_a_head_without_end_is_refused() -> None:
         endless()
 
 
-def links() -> tuple[Link, Link]:
+def links() -> tuple[SealedConnection, SealedConnection]:
     """Both ends of a connection: the client's and the server's."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     sessions = [Session.derive(KEY, b"1", b"2", b"server") for _ in range(2)]
     return (
-        Link(ours, False, sessions[0].to_client, sessions[0].to_server),
-        Link(theirs, True, sessions[1].to_server, sessions[1].to_client),
+        SealedConnection(ours, False, sessions[0].to_client, sessions[0].to_server),
+        SealedConnection(theirs, True, sessions[1].to_server, sessions[1].to_client),
     )
 
 
@@ -149,18 +149,18 @@ def test_no_altered_message_is_accepted(parts: list[bytes], data: st.DataObject)
     server.close()
 
 
-@pytest.mark.parametrize("at", [0, 5, 100, LARGE, -17, -1])
+@pytest.mark.parametrize("at", [0, 5, 100, LARGE_BODY, -17, -1])
 def test_no_altered_large_body_is_accepted(at: int) -> None:
     client, server = links()
     client._lender = None
     between, other = socket.socketpair()
     sink, client.sock = client.sock, between  # type: ignore[assignment]
-    parts: list[Buffer] = [b"table", bytes(3 * LARGE)]
+    parts: list[Buffer] = [b"table", bytes(3 * LARGE_BODY)]
     sending = threading.Thread(target=client.send, args=(parts,))
     sending.start()
     whole = other.recv(100_000)
     body = whole.index(b"\r\n\r\n") + 4
-    while len(whole) < body + 4 + 2 * 8 + 5 + 3 * LARGE + 16:
+    while len(whole) < body + 4 + 2 * 8 + 5 + 3 * LARGE_BODY + 16:
         whole += other.recv(100_000)
     sending.join()
     damaged = bytearray(whole)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.capacity import discover
+from fray_agents.host.capacity import discover
 
 GIB = 1024**3
 CORES = len(os.sched_getaffinity(0))

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.runner.log import CHUNK_BYTES, LINE_BYTES, Chunks, Stream
+from fray_agents.runner.task_log import (
+    CHUNK_BYTES,
+    LINE_BYTES,
+    LogChunks,
+    OutputStream,
+)
 
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (stdout|stderr) ([FP]) ([^\n]*)\n")
 
@@ -21,11 +26,11 @@ def content(formatted: bytes, stream: bytes = b"stdout") -> bytes:
     )
 
 
-def printed(*pieces: bytes) -> tuple[bytes, Stream]:
+def printed(*pieces: bytes) -> tuple[bytes, OutputStream]:
     """What a stream makes of `pieces`, each read by itself."""
     read, write = os.pipe()
     os.set_blocking(read, False)
-    stream = Stream("stdout", read)
+    stream = OutputStream("stdout", read)
     out = b""
     for piece in pieces:
         os.write(write, piece)
@@ -60,7 +65,7 @@ def test_no_line_is_longer_than_its_bound() -> None:
 def test_an_unfinished_line_is_a_piece_and_its_newline_comes_later() -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
-    stream = Stream("stderr", read)
+    stream = OutputStream("stderr", read)
     os.write(write, b"10%")
     assert stream.read() == b""
     first = stream.flush()
@@ -82,7 +87,7 @@ def chunk_files(directory: Path) -> list[Path]:
 
 def test_chunks_are_bounded_and_cut_between_lines(tmp_path: Path) -> None:
     sealed: list[int] = []
-    chunks = Chunks(str(tmp_path), 1 << 30, sealed.append)
+    chunks = LogChunks(str(tmp_path), 1 << 30, sealed.append)
     lines = b"".join(b"2026-01-01T00:00:00.000000Z stdout F %07d %s\n" % (i, b"x" * (i % 900)) for i in range(3000))
     for start in range(0, 3000, 3):
         block = lines.splitlines(keepends=True)[start : start + 3] if start < 9 else []
@@ -97,7 +102,7 @@ def test_chunks_are_bounded_and_cut_between_lines(tmp_path: Path) -> None:
 
 
 def test_a_chunk_is_visible_under_its_name_only_when_complete(tmp_path: Path) -> None:
-    chunks = Chunks(str(tmp_path), 1 << 30, lambda number: None)
+    chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
     chunks.append(b"line\n")
     assert [file.name for file in chunk_files(tmp_path)] == ["00000001.part"]
     chunks.seal()
@@ -105,7 +110,7 @@ def test_a_chunk_is_visible_under_its_name_only_when_complete(tmp_path: Path) ->
 
 
 def test_silence_makes_no_chunk(tmp_path: Path) -> None:
-    chunks = Chunks(str(tmp_path), 1 << 30, lambda number: None)
+    chunks = LogChunks(str(tmp_path), 1 << 30, lambda number: None)
     chunks.append(b"")
     chunks.seal()
     assert chunk_files(tmp_path) == []
@@ -113,7 +118,7 @@ def test_silence_makes_no_chunk(tmp_path: Path) -> None:
 
 
 def test_the_spool_is_full_until_the_agent_removes_chunks(tmp_path: Path) -> None:
-    chunks = Chunks(str(tmp_path), 3 * CHUNK_BYTES, lambda number: None)
+    chunks = LogChunks(str(tmp_path), 3 * CHUNK_BYTES, lambda number: None)
     for _ in range(4):
         assert not chunks.full()
         chunks.append(b"x" * (CHUNK_BYTES - 1) + b"\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fray_agents.runner.pipe import AgentPipe
+from fray_agents.runner.agent_pipe import AgentPipe
 
 ORDER: dict[str, Any] = {
     "directory": "/d",

@@ -8,10 +8,10 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fray_agents.candidates import STALE, Candidates
-from fray_coordinator.protocol.schedule import HostKind, where_to_list
-from fray_layouts.bounds import LARGEST, LATEST
-from fray_layouts.names import Pending, Shape
+from fray_agents.agent.candidates import STALE, Candidates
+from fray_coordinator.protocol.scheduling import HostKind, listing_start
+from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
+from fray_layouts.object_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 
 GIB = 2**30
@@ -23,7 +23,9 @@ NOW = 1_800_000_000.0
 
 def entries(*priorities: int, shape: Shape = SMALL, begin: int = 0) -> list[str]:
     """Keys in list order."""
-    return sorted(Pending("p", p, NOW + begin + n, f"j-{begin + n}", 1, shape).key() for n, p in enumerate(priorities))
+    return sorted(
+        PendingKey("p", p, NOW + begin + n, f"j-{begin + n}", 1, shape).key() for n, p in enumerate(priorities)
+    )
 
 
 def candidates(keys: list[str]) -> Candidates:
@@ -51,7 +53,7 @@ def test_every_entry_is_tried_once_and_the_head_is_among_the_first_slots(
     listed = entries(*priorities)
     order = tried(candidates(listed), width, draw)
     assert Counter(order) == Counter(listed)
-    levels = [entry.priority for key in order if (entry := Pending.parse(key))]
+    levels = [entry.priority for key in order if (entry := PendingKey.parse(key))]
     assert levels == sorted(levels, reverse=True)
     if order:
         assert order[0] in listed[: max(width, 1)]
@@ -125,7 +127,7 @@ def test_what_is_no_entry_is_passed_by() -> None:
 
 def test_a_try_reads_one_name_however_long_the_index_is() -> None:
     listed = entries(*[0] * 5000)
-    with mock.patch.object(Pending, "parse", side_effect=Pending.parse) as parse:
+    with mock.patch.object(PendingKey, "parse", side_effect=PendingKey.parse) as parse:
         known = candidates(listed)
         for _ in range(10):
             assert known.next(HOST, NOW, 5000, 0.5) is not None
@@ -134,8 +136,8 @@ def test_a_try_reads_one_name_however_long_the_index_is() -> None:
 
 def test_claimers_of_a_large_pool_begin_all_over_its_slots() -> None:
     listed = entries(*[0] * 1000)
-    assert where_to_list(listed[0], listed[-1], 1000, 10_000, 0.05) is None, "the head shows these"
-    behind = where_to_list(listed[0], listed[-1], 1000, 10_000, 0.5)
+    assert listing_start(listed[0], listed[-1], 1000, 10_000, 0.05) is None, "the head shows these"
+    behind = listing_start(listed[0], listed[-1], 1000, 10_000, 0.5)
     assert behind is not None
     all_there_are = entries(*[0] * 10_000)
     assert abs(sum(key <= behind for key in all_there_are) - 5000) < 50
@@ -143,8 +145,8 @@ def test_claimers_of_a_large_pool_begin_all_over_its_slots() -> None:
 
 def test_a_pool_with_few_slots_or_two_priorities_at_its_head_lists_the_head() -> None:
     listed = entries(*[0] * 1000)
-    assert where_to_list(listed[0], listed[-1], 1000, 1000, 0.99) is None
-    last = where_to_list(listed[0], listed[-1], 1000, LARGEST, 0.99)
-    assert last == Pending.before("p", 0, LATEST), "however many slots a stranger's record tells of"
+    assert listing_start(listed[0], listed[-1], 1000, 1000, 0.99) is None
+    last = listing_start(listed[0], listed[-1], 1000, MAX_SAFE_INTEGER, 0.99)
+    assert last == PendingKey.before("p", 0, MAX_TIME), "however many slots a stranger's record tells of"
     mixed = entries(1, *[0] * 999)
-    assert where_to_list(mixed[0], mixed[-1], 1000, 10_000, 0.99) is None
+    assert listing_start(mixed[0], mixed[-1], 1000, 10_000, 0.99) is None

@@ -8,16 +8,21 @@ from unittest import mock
 
 import pytest
 
-from fray_agents.agent import Agent, AgentOptions
-from fray_coordinator.coordinate import Pass
-from fray_coordinator.core import each
-from fray_coordinator.protocol.heartbeat import paced
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.repair import Repair
-from fray_coordinator.store.api import ANY, Object
-from fray_coordinator.watch import Watch
-from fray_layouts.names import Agents, Coordinator, Jobs
-from fray_layouts.records import AgentRecord, PassRecord, PoolView, Resources
+from fray_agents.agent.agent import Agent, AgentOptions
+from fray_coordinator.core import map_concurrently
+from fray_coordinator.protocol.heartbeat import paced_interval
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.failure_detector import FailureDetector
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.interface import ANY, Object
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.records import (
+    AgentRecord,
+    PoolSummary,
+    ReconcilerRecord,
+    Resources,
+)
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
@@ -31,7 +36,7 @@ def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends() -> None:
         job = await launch(user)
         await user.store.delete(entry_of(job).key())
         gate = asyncio.Event()
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         cluster.ways[-1].before["list", "jobs/"] = gate.wait
         await passes(coordinator, 400.0)
         assert (await agent_now(user, agent.id)).state == "dead"
@@ -48,7 +53,7 @@ def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again() -> Non
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user)
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
 
         async def claimed() -> None:
             held = await agent.claim()
@@ -68,8 +73,8 @@ def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet() -> N
     async def main(cluster: Cluster) -> None:
         for number in range(30):
             await join(cluster, f"a{number}")
-        watch = Watch(await cluster.core())
-        with mock.patch.object(Watch, "live", autospec=True, side_effect=Watch.live) as live:
+        watch = FailureDetector(await cluster.core())
+        with mock.patch.object(FailureDetector, "live", autospec=True, side_effect=FailureDetector.live) as live:
             await watch.look({})
         assert live.call_count < 10
 
@@ -82,7 +87,7 @@ def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first()
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
-        watch = Watch(await cluster.core())
+        watch = FailureDetector(await cluster.core())
         way = cluster.ways[-1]
         begun = cluster.clock.boottime()
         while (await agent_now(user, silent.id)).state == "live":
@@ -99,7 +104,7 @@ def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_t
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core()
         silent = await join(cluster, "silent")
-        coordinator, way = Pass(core, "p"), cluster.ways[1]
+        coordinator, way = Reconciler(core, "p"), cluster.ways[1]
         read = way.get
 
         async def read_slowly(key: str) -> Object | None:
@@ -110,7 +115,7 @@ def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_t
         way.get = read_slowly  # type: ignore[method-assign]
         for number in range(5000):
             left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
-            await user.records.write(Agents.key(left.id), AgentRecord, left, None)
+            await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
         await passes(coordinator, DEATH + LOOK)
         assert (await agent_now(user, silent.id)).state == "dead"
         assert not coordinator.watch.complete
@@ -123,10 +128,10 @@ def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_t
 def test_many_records_that_are_never_answered_delay_no_death() -> None:
     async def main(cluster: Cluster) -> None:
         user, core = await cluster.core(), await cluster.core()
-        coordinator = Pass(core, "p")
+        coordinator = Reconciler(core, "p")
         for number in range(640):
-            await user.store.put(Agents.key(f"odd-{number}"), b"", ANY)
-        cluster.ways[1].unanswered = [("get", Agents.key("odd")[: -len(".json")])]
+            await user.store.put(AgentKeys.key(f"odd-{number}"), b"", ANY)
+        cluster.ways[1].unanswered = [("get", AgentKeys.key("odd")[: -len(".json")])]
         await passes(coordinator, 40.0)
         silent = await join(cluster, "silent")
         await passes(coordinator, DEATH + 2 * LOOK)
@@ -143,30 +148,30 @@ def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_child() -
         held = await agent.claim()
         child = await launch(user, parent=parent.id)
         await agent.end(held)
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         way = cluster.ways[-1]
         await passes(coordinator, 200.0)
-        reads = way.asked.count(("get", Jobs.key(parent.id)))
+        reads = way.asked.count(("get", JobKeys.key(parent.id)))
         await passes(coordinator, 200.0)
         assert coordinator.repair.size == 2
-        assert way.asked.count(("get", Jobs.key(parent.id))) == reads
+        assert way.asked.count(("get", JobKeys.key(parent.id))) == reads
         await cluster.clock.sleep(user.settings.retention + 60.0)
         await passes(coordinator, 200.0)
         left = cluster.keys("jobs/")
         assert left == []
         removed = [key for verb, key in way.asked if verb == "delete" and key.startswith("jobs/")]
-        assert removed == [Jobs.key(child.id), Jobs.key(parent.id)]
+        assert removed == [JobKeys.key(child.id), JobKeys.key(parent.id)]
 
     run(main)
 
 
 def test_who_loses_the_lease_leaves_the_repair_to_its_successor() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         gate = asyncio.Event()
         cluster.ways[-1].before["list", "jobs/"] = gate.wait
         await coordinator.turn()
-        await user.records.update(Coordinator.lease, PassRecord, lambda now: PassRecord(holder="q"))
+        await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
         await coordinator.turn()
         gate.set()
         await cluster.clock.sleep(1.0)
@@ -177,7 +182,7 @@ def test_who_loses_the_lease_leaves_the_repair_to_its_successor() -> None:
 
 def test_a_repair_of_very_many_jobs_comes_more_rarely() -> None:
     async def main(cluster: Cluster) -> int:
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         lists = cluster.ways[-1].asked
         with mock.patch.object(Repair, "size", 1_000_000):
             await passes(coordinator, 490.0)
@@ -193,7 +198,7 @@ def test_the_lease_names_only_those_who_owe_a_beat() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         interval = (await agent_now(user, silent.id)).interval
         await coordinator.turn()
         for _ in range(3):
@@ -207,7 +212,7 @@ def test_the_lease_names_only_those_who_owe_a_beat() -> None:
 
 @pytest.mark.parametrize(("live", "seconds"), [(1, 5.0), (2500, 5.0), (10_000, 20.0)])
 def test_the_larger_the_fleet_the_more_rarely_each_looks(live: int, seconds: float) -> None:
-    assert paced(5.0, live, 500.0) == seconds
+    assert paced_interval(5.0, live, 500.0) == seconds
 
 
 def test_every_agent_of_a_large_fleet_asks_more_rarely(tmp_path: Path) -> None:
@@ -216,21 +221,21 @@ def test_every_agent_of_a_large_fleet_asks_more_rarely(tmp_path: Path) -> None:
     async def main(cluster: Cluster) -> dict[str, int]:
         core = await cluster.core(local=False)
         way = cluster.ways[-1]
-        held = PassRecord(holder="another", pools={"default": PoolView(agents=10_000, slots=10_000)})
+        held = ReconcilerRecord(holder="another", pools={"default": PoolSummary(agents=10_000, slots=10_000)})
         agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
         running = asyncio.create_task(agent.run())
         for _ in range(200):  # the other's pass goes on
-            await core.records.update(Coordinator.lease, PassRecord, lambda now: held)
+            await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
             await cluster.clock.sleep(5.0)
         way.asked.clear()
         for _ in range(720):
-            await core.records.update(Coordinator.lease, PassRecord, lambda now: held)
+            await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
             await cluster.clock.sleep(5.0)
         counts = {
             "bells": way.asked.count(("get_if_changed", "pools/default/doorbell")),
             "lists": way.asked.count(("list", "pending/default/")),
             "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in way.asked),
-            "turns": way.asked.count(("get_if_changed", Coordinator.lease)),
+            "turns": way.asked.count(("get_if_changed", CoordinatorKeys.lease)),
         }
         agent.terminate()
         await running
@@ -255,7 +260,7 @@ def test_very_many_items_are_worked_off_a_few_at_a_time_in_order() -> None:
             busy.remove(item)
             return 2 * item
 
-        assert await each(range(100), act, at_once=4) == [2 * n for n in range(100)]
+        assert await map_concurrently(range(100), act, at_once=4) == [2 * n for n in range(100)]
         assert max(tasks) <= 4 + 2
 
     run(main)

@@ -11,12 +11,12 @@ from benchmarks.scale.fleet import Fleet
 from benchmarks.scale.loop import LoopClock, ManyTimersLoop
 from benchmarks.scale.services import GCS
 from benchmarks.scale.storage import Storage
-from fray_agents.agent import Agent, AgentOptions
-from fray_coordinator import doorbell
+from fray_agents.agent.agent import Agent, AgentOptions
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.follow import wait_for
-from fray_coordinator.submit import submit
-from fray_layouts import names
+from fray_coordinator.jobs import doorbell
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.jobs.waiting import wait_for
+from fray_layouts import object_keys
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.faketask import fake
@@ -63,7 +63,7 @@ def test_what_fits_is_found_behind_a_page_of_what_does_not(tmp_path: Path) -> No
 def test_of_many_who_ring_at_once_few_ring_and_the_others_see_that(tmp_path: Path) -> None:
     loop = ManyTimersLoop()
     fleet = Fleet(Storage(GCS, LoopClock(loop), 1), tmp_path, 1)
-    bell = names.Pools.doorbell("default")
+    bell = object_keys.PoolKeys.doorbell("default")
 
     async def main() -> float:
         cores = [(await fleet.core())[0] for _ in range(50)]
@@ -87,7 +87,7 @@ def test_a_lone_ring_is_one_request() -> None:
         await doorbell.ring(core, "default")
         return cluster.ways[-1].asked
 
-    assert run(main) == [("put", names.Pools.doorbell("default"))]
+    assert run(main) == [("put", object_keys.PoolKeys.doorbell("default"))]
 
 
 def test_a_bell_that_cannot_be_rung_is_told_of() -> None:

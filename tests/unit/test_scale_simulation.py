@@ -15,8 +15,8 @@ import pytest
 from benchmarks.scale.loop import LoopClock, ManyTimersLoop
 from benchmarks.scale.services import GCS, Latency
 from benchmarks.scale.storage import ManyContents, Rate
-from fray_coordinator.store.api import Object
-from fray_coordinator.store.memory import Contents
+from fray_coordinator.store.interface import Object
+from fray_coordinator.store.memory import MemoryContents
 
 
 def served(rate: Rate, begin: float, seconds: int, asked: int) -> float:
@@ -47,7 +47,7 @@ def test_latencies_have_the_median_and_the_99th_percentile_they_are_given() -> N
 
 def test_many_contents_are_contents() -> None:
     chance = random.Random(1)
-    few, many = Contents(), ManyContents()
+    few, many = MemoryContents(), ManyContents()
     for number in range(500):
         key = chance.choice("abc") + f"/{chance.randrange(200)}"
         for contents in (few, many):

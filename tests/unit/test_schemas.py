@@ -12,21 +12,30 @@ import jsonschema
 import pytest
 
 import fray_layouts
-from fray_agents.heart import Heart
-from fray_agents.ledger import Ledger
-from fray_agents.troubles import Troubles
-from fray_coordinator.claims import Claimed, try_claim
-from fray_coordinator.coordinate import Pass
+from fray_agents.agent.heartbeat import Heartbeat
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.problems import AgentProblems
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.endings import end_attempt
-from fray_coordinator.mail import notify
-from fray_coordinator.protocol.finish import Ending
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ABSENT
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs.claiming import Claimed, try_claim
+from fray_coordinator.jobs.commit import end_attempt
+from fray_coordinator.jobs.mailbox import post_mail
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.commit import AttemptEnd
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ABSENT
 from fray_layouts import schemas
-from fray_layouts.records import AgentRecord, Exit, Holding, JobRecord, Resources, Result, Settings, Usage
+from fray_layouts.records import (
+    AgentRecord,
+    AttemptExit,
+    ClusterSettings,
+    Holding,
+    JobRecord,
+    JobResult,
+    Resources,
+    ResourceUsage,
+)
 from fray_layouts.spec import parse_spec
 
 CHECKED_IN = Path(fray_layouts.__file__).parents[1] / "schemas"
@@ -64,19 +73,19 @@ def test_the_files_are_what_the_records_make_of_them() -> None:
     assert found == dict(schemas.files()), "run `make schemas` and commit what it changes"
 
 
-@pytest.mark.parametrize("name", sorted(schemas.KINDS))
+@pytest.mark.parametrize("name", sorted(schemas.SCHEMAS))
 def test_each_file_is_a_schema_that_describes_its_fields(name: str) -> None:
     schema = json.loads((CHECKED_IN / f"{name}.json").read_bytes())
     jsonschema.Draft202012Validator.check_schema(schema)
     assert all("Attributes" not in part["description"] for part in schema["$defs"].values())
-    own = schema["$defs"][schemas.KINDS[name].__name__]["properties"]
+    own = schema["$defs"][schemas.SCHEMAS[name].__name__]["properties"]
     if "op" in own:
         assert own["op"]["description"].startswith("id of the write that made this body")
 
 
 def test_the_contract_names_every_kind_of_object_and_every_field_of_a_spec() -> None:
     text = "".join(page.read_text() for page in CHECKED_IN.parent.glob("*.md"))
-    for name in schemas.KINDS:
+    for name in schemas.SCHEMAS:
         assert f"Schema `{name}`" in text
     parts = schemas.schema("spec")["$defs"]
     fields = {field for part in parts.values() for field in part["properties"]}
@@ -112,7 +121,7 @@ def test_records_are_open_and_specs_are_closed() -> None:
 
 async def _a_little_of_everything() -> dict[str, Any]:
     """A parent with a child, an end of each sort, a dropped file admitted and one rejected, an agent with mail."""
-    core = await open_core("memory://schemas", Settings(inbox_patience=0.0))
+    core = await open_core("memory://schemas", ClusterSettings(inbox_patience=0.0))
     await core.store.put("inbox/good.json", json.dumps(EVERYTHING).encode(), ABSENT)
     await core.store.put("inbox/bad.json", b'{"name":', ABSENT)
     parent, failing, stopped = [each.job for each in await submit(core, [_spec("parent"), _spec("f"), _spec("s")])]
@@ -123,8 +132,8 @@ async def _a_little_of_everything() -> dict[str, Any]:
     await end_attempt(core, await _claim(core, failing), "agent", _failure(), None)
     await _succeed(core)
     await stop(core, stopped.id, "no longer wanted")
-    await notify(core, "agent")
-    coordinator = Pass(core, "agent", lambda: heart.beat)
+    await post_mail(core, "agent")
+    coordinator = Reconciler(core, "agent", lambda: heart.beat)
     for _ in range(3):  # a file that does not parse is looked at twice
         await coordinator.turn()
     kept = [row.key for row in await core.store.list("") if row.key != "inbox/good.json"]
@@ -137,11 +146,11 @@ def _spec(name: str) -> Any:
     return parse_spec({"name": name, "entrypoint": {"command": ["true"]}, "max_retries_failure": 1})
 
 
-def _heart(core: Core) -> Heart:
+def _heart(core: Core) -> Heartbeat:
     capacity = Resources(cpu=4000, memory=2**30, disk=2**30, device="gpu-h100", device_count=8)
-    holdings = {"parent-1": Holding(attempt=1, phase="running", usage=Usage(cpu_seconds=0.5, memory=2**20))}
+    holdings = {"parent-1": Holding(attempt=1, phase="running", usage=ResourceUsage(cpu_seconds=0.5, memory=2**20))}
     record = AgentRecord(id="agent", host="host", pool="default", capacity=capacity, free=capacity, holdings=holdings)
-    return Heart(core, Ledger(capacity), record, lambda holdings: None, lambda: None, Troubles(core))
+    return Heartbeat(core, Leases(capacity), record, lambda holdings: None, lambda: None, AgentProblems(core))
 
 
 async def _claim(core: Core, job: JobRecord) -> Any:
@@ -152,10 +161,12 @@ async def _claim(core: Core, job: JobRecord) -> Any:
 
 async def _succeed(core: Core) -> None:
     (submitted,) = await submit(core, [_spec("succeeding")])
-    success = Exit(kind="success", code=0, usage=Usage(cpu_seconds=1.5), log_chunks=2)
-    result = Result(encoding="json", value={"answer": [42, None]}, size=21)
-    await end_attempt(core, await _claim(core, submitted.job), "agent", Ending(success, result), None)
+    success = AttemptExit(kind="success", code=0, usage=ResourceUsage(cpu_seconds=1.5), log_chunks=2)
+    result = JobResult(encoding="json", value={"answer": [42, None]}, size=21)
+    await end_attempt(core, await _claim(core, submitted.job), "agent", AttemptEnd(success, result), None)
 
 
-def _failure() -> Ending:
-    return Ending(Exit(kind="exception", message="ValueError: no", exception="ValueError", traceback="...", code=1))
+def _failure() -> AttemptEnd:
+    return AttemptEnd(
+        AttemptExit(kind="exception", message="ValueError: no", exception="ValueError", traceback="...", code=1)
+    )

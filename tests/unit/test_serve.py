@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents import hostlock, serve
-from fray_agents.agent import AgentOptions, Departure
-from fray_agents.hostdirs import NotOurs
-from fray_agents.reach import Reach
+from fray_agents.agent import daemon
+from fray_agents.agent.agent import AgentOptions, ExitReason
+from fray_agents.host import agent_lock
+from fray_agents.host.directories import UntrustedDirectory
+from fray_agents.host.network import NetworkSettings
 
 
 def test_a_signal_while_a_fenced_agent_is_put_down_is_not_forgotten(
@@ -33,26 +34,28 @@ def test_a_signal_while_a_fenced_agent_is_put_down_is_not_forgotten(
         def terminate(self) -> None:
             self.told.set()
 
-        async def run(self) -> Departure:
+        async def run(self) -> ExitReason:
             os.kill(os.getpid(), signal.SIGTERM)
             await self.told.wait()
-            return Departure.FENCED
+            return ExitReason.FENCED
 
-    monkeypatch.setattr(serve, "Agent", Fenced)
+    monkeypatch.setattr(daemon, "Agent", Fenced)
     joined: list[str] = []
-    asyncio.run(serve.serve(f"file://{tmp_path}/root", AgentOptions(reach=Reach(inbound=False)), joined.append))
+    asyncio.run(
+        daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(reach=NetworkSettings(inbound=False)), joined.append)
+    )
     assert joined == ["fenced"]
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-SOMEBODY_ELSES = NotOurs(Path("/tmp/fray"), "belongs to user 7")
+SOMEBODY_ELSES = UntrustedDirectory(Path("/tmp/fray"), "belongs to user 7")
 
 
 def short_of_room(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, instead: Callable[[], None]) -> None:
     """The first tries to make an agent's directory fail; `instead` is done at the last of them."""
-    real, failed = hostlock.HostLock.work_dir, [0]
+    real, failed = agent_lock.AgentLock.work_dir, [0]
 
-    def work_dir(self: hostlock.HostLock, parent: Path | None) -> Path:
+    def work_dir(self: agent_lock.AgentLock, parent: Path | None) -> Path:
         failed[0] += 1
         if failed[0] > times:
             return real(self, parent)
@@ -60,8 +63,8 @@ def short_of_room(monkeypatch: pytest.MonkeyPatch, error: Exception, times: int,
             instead()
         raise error
 
-    monkeypatch.setattr(hostlock.HostLock, "work_dir", work_dir)
-    monkeypatch.setattr(serve, "PAUSE", 0.01)
+    monkeypatch.setattr(agent_lock.AgentLock, "work_dir", work_dir)
+    monkeypatch.setattr(daemon, "RETRY_INTERVAL", 0.01)
 
 
 def leave() -> None:
@@ -84,7 +87,9 @@ def test_a_full_temporary_directory_is_waited_out_and_told(
 
     before = open_files()
     with caplog.at_level(logging.WARNING, "fray"):
-        asyncio.run(serve.serve(f"file://{tmp_path}/root", AgentOptions(reach=Reach(inbound=False)), on_join))
+        asyncio.run(
+            daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(reach=NetworkSettings(inbound=False)), on_join)
+        )
     assert len(joined) == 1
     assert [record.message for record in caplog.records] == [
         "this host cannot take an agent yet: [Errno 28] No space left on device"
@@ -95,15 +100,17 @@ def test_a_full_temporary_directory_is_waited_out_and_told(
 def test_a_signal_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short_of_room(monkeypatch, FULL, 3, leave)
     joined: list[str] = []
-    asyncio.run(serve.serve(f"file://{tmp_path}/root", AgentOptions(reach=Reach(inbound=False)), joined.append))
+    asyncio.run(
+        daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(reach=NetworkSettings(inbound=False)), joined.append)
+    )
     assert joined == []
 
 
 def test_who_had_joined_waits_for_its_directory_whoever_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who starts an agent is told at once; one that was declared dead and joins again has nobody to tell."""
     short_of_room(monkeypatch, SOMEBODY_ELSES, 1, lambda: None)
-    options = AgentOptions(reach=Reach(inbound=False))
-    with pytest.raises(NotOurs):
-        asyncio.run(serve.serve(f"file://{tmp_path}/root", options))
+    options = AgentOptions(reach=NetworkSettings(inbound=False))
+    with pytest.raises(UntrustedDirectory):
+        asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", options))
     short_of_room(monkeypatch, SOMEBODY_ELSES, 2, leave)
-    asyncio.run(serve.serve(f"file://{tmp_path}/root", replace(options, rejoins=True)))
+    asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", replace(options, rejoins=True)))

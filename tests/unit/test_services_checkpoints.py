@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from fray_coordinator.checkpoints import open_log
-from fray_coordinator.coordinate import Pass
+from fray_coordinator.actors.checkpoints import open_log
 from fray_coordinator.errors import Fenced, StoreUnavailable
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ABSENT
-from fray_layouts.names import Checkpoints
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.object_keys import CheckpointKey
 from tests.support.participants import launch
 from tests.support.virtual import Cluster, run
 
@@ -58,7 +58,7 @@ def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing() -> None:
             await new.write(b"new")
             await new.write(b"newer")
 
-        cluster.ways[0].before["put", Checkpoints.prefix("a-1", "a")] = meanwhile
+        cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
         with pytest.raises(Fenced):
             await old.write(b"old")
         assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
@@ -75,7 +75,7 @@ def test_a_fence_that_lands_below_later_numbers_shuts_nobody_out() -> None:
             await new.write(b"new")
             await new.write(b"newer")
 
-        cluster.ways[0].before["put", Checkpoints.prefix("a-1", "a")] = meanwhile
+        cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
         with pytest.raises(Fenced):
             await open_log(core, "a-1", "a", 1)
         assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
@@ -92,7 +92,7 @@ def test_what_a_new_attempt_reads_while_the_old_one_collects_is_found_all_the_sa
         async def meanwhile() -> None:
             await old.write(b"two")
 
-        cluster.ways[1].before["get", Checkpoints.prefix("a-1", "a")] = meanwhile
+        cluster.ways[1].before["get", CheckpointKey.prefix("a-1", "a")] = meanwhile
         assert (await open_log(other, "a-1", "a", 2))[0] == b"two"
 
     run(main)
@@ -107,10 +107,10 @@ def test_a_checkpoint_without_an_answer_is_written_again_or_found() -> None:
         async def lost() -> None:
             """The write lands, and nobody hears of it."""
             body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
-            await way._backend.put(Checkpoints("a-1", "a", log.last.number + 1).key(), body, ABSENT)
+            await way._backend.put(CheckpointKey("a-1", "a", log.last.number + 1).key(), body, ABSENT)
             way.cut = True
 
-        way.before["put", Checkpoints.prefix("a-1", "a")] = lost
+        way.before["put", CheckpointKey.prefix("a-1", "a")] = lost
         with pytest.raises(StoreUnavailable):
             await log.write(b"one")
         way.cut = False
@@ -128,10 +128,10 @@ def test_old_checkpoints_are_collected_and_the_rest_goes_with_the_job() -> None:
             _, log = await open_log(core, job.id, "a", attempt)
             for number in range(20):
                 await log.write(bytes([number]))
-            assert len(cluster.keys(Checkpoints.prefix(job.id, "a"))) <= 2
+            assert len(cluster.keys(CheckpointKey.prefix(job.id, "a"))) <= 2
         await stop(core, job.id, "enough")
         await asyncio.sleep(core.settings.retention + 1)
-        await Pass(core, "p").repair.run({})
+        await Reconciler(core, "p").repair.run({})
         assert cluster.keys(f"jobs/{job.id}") == []
         assert cluster.keys("work/") == []
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator.claims import Claimed, NotClaimed, try_claim
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store.api import ANY, Applied, Expectation, PreconditionFailed, Unknown
-from fray_layouts.names import Jobs, Pending
+from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
+from fray_coordinator.store.interface import (
+    ANY,
+    Applied,
+    Expectation,
+    PreconditionFailed,
+    Unknown,
+)
+from fray_layouts.object_keys import JobKeys, PendingKey
 from tests.support.participants import join, launch
 from tests.support.virtual import Cluster, Way, run
 
@@ -41,7 +47,7 @@ def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more() -> Non
         held = await holder.claim()
         child = await launch(holder.core, attempt_of_parent=1, name="child", id="one", parent=parent.id)
         (key,) = [key for key in cluster.keys("pending/") if child.id in key]
-        entry = Pending.parse(key)
+        entry = PendingKey.parse(key)
         assert entry is not None
         claimer = await join(cluster, "claimer")
         late = Late(cluster.ways[-1], f"jobs/{child.id}")
@@ -68,7 +74,7 @@ def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(pare
         await holder.claim()
         child = await launch(holder.core, attempt_of_parent=1, name="child", parent=parent.id)
         (key,) = [key for key in cluster.keys("pending/") if child.id in key]
-        entry = Pending.parse(key)
+        entry = PendingKey.parse(key)
         assert entry is not None
         claimer = await join(cluster, "claimer")
         late = Late(cluster.ways[-1], f"jobs/{child.id}")
@@ -76,9 +82,9 @@ def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(pare
             await try_claim(claimer.core, entry, "claimer", "host")
         late.heal()
         if parent_is == "spoilt":
-            await holder.core.store.put(Jobs.key(parent.id), b"no record", ANY)
+            await holder.core.store.put(JobKeys.key(parent.id), b"no record", ANY)
         else:
-            cluster.ways[-1].refused = [("get", Jobs.key(parent.id))]
+            cluster.ways[-1].refused = [("get", JobKeys.key(parent.id))]
         answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
         assert isinstance(answer, NotClaimed)
         with pytest.raises(PreconditionFailed):
@@ -92,7 +98,7 @@ def test_a_claim_in_doubt_that_landed_is_found() -> None:
         claimer = await join(cluster, "claimer")
         job = await launch(claimer.core)
         (key,) = cluster.keys("pending/")
-        entry = Pending.parse(key)
+        entry = PendingKey.parse(key)
         assert entry is not None
         late = Late(cluster.ways[-1], f"jobs/{job.id}")
         with pytest.raises(StoreUnavailable):

@@ -6,16 +6,21 @@ import asyncio
 
 import pytest
 
-from fray_coordinator import burial
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY
-from fray_coordinator.watch import Watch
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Jobs
-from fray_layouts.records import AgentRecord, Holding, Settings, Suspect
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.failure_detector import FailureDetector
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    Holding,
+    Suspect,
+)
 from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
@@ -23,7 +28,9 @@ DEATH = 25.0
 LOOK = 8.0
 
 
-async def watched(watch: Watch, seconds: float, suspects: dict[str, Suspect] | None = None) -> dict[str, Suspect]:
+async def watched(
+    watch: FailureDetector, seconds: float, suspects: dict[str, Suspect] | None = None
+) -> dict[str, Suspect]:
     """Look again and again, as a pass does."""
     suspects = suspects or {}
     end = watch.core.clock.boottime() + seconds
@@ -34,14 +41,14 @@ async def watched(watch: Watch, seconds: float, suspects: dict[str, Suspect] | N
     return suspects
 
 
-async def bury_all(watch: Watch) -> None:
+async def bury_all(watch: FailureDetector) -> None:
     for dead in watch.unburied():
-        await burial.bury(watch.core, dead)
+        await reaper.reap(watch.core, dead)
 
 
 def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before() -> None:
     async def main(cluster: Cluster) -> None:
-        watch = Watch(await cluster.core())
+        watch = FailureDetector(await cluster.core())
         await join(cluster, "a")
         suspects: dict[str, Suspect] = {}
         while (await agent_now(watch.core, "a")).state == "live":
@@ -61,7 +68,7 @@ def test_a_strange_promise_keeps_nobody_from_being_declared_dead(promised: float
         user, agent = await cluster.core(), await join(cluster, "a", interval=promised)
         job = await launch(user)
         await agent.claim()
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         await passes(coordinator, 5 * believed - 2 * LOOK)
         assert (await agent_now(user, "a")).state == "live"
         await passes(coordinator, 5 * LOOK)
@@ -73,7 +80,7 @@ def test_a_strange_promise_keeps_nobody_from_being_declared_dead(promised: float
 
 def test_an_agent_that_beats_lives_for_ever() -> None:
     async def main(cluster: Cluster) -> None:
-        watch, agent = Watch(await cluster.core()), await join(cluster, "a")
+        watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
         beating = asyncio.create_task(agent.beat_for_ever())
         await watched(watch, 3600.0)
         assert (await agent_now(watch.core, "a")).state == "live"
@@ -84,7 +91,7 @@ def test_an_agent_that_beats_lives_for_ever() -> None:
 
 def test_an_idle_agent_is_given_the_time_that_it_promised() -> None:
     async def main(cluster: Cluster) -> None:
-        watch = Watch(await cluster.core())
+        watch = FailureDetector(await cluster.core())
         await join(cluster, "a", interval=60.0)
         suspects = await watched(watch, 290.0)
         assert (await agent_now(watch.core, "a")).state == "live"
@@ -98,7 +105,7 @@ def test_an_outage_kills_nobody() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
         agents = [await join(cluster, name) for name in ("a", "b")]
-        watch = Watch(core)
+        watch = FailureDetector(core)
         suspects = await watched(watch, 60.0, {})
         beating = [asyncio.create_task(_through_outages(agent)) for agent in agents]
         suspects = await watched(watch, 30.0, suspects)
@@ -120,7 +127,7 @@ def test_an_outage_kills_nobody() -> None:
                 continue
             await agent.core.clock.sleep(5.0)
 
-    settings = Settings(idle_beat_interval=5.0)
+    settings = ClusterSettings(idle_beat_interval=5.0)
     run(main, settings)
 
 
@@ -128,7 +135,7 @@ def test_who_cannot_write_takes_nobody_for_silent() -> None:
     """Writes are refused to everybody, reads are answered: once they work again, agents have their time to beat."""
 
     async def main(cluster: Cluster) -> None:
-        coordinator, agent = Pass(await cluster.core(), "p"), await join(cluster, "a")
+        coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "a")
         for _ in range(3):
             await agent.beat()
             await passes(coordinator, 5.0, every=5.0)
@@ -149,16 +156,16 @@ def test_who_cannot_write_takes_nobody_for_silent() -> None:
 def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobodys_silence() -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a", interval=60.0)
-        await passes(Pass(user, "p"), 280.0)
-        visitor = Pass(await cluster.core(), "once")
-        await user.store.put(Inbox.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        await passes(Reconciler(user, "p"), 280.0)
+        visitor = Reconciler(await cluster.core(), "once")
+        await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
         cluster.ways[-1].read_only = True
         visit = asyncio.create_task(visitor.once())
         await cluster.clock.sleep(50.0)
         cluster.ways[-1].read_only = False
         await visit
         assert (await agent_now(user, agent.id)).state == "live"
-        assert not cluster.keys(Inbox.prefix)
+        assert not cluster.keys(InboxKeys.prefix)
 
     run(main)
 
@@ -167,14 +174,14 @@ def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_which_it_
     """The verdict waits for the same instant as the beat of an agent that only was late."""
 
     async def main(cluster: Cluster) -> None:
-        coordinator, agent = Pass(await cluster.core(), "p"), await join(cluster, "late")
+        coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "late")
         full_disk = asyncio.Event()
 
         async def fill() -> None:
             cluster.ways[0].read_only = True
             full_disk.set()
 
-        cluster.ways[0].before["put", Agents.prefix] = fill
+        cluster.ways[0].before["put", AgentKeys.prefix] = fill
         passing = asyncio.create_task(passes(coordinator, 100.0))
         await full_disk.wait()
         await cluster.clock.sleep(20.0)
@@ -191,8 +198,8 @@ def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_that_it
 
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "late")
-        await passes(Pass(user, "p"), 20.0)
-        visitor = Pass(await cluster.core(), "once")
+        await passes(Reconciler(user, "p"), 20.0)
+        visitor = Reconciler(await cluster.core(), "once")
         cluster.ways[-1].read_only = True
         visit = asyncio.create_task(visitor.once())
         await cluster.clock.sleep(10.0)
@@ -209,7 +216,7 @@ def test_a_frozen_observer_kills_nobody() -> None:
     """It looks, freezes for an hour, and looks again at an agent that beat all the time but for the last moment."""
 
     async def main(cluster: Cluster) -> None:
-        watch, agent = Watch(await cluster.core()), await join(cluster, "a")
+        watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
         suspects = await watch.look({})
         await cluster.clock.sleep(3600.0)
         suspects = await watch.look(suspects)
@@ -224,7 +231,7 @@ def test_a_frozen_observer_kills_nobody() -> None:
 def test_a_beat_between_the_look_and_the_verdict_saves_the_agent() -> None:
     async def main(cluster: Cluster) -> None:
         agent = await join(cluster, "a")
-        watch = Watch(await cluster.core())
+        watch = FailureDetector(await cluster.core())
         suspects = await watched(watch, 4 * LOOK - 1)
 
         async def in_time() -> None:
@@ -242,7 +249,7 @@ def test_many_at_once_get_one_more_time_out_and_then_die() -> None:
     async def main(cluster: Cluster) -> None:
         for name in "abc":
             await join(cluster, name)
-        watch = Watch(await cluster.core())
+        watch = FailureDetector(await cluster.core())
         suspects = await watched(watch, 41.0)
         assert all(suspects[name].spared for name in "abc")
         await watched(watch, 41.0, suspects)
@@ -260,7 +267,7 @@ def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing() -> No
         job = await launch(user)
         held = await dead.claim()
         await user.store.delete(entry_of(job).key())
-        await watched(Watch(user), 60.0)
+        await watched(FailureDetector(user), 60.0)
         back = await job_now(user, job.id)
         assert (back.status, back.attempt, back.failures, back.preemptions) == ("pending", 2, 0, 1)
         assert cluster.keys("pending/") == [entry_of(back).key()]
@@ -284,7 +291,7 @@ def test_a_commit_that_lands_before_the_burial_counts() -> None:
             await dead.end(held)
 
         cluster.ways[-1].before["put", "jobs/"] = in_time
-        await watched(Watch(observer), 60.0)
+        await watched(FailureDetector(observer), 60.0)
         assert (await job_now(user, job.id)).status == "succeeded"
         assert (await agent_now(user, "a")).buried
         assert cluster.keys("pending/") == []
@@ -299,13 +306,13 @@ def test_a_burial_that_was_cut_short_is_finished_by_the_next(step: tuple[str, st
         job = await launch(user)
         await dead.claim()
         await user.store.delete(entry_of(job).key())
-        watch = Watch(user)
+        watch = FailureDetector(user)
         await _declare_dead(user, "a")
 
         async def die() -> None:
             raise asyncio.CancelledError
 
-        mortal = Watch(await cluster.core())
+        mortal = FailureDetector(await cluster.core())
         await mortal.look({})
         cluster.ways[-1].before[step] = die
         with pytest.raises(asyncio.CancelledError):
@@ -330,17 +337,17 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back() -> None:
             await user.store.delete(entry_of(held.record).key())
         dead.holding = {job: Holding(attempt=1, phase="running") for job in (odd, *sound)}
         await dead.beat()
-        lies = await user.store.get(Jobs.key(odd))
+        lies = await user.store.get(JobKeys.key(odd))
         assert lies is not None
-        await user.store.put(Jobs.key(odd), b"{}", ANY)
+        await user.store.put(JobKeys.key(odd), b"{}", ANY)
         await _declare_dead(user, "a")
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await coordinator.turn()
         assert {(await job_now(user, job)).status for job in sound} == {"pending"}
         assert len(cluster.keys("pending/")) == len(sound)
-        assert odd in coordinator.problems[Agents.key("a")]
+        assert odd in coordinator.problems[AgentKeys.key("a")]
         assert not (await agent_now(user, "a")).buried
-        await user.store.put(Jobs.key(odd), lies.data, ANY)
+        await user.store.put(JobKeys.key(odd), lies.data, ANY)
         await coordinator.turn()
         assert (await job_now(user, odd)).status == "pending"
         assert (await agent_now(user, "a")).buried
@@ -349,9 +356,9 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back() -> None:
 
 
 async def _declare_dead(core: Core, name: str) -> None:
-    agent = await core.records.read(Agents.key(name), AgentRecord)
+    agent = await core.records.read(AgentKeys.key(name), AgentRecord)
     assert agent is not None
-    assert await burial.kill(core, agent) is not None
+    assert await reaper.declare_agent_dead(core, agent) is not None
 
 
 def test_a_claim_that_lands_after_its_agents_burial_is_found_through_its_entry() -> None:
@@ -361,14 +368,14 @@ def test_a_claim_that_lands_after_its_agents_burial_is_found_through_its_entry()
 
         async def dies_first() -> None:
             await _declare_dead(user, "a")
-            watch = Watch(user)
+            watch = FailureDetector(user)
             await watch.look({})
             await bury_all(watch)
 
         cluster.ways[-1].before["put", "jobs/"] = dies_first
         await late.try_claim()
         assert (await job_now(user, job.id)).status == "running"
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         back = await job_now(user, job.id)
         assert (back.status, back.attempt) == ("pending", 2)
         assert cluster.keys("pending/") == [entry_of(back).key()]
@@ -383,7 +390,7 @@ def test_a_job_that_kills_its_hosts_fails_before_it_takes_them_all() -> None:
         for name in ("a", "b", "c"):
             victim = await join(cluster, name)
             await victim.claim()
-            await watched(Watch(user), 60.0)
+            await watched(FailureDetector(user), 60.0)
         end = await job_now(user, job.id)
         assert end.exit is not None
         assert (end.status, end.attempt, end.failures, end.preemptions) == ("failed", 3, 1, 2)
@@ -398,7 +405,7 @@ def test_what_cannot_be_read_among_the_agents_is_reported_and_the_rest_is_watche
         user = await cluster.core()
         await join(cluster, "a")
         await user.store.put("agents/odd.json", b"[]", ANY)
-        await passes(Pass(user, "p"), 60.0)
+        await passes(Reconciler(user, "p"), 60.0)
         assert (await agent_now(user, "a")).state == "dead"
         assert list((await pass_now(user)).problems) == ["agents/odd.json"]
 

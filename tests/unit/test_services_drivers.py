@@ -9,21 +9,27 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from fray_agents.driver import Driver
-from fray_coordinator import endpoints, stopping
-from fray_coordinator.coordinate import Pass
+from fray_agents.agent.driver import Driver
+from fray_coordinator.actors import discovery
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning, StoreUnavailable
-from fray_coordinator.lookup import live_in, read_agents
-from fray_coordinator.protocol.death import declare_dead
-from fray_coordinator.store.api import ABSENT, ANY
+from fray_coordinator.jobs import stopping
+from fray_coordinator.jobs.lookup import live_agents, read_agents
+from fray_coordinator.protocol.failure_detection import declare_dead
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts import codec
-from fray_layouts.names import Agents, Jobs
-from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Settings
+from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    EndpointRecord,
+    JobRecord,
+)
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
-SETTINGS = Settings(poll_interval=0.05, repair_interval=3600.0)
+SETTINGS = ClusterSettings(poll_interval=0.05, repair_interval=3600.0)
 """The regular repair comes too late for any of these tests."""
 DEATH = 40.0
 """Seconds after which a silent driver is dead and what it owned is ended: five beats, two looks, and some."""
@@ -39,7 +45,7 @@ class Served:
         record = EndpointRecord(
             namespace="ns", name="a", actor_id="a", nonce="n", address="h:1", job=job, attempt=1, incarnation=0
         )
-        await endpoints.publish(self.core, record, singleton=False)
+        await discovery.publish(self.core, record, singleton=False)
 
     async def withdraw(self) -> None:
         """It is left to the repair."""
@@ -67,13 +73,13 @@ async def program(cluster: Cluster) -> Program:
     return Program(cluster, await cluster.core())
 
 
-def drive(main: Callable[[Cluster, Program, Pass], Awaitable[None]]) -> None:
+def drive(main: Callable[[Cluster, Program, Reconciler], Awaitable[None]]) -> None:
     """Run with one program, and an agent that runs the coordinator's pass."""
 
     async def all_of_it(cluster: Cluster) -> None:
         agent = await join(cluster, "a")
         beating = asyncio.create_task(agent.beat_for_ever())
-        coordinator = Pass(agent.core, "a")
+        coordinator = Reconciler(agent.core, "a")
         await coordinator.turn()
         await main(cluster, await program(cluster), coordinator)
         beating.cancel()
@@ -82,7 +88,7 @@ def drive(main: Callable[[Cluster, Program, Pass], Awaitable[None]]) -> None:
 
 
 def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         job = await program.driver.job()
         await passes(coordinator, 600.0)
         found = await job_now(program.core, job)
@@ -92,14 +98,14 @@ def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent() -> 
         assert agent.beat >= 100
         assert agent.holdings[job].phase == "running"
         assert (await pass_now(program.core)).pools["default"].agents == 1
-        live = live_in(await read_agents(program.core, {}), "default", program.core.now())
+        live = live_agents(await read_agents(program.core, {}), "default", program.core.now())
         assert [one.id for one in live] == ["a"], "nobody waits for it to run a job"
 
     drive(main)
 
 
 def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned = await program.owns()
         detached = await launch(program.core, parent=await program.driver.job(), detached=True)
         await program.driver.host(Served(program.core))
@@ -116,29 +122,29 @@ def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on() -> None:
         assert left.stop is not None
         assert left.stop.reason == f"its parent {job} no longer runs"
         assert (await job_now(program.core, detached.id)).status == "pending"
-        assert await endpoints.lookup(program.core, "ns", "a") == []
+        assert await discovery.lookup(program.core, "ns", "a") == []
         assert coordinator.problems == {}
 
     drive(main)
 
 
 def test_one_repair_after_the_death_is_enough_also_if_the_burial_is_slower() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned, agent = await program.owns(), await program.agent()
         await program.driver.host(Served(program.core))
         await program.driver.close()
         await program.core.records.update(
-            Agents.key(agent.id), AgentRecord, lambda now: declare_dead(now, now.beat) if now else None
+            AgentKeys.key(agent.id), AgentRecord, lambda now: declare_dead(now, now.beat) if now else None
         )
         await coordinator.repair.run({})
         assert (await job_now(program.core, owned.id)).status == "stopped"
-        assert await endpoints.lookup(program.core, "ns", "a") == []
+        assert await discovery.lookup(program.core, "ns", "a") == []
 
     drive(main)
 
 
 def test_a_driver_that_leaves_ends_what_it_owns_at_once() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         begun = cluster.clock.boottime()
         await program.driver.leave()
@@ -152,7 +158,7 @@ def test_a_driver_that_leaves_ends_what_it_owns_at_once() -> None:
 
 
 def test_a_driver_that_cannot_leave_in_time_is_found_dead() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned = await program.owns()
         program.way.cut = True
         await program.driver.leave()
@@ -163,7 +169,7 @@ def test_a_driver_that_cannot_leave_in_time_is_found_dead() -> None:
 
 
 def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned, dead = await program.owns(), await program.driver.job()
         served = Served(program.core)
         await program.driver.host(served)
@@ -178,7 +184,7 @@ def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(cap
         assert (await job_now(program.core, dead)).status == "failed"
         assert (await job_now(program.core, owned.id)).status == "stopped"
         assert (await job_now(program.core, (await program.owns()).id)).status == "pending"
-        assert [found.job for found in await endpoints.lookup(program.core, "ns", "a")] == [back]
+        assert [found.job for found in await discovery.lookup(program.core, "ns", "a")] == [back]
         assert await program.driver.job() == back
         assert f"not heard of for so long that it counted as dead, as driver {dead}" in caplog.text
 
@@ -186,7 +192,7 @@ def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(cap
 
 
 def test_what_a_dead_driver_submits_is_not_started() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         dead = await program.driver.job()
         await program.driver.close()
         await passes(coordinator, DEATH)
@@ -201,12 +207,12 @@ def test_what_a_dead_driver_submits_is_not_started() -> None:
 
 
 def test_a_driver_whose_job_is_created_after_its_death_is_dead_too() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         async def frozen() -> None:
             await passes(coordinator, DEATH)
-            assert cluster.keys(Jobs.prefix) == [], "its record comes only now"
+            assert cluster.keys(JobKeys.prefix) == [], "its record comes only now"
 
-        program.way.before["put", Jobs.prefix] = frozen
+        program.way.before["put", JobKeys.prefix] = frozen
         job = await program.driver.job()
         await program.driver.close()
         await coordinator.repair.run(coordinator.watch.live())
@@ -216,7 +222,7 @@ def test_a_driver_whose_job_is_created_after_its_death_is_dead_too() -> None:
 
 
 def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned, job = await program.owns(), await program.driver.job()
         await stopping.stop(coordinator.core, job, "it is too much")
         await asyncio.sleep(SETTINGS.beat_interval + 1.0)
@@ -231,10 +237,10 @@ def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more() -> None:
 @pytest.mark.parametrize("body", [b"{", b'{"recent_ops":[' + b"1," * 10**5 + b'""]}', b"[" * 10**5])
 @pytest.mark.parametrize("spoilt", ["agent", "job"])
 def test_an_odd_record_buries_no_driver_and_stops_no_pass(spoilt: str, body: bytes) -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         other = Program(cluster, await cluster.core())
-        others, key = await other.owns(), Agents.key(agent.id) if spoilt == "agent" else Jobs.key(job)
+        others, key = await other.owns(), AgentKeys.key(agent.id) if spoilt == "agent" else JobKeys.key(job)
         await coordinator.core.store.put(key, body, ANY)
         await other.driver.close()
         await passes(coordinator, DEATH)
@@ -246,9 +252,9 @@ def test_an_odd_record_buries_no_driver_and_stops_no_pass(spoilt: str, body: byt
 
 
 def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_the_end() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
-        await coordinator.core.store.put(Agents.key(agent.id), b"{", ANY)
+        await coordinator.core.store.put(AgentKeys.key(agent.id), b"{", ANY)
         for _ in range(25):
             await coordinator.repair.run(coordinator.watch.live())
             await passes(coordinator, 60.0)
@@ -260,10 +266,10 @@ def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_the_en
 
 
 def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         agent = await program.agent()
         haunted = replace(agent, id="later", state="haunted", holdings={})
-        await program.core.store.put(Agents.key("later"), codec.encode(haunted), ABSENT)
+        await program.core.store.put(AgentKeys.key("later"), codec.encode(haunted), ABSENT)
         await passes(coordinator, DEATH)
         assert (await agent_now(program.core, "later")).state == "haunted"
 
@@ -271,7 +277,7 @@ def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is() -> None:
 
 
 def test_what_an_idle_driver_costs() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Pass) -> None:
+    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         await program.owns()
         before, seen = len(program.way.asked), len(cluster.ways[0].asked)
         await passes(coordinator, 3600.0, every=7.5)
@@ -280,6 +286,6 @@ def test_what_an_idle_driver_costs() -> None:
         assert asked["get_if_changed"] + asked["unchanged"] <= 2 * 2, "its own job, once a repair interval"
         assert asked["list"] == asked["get"] == asked["delete"] == 0
         passed = Counter(cluster.ways[0].asked[seen:])
-        assert passed["get", Agents.key((await program.agent()).id)] <= 3600 / SETTINGS.beat_interval
+        assert passed["get", AgentKeys.key((await program.agent()).id)] <= 3600 / SETTINGS.beat_interval
 
     drive(main)

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from fray_coordinator import stopping
-from fray_coordinator.admission import Admission
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.store.api import ANY
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import JobId, Jobs
+from fray_coordinator.jobs import stopping
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.records import JobRecord, Rejection
 from tests.support.participants import job_now, join, launch
 from tests.support.virtual import Cluster, run
@@ -31,11 +31,11 @@ async def drop(core: Core, content: bytes | dict[str, Any] = SPEC, key: str = KE
 
 async def jobs(core: Core) -> list[JobRecord]:
     rows = await core.store.list("jobs/")
-    return [await job_now(core, Jobs.parse(row.key) or "") for row in rows]
+    return [await job_now(core, JobKeys.parse(row.key) or "") for row in rows]
 
 
 async def rejections(core: Core) -> list[Rejection]:
-    rows = await core.store.list(Inbox.rejected_prefix)
+    rows = await core.store.list(InboxKeys.rejected_prefix)
     found = [await core.store.get(row.key) for row in rows]
     return [msgspec.json.decode(each.data, type=Rejection) for each in found if each is not None]
 
@@ -44,7 +44,7 @@ def test_a_dropped_spec_becomes_a_job_and_leaves_the_inbox() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         await drop(user)
-        await Pass(await cluster.core(), "p").turn()
+        await Reconciler(await cluster.core(), "p").turn()
         (job,) = await jobs(user)
         assert (job.status, job.spec.name, job.spec.namespace) == ("pending", "job", job.id)
         assert cluster.keys("inbox/") == []
@@ -147,7 +147,7 @@ def test_whoever_dies_at_whatever_step_the_job_comes_once(verb_and_key: tuple[st
             way.before[verb_and_key] = die
         with pytest.raises(RuntimeError):
             await mortal.look(KEY)
-        await Pass(await cluster.core(), "p").turn()
+        await Reconciler(await cluster.core(), "p").turn()
         assert [job.status for job in await jobs(user)] == ["pending"]
         assert len(cluster.keys("pending/")) == 1
         assert cluster.keys("inbox/") == []
@@ -175,7 +175,7 @@ def test_an_unadmitted_record_is_decided_by_the_repair() -> None:
         with pytest.raises(RuntimeError):
             await mortal.look(KEY)
         assert [job.status for job in await jobs(user)] == ["unadmitted"]
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         assert [job.status for job in await jobs(user)] == ["stopped"]
 
     run(main)
@@ -195,7 +195,7 @@ def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_file_f
             await mortal.look(KEY)
         (job,) = await jobs(user)
         await stopping.stop(user, job.id, "not wanted any more")
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         assert cluster.keys("inbox/") == []
         assert [job.status for job in await jobs(user)] == ["stopped"]
 
@@ -224,7 +224,7 @@ def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox() -> N
 
         way.before["put", "jobs/"] = at_the_second_put
         await slow.look(KEY)
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         assert [job.status for job in await jobs(user)] == ["stopped"]
 
     run(main)
@@ -252,7 +252,7 @@ def test_a_file_that_does_not_parse_is_rejected_after_two_looks_and_not_before()
 def test_a_file_that_is_copied_in_slowly_is_admitted_once_it_is_whole() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         whole = msgspec.json.encode(SPEC)
         for length in range(5, len(whole), 5):
             await drop(user, whole[:length])
@@ -281,7 +281,7 @@ def test_a_bad_spec_is_rejected_at_once_with_the_reason(content: dict[str, Any],
         user = await cluster.core()
         await drop(user, content)
         await drop(user, key="inbox/good.json")
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         (rejection,) = await rejections(user)
         assert all(word in rejection.reason for word in words), rejection.reason
         assert msgspec.json.decode(rejection.content) == content
@@ -296,7 +296,7 @@ def test_a_drop_with_an_id_that_exists_stands_for_the_first_job() -> None:
         user = await cluster.core()
         first = await launch(user, id="monday")
         await drop(user, {**SPEC, "id": "monday"})
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         assert [job.id for job in await jobs(user)] == [first.id]
         assert cluster.keys("inbox/") == []
 
@@ -308,7 +308,7 @@ def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected() -> N
         user = await cluster.core()
         first = await launch(user, id="monday")
         await drop(user, {**SPEC, "id": "monday", "entrypoint": {"command": ["false"]}})
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         (rejection,) = await rejections(user)
         assert f"{first.id} was submitted under it with another entrypoint.command" in rejection.reason
         assert [job.id for job in await jobs(user)] == [first.id]
@@ -319,10 +319,10 @@ def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected() -> N
 def test_odd_files_do_not_keep_others_from_their_admission() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        await user.store.put(Jobs.key(JobId.given("", "job", "broken")), b"not a record", ANY)
+        await user.store.put(JobKeys.key(JobId.given("", "job", "broken")), b"not a record", ANY)
         await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
         await drop(user, key="inbox/1.json")
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await coordinator.turn()
         assert "inbox/1.json" not in cluster.keys("inbox/")
         assert coordinator.lease is not None

@@ -7,17 +7,35 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator import doorbell, families, index, stopping
-from fray_coordinator.claims import Claimed, NotClaimed, try_claim
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.errors import JobNotFound, ParentNotRunning
-from fray_coordinator.protocol.claim import AVOID_SECONDS
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY, Applied, Expectation, Unknown
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs import (
+    cascade,
+    doorbell,
+    pending_index,
+    stopping,
+)
+from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import (
+    ANY,
+    Applied,
+    Expectation,
+    Unknown,
+)
 from fray_layouts.errors import InvalidInput
-from fray_layouts.names import Agents, Child, JobId, Jobs, Names, Pending, Pools
-from fray_layouts.records import Holding, JobRecord, Result
+from fray_layouts.object_keys import (
+    AgentKeys,
+    ChildKey,
+    JobId,
+    JobKeys,
+    NameKeys,
+    PendingKey,
+    PoolKeys,
+)
+from fray_layouts.records import Holding, JobRecord, JobResult
 from fray_layouts.spec import parse_spec
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -33,7 +51,7 @@ def test_a_job_is_submitted_claimed_and_committed() -> None:
         held = await agent.claim()
         assert held.record.lease is not None
         assert (held.record.status, held.record.lease.agent) == ("running", "a")
-        done = await agent.end(held, result=Result(encoding="json", value=7))
+        done = await agent.end(held, result=JobResult(encoding="json", value=7))
         assert done is not None
         assert done.result is not None
         assert (done.status, done.result.value) == ("succeeded", 7)
@@ -69,7 +87,7 @@ def test_one_small_job_costs_seven_writes_and_lists_and_eight_reads_at_most() ->
         await launch(user)
         submitted = user.store.usage - before[0]
         held = await agent.claim(listed=False)
-        await index.leave(agent.core, entry_of(held.record))
+        await pending_index.delete_entry(agent.core, entry_of(held.record))
         await agent.end(held)
         ran = agent.core.store.usage - before[1]
         assert (submitted.writes, submitted.lists, submitted.reads) == (3, 0, 0)
@@ -98,7 +116,7 @@ def test_the_same_id_finds_the_first_job_however_often_and_at_once() -> None:
         sent = await asyncio.gather(*(submit(core, [spec]) for core in cores))
         assert {s[0].job.id for s in sent} == {JobId.given("", "job", "monday")}
         assert sorted(s[0].found for s in sent) == [False, True, True, True]
-        assert cluster.keys("jobs/") == [Jobs.key(JobId.given("", "job", "monday"))]
+        assert cluster.keys("jobs/") == [JobKeys.key(JobId.given("", "job", "monday"))]
         again = await submit(cores[0], [spec])
         assert again[0].found
 
@@ -120,8 +138,8 @@ def test_top_level_jobs_of_one_name_have_a_namespace_each_and_their_children_are
         assert second.spec.namespace == second.id != first.id
         if own:
             assert (await launch(user, name=name, **own)).id == first.id
-        key = Names.key(first.id, "job", "child")
-        assert Names.parse(key) == (first.id, "job", "child")
+        key = NameKeys.key(first.id, "job", "child")
+        assert NameKeys.parse(key) == (first.id, "job", "child")
 
     run(main)
 
@@ -161,7 +179,7 @@ def test_who_submits_something_else_under_an_id_is_told_so(other: dict[str, Any]
         with pytest.raises(InvalidInput, match=f"{first.id} was submitted under it with another {field}") as told:
             await launch(user, id="monday", **other)
         assert "hunter2" not in str(told.value)
-        assert cluster.keys("jobs/") == [Jobs.key(first.id)]
+        assert cluster.keys("jobs/") == [JobKeys.key(first.id)]
 
     run(main)
 
@@ -231,7 +249,7 @@ def test_a_claim_that_was_applied_unnoticed_is_recognised_by_its_content() -> No
         await launch(await cluster.core())
         agent = await join(cluster, "a")
         first = await agent.try_claim()
-        (entry,) = [Pending.parse(key) for key in cluster.keys("pending/")]
+        (entry,) = [PendingKey.parse(key) for key in cluster.keys("pending/")]
         assert entry is not None
         second = await try_claim(agent.core, entry, agent.id, agent.id, in_doubt=True)
         assert isinstance(first, Claimed)
@@ -273,7 +291,7 @@ def test_a_job_that_failed_to_start_is_left_to_other_hosts_for_a_while() -> None
         await cluster.clock.sleep(1.0)
         refused = await broken.try_claim()
         assert isinstance(refused, NotClaimed)
-        assert refused.until == job.not_before + AVOID_SECONDS
+        assert refused.until == job.not_before + AVOIDED_HOST_SECONDS
         assert (await fine.claim()).record.attempt == 2
 
     run(main)
@@ -318,7 +336,7 @@ def test_a_running_job_is_stopped_although_its_agents_record_is_none() -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user)
         await agent.claim()
-        await user.store.put(Agents.key("a"), b"garbage", ANY)
+        await user.store.put(AgentKeys.key("a"), b"garbage", ANY)
         assert (await stopping.stop(user, job.id, "enough")).stop is not None
 
     run(main)
@@ -350,7 +368,7 @@ def test_a_job_that_waits_too_long_is_stopped_and_says_why() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         job = await launch(user, pending_timeout=100.0)
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await passes(coordinator, 90)
         assert (await job_now(user, job.id)).status == "pending"
         await passes(coordinator, 80)
@@ -369,7 +387,7 @@ def test_the_time_that_an_earlier_attempt_ran_is_not_time_spent_pending() -> Non
         held = await agent.claim()
         await cluster.clock.sleep(1000.0)
         await agent.end(held, "preempted")
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         assert (await job_now(user, job.id)).status == "pending"
         await cluster.clock.sleep(50.0)
         assert (await agent.claim()).record.attempt == 2
@@ -383,7 +401,7 @@ def test_a_job_claimed_in_its_last_moment_is_not_stopped_for_waiting() -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user, pending_timeout=10.0)
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
 
         async def in_time() -> None:
             await agent.claim()
@@ -406,18 +424,18 @@ async def _family(cluster: Cluster, **child: Any) -> tuple[Hand, Any, JobRecord]
     agent = await join(cluster, "a")
     parent = await launch(agent.core, name="parent", max_retries_failure=3)
     held = await agent.claim()
-    await index.leave(agent.core, entry_of(held.record))
+    await pending_index.delete_entry(agent.core, entry_of(held.record))
     return agent, held, await launch(agent.core, name="child", parent=parent.id, **child)
 
 
 def test_a_child_is_entered_before_it_exists_and_ends_with_its_parent() -> None:
     async def main(cluster: Cluster) -> None:
         agent, held, child = await _family(cluster)
-        assert cluster.keys("children/") == [Child(held.record.id, 1, child.id).key()]
-        assert await families.end_children(agent.core, held.record.id) == 1
+        assert cluster.keys("children/") == [ChildKey(held.record.id, 1, child.id).key()]
+        assert await cascade.stop_children(agent.core, held.record.id) == 1
         assert (await job_now(agent.core, child.id)).status == "pending"
         await agent.end(held)
-        assert await families.end_children(agent.core, held.record.id) == 0
+        assert await cascade.stop_children(agent.core, held.record.id) == 0
         assert (await job_now(agent.core, child.id)).status == "stopped"
         assert cluster.keys("pending/") == []
 
@@ -428,7 +446,7 @@ def test_the_pass_ends_the_children_of_a_parent_that_ended() -> None:
     async def main(cluster: Cluster) -> None:
         agent, held, child = await _family(cluster)
         await agent.end(held)
-        await Pass(await cluster.core(), "p").turn()
+        await Reconciler(await cluster.core(), "p").turn()
         assert (await job_now(agent.core, child.id)).status == "stopped"
         await cluster.clock.sleep(60.0)
 
@@ -439,7 +457,7 @@ def test_a_detached_child_outlives_its_parent() -> None:
     async def main(cluster: Cluster) -> None:
         agent, held, child = await _family(cluster, detached=True)
         await agent.end(held)
-        await Pass(await cluster.core(), "p").turn()
+        await Reconciler(await cluster.core(), "p").turn()
         assert (await job_now(agent.core, child.id)).status == "pending"
         assert (await agent.claim()).record.id == child.id
 
@@ -476,7 +494,7 @@ async def _second_attempt(cluster: Cluster, agent: Hand, held: Any) -> Any:
     again = await agent.end(held, "exited")
     assert again is not None
     await cluster.clock.sleep(5.0)
-    lease = await agent.core.records.read(Jobs.key(again.id), JobRecord)
+    lease = await agent.core.records.read(JobKeys.key(again.id), JobRecord)
     assert lease is not None
     claimed = await try_claim(agent.core, entry_of(lease.record), agent.id, agent.id)
     assert isinstance(claimed, Claimed)
@@ -493,12 +511,12 @@ def test_the_next_attempt_adopts_the_child_that_it_submits_again() -> None:
         assert adopted.id == child.id
         assert adopted.parent is not None
         assert adopted.parent.attempt == 2
-        assert Child(again.record.id, 2, child.id).key() in cluster.keys("children/")
-        await Pass(await cluster.core(), "p").turn()
+        assert ChildKey(again.record.id, 2, child.id).key() in cluster.keys("children/")
+        await Reconciler(await cluster.core(), "p").turn()
         await cluster.clock.sleep(500.0)
-        await families.end_children(agent.core, again.record.id)
+        await cascade.stop_children(agent.core, again.record.id)
         assert (await job_now(agent.core, child.id)).status == "pending"
-        assert cluster.keys("children/") == [Child(again.record.id, 2, child.id).key()]
+        assert cluster.keys("children/") == [ChildKey(again.record.id, 2, child.id).key()]
 
     run(main)
 
@@ -507,10 +525,10 @@ def test_a_child_with_an_id_that_is_not_adopted_in_time_is_stopped() -> None:
     async def main(cluster: Cluster) -> None:
         agent, held, child = await _family(cluster, id="mine")
         again = await _second_attempt(cluster, agent, held)
-        await families.end_children(agent.core, again.record.id)
+        await cascade.stop_children(agent.core, again.record.id)
         assert (await job_now(agent.core, child.id)).status == "pending"
         await cluster.clock.sleep(agent.core.settings.repair_interval + 1)
-        await families.end_children(agent.core, again.record.id)
+        await cascade.stop_children(agent.core, again.record.id)
         assert (await job_now(agent.core, child.id)).status == "stopped"
 
     run(main)
@@ -529,7 +547,7 @@ def test_a_cascade_that_is_overtaken_by_an_adoption_lets_the_child_live() -> Non
             await launch(agent.core, name="child", parent=again.record.id, id="mine")
 
         cluster.ways[-1].before["put", "jobs/"] = adopt
-        await families.end_children(slow, again.record.id)
+        await cascade.stop_children(slow, again.record.id)
         kept = await job_now(agent.core, child.id)
         assert kept.parent is not None
         assert (kept.status, kept.stop, kept.parent.attempt) == ("pending", None, 2)
@@ -541,9 +559,9 @@ def test_a_ring_changes_the_doorbell_whoever_else_rings() -> None:
     async def main(cluster: Cluster) -> None:
         cores = [await cluster.core() for _ in range(3)]
         await asyncio.gather(*(doorbell.ring(core, "default") for core in cores))
-        first = await cores[0].store.get(Pools.doorbell("default"))
+        first = await cores[0].store.get(PoolKeys.doorbell("default"))
         await doorbell.ring(cores[0], "default")
-        second = await cores[0].store.get(Pools.doorbell("default"))
+        second = await cores[0].store.get(PoolKeys.doorbell("default"))
         assert first is not None
         assert second is not None
         assert first.version != second.version

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 from fray_coordinator import fsck
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
-from fray_coordinator.records import record_of
-from fray_layouts.names import Coordinator
-from fray_layouts.records import PassRecord
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.records import record_of
+from fray_layouts.object_keys import CoordinatorKeys
+from fray_layouts.records import ReconcilerRecord
 
 PRIVATE = "what agents may read, and who drops files may not"
 
@@ -37,11 +37,11 @@ def test_the_pass_names_what_is_no_file_and_admits_the_others(tmp_path: Path) ->
         core = await open_core(str(root), LOCAL_SETTINGS)
         odd = spoil(root, tmp_path / "private")
         (root / "inbox/sound.json").write_text('{"name": "sound", "entrypoint": {"command": ["true"]}}')
-        one = Pass(core, "one")
-        record = PassRecord()
+        one = Reconciler(core, "one")
+        record = ReconcilerRecord()
         while not odd <= record.problems.keys():
             assert await one.turn()
-            record = record_of(await core.records.read(Coordinator.lease, PassRecord)) or record
+            record = record_of(await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)) or record
         jobs = [row.key for row in await core.store.list("jobs/") if row.key.startswith("jobs/sound-")]
         told = {one.key for one in await fsck.check(core)}
         return odd - told, jobs, {key.rpartition("/")[2] for key in told}

@@ -9,22 +9,34 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator import burial, sweep
-from fray_coordinator.admission import Admission
-from fray_coordinator.claims import NotClaimed, try_claim
-from fray_coordinator.coordinate import Pass
-from fray_coordinator.protocol.passlease import LEASE_INTERVALS, PROBLEMS_TOLD, UNREADABLE
+from fray_coordinator.jobs import retention
+from fray_coordinator.jobs.claiming import NotClaimed, try_claim
+from fray_coordinator.protocol.reconciler_lease import LEASE_INTERVALS, MAX_PROBLEMS, UNREADABLE_HOLDER
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.records import Records
-from fray_coordinator.repair import Repair
-from fray_coordinator.store.api import ANY
-from fray_coordinator.watch import Watch
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.failure_detector import FailureDetector
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.records import Records
 from fray_layouts import codec
-from fray_layouts.bounds import LARGEST, LATEST
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Coordinator, Jobs, Pending, Shape
-from fray_layouts.records import AgentRecord, PassRecord, Resources, Settings
+from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    CoordinatorKeys,
+    JobKeys,
+    PendingKey,
+    Shape,
+)
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    ReconcilerRecord,
+    Resources,
+)
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
@@ -49,23 +61,23 @@ def test_whatever_an_agents_record_raises_the_others_are_watched(error: Exceptio
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         odd, _silent = await join(cluster, "odd"), await join(cluster, "silent")
-        with raising(error, Agents.key(odd.id)):
-            await passes(Pass(user, "p"), 60.0)
+        with raising(error, AgentKeys.key(odd.id)):
+            await passes(Reconciler(user, "p"), 60.0)
         assert (await agent_now(user, "silent")).state == "dead"
-        assert type(error).__name__ in (await pass_now(user)).problems[Agents.key(odd.id)]
+        assert type(error).__name__ in (await pass_now(user)).problems[AgentKeys.key(odd.id)]
 
     run(main)
 
 
 def test_what_a_repair_found_is_told_until_the_next_one_has_ended() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
-        await user.store.put(Jobs.key("odd-1"), b"garbage", ANY)
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
+        await user.store.put(JobKeys.key("odd-1"), b"garbage", ANY)
         await passes(coordinator, 30.0)
-        cluster.ways[1].before["list", Jobs.prefix] = lambda: cluster.clock.sleep(100.0)
+        cluster.ways[1].before["list", JobKeys.prefix] = lambda: cluster.clock.sleep(100.0)
         for _ in range(12):
             await passes(coordinator, 10.0)
-            assert Jobs.key("odd-1") in (await pass_now(user)).problems
+            assert JobKeys.key("odd-1") in (await pass_now(user)).problems
         assert "list" not in [verb for verb, _ in cluster.ways[1].before]
 
     run(main)
@@ -77,19 +89,19 @@ def test_whatever_a_jobs_record_raises_the_others_are_repaired(error: Exception)
         user = await cluster.core()
         odd, sound = await launch(user), await launch(user)
         await user.store.delete(entry_of(sound).key())
-        with raising(error, Jobs.key(odd.id)):
-            await Pass(user, "p").turn()
+        with raising(error, JobKeys.key(odd.id)):
+            await Reconciler(user, "p").turn()
         assert entry_of(sound).key() in cluster.keys("pending/")
-        assert Jobs.key(odd.id) in (await pass_now(user)).problems
+        assert JobKeys.key(odd.id) in (await pass_now(user)).problems
 
     run(main)
 
 
-@pytest.mark.parametrize("step", [(Watch, "look"), (Repair, "run")])
+@pytest.mark.parametrize("step", [(FailureDetector, "look"), (Repair, "run")])
 def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_else(step: tuple[type, str]) -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
-        await user.store.put(Inbox.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
+        await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
         with mock.patch.object(*step, side_effect=KeyError("a fault of ours")):
             await coordinator.turn()
         assert len(cluster.keys("jobs/")) == 1
@@ -102,17 +114,17 @@ def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_else(s
 
 def test_a_burial_that_failed_is_told_of_until_somebody_has_done_it() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         hand = await join(cluster, "a")
         await launch(user)
         await hand.claim()
         await hand.beat()
-        with mock.patch.object(burial, "bury", side_effect=OSError("a broken disk")):
+        with mock.patch.object(reaper, "reap", side_effect=OSError("a broken disk")):
             await passes(coordinator, 60.0)
-        assert "a broken disk" in (await pass_now(user)).problems[Agents.key("a")]
-        dead = await user.records.read(Agents.key("a"), AgentRecord)
+        assert "a broken disk" in (await pass_now(user)).problems[AgentKeys.key("a")]
+        dead = await user.records.read(AgentKeys.key("a"), AgentRecord)
         assert dead is not None
-        await burial.bury(user, dead)
+        await reaper.reap(user, dead)
         await coordinator.turn()
         assert (await pass_now(user)).problems == {}
 
@@ -125,7 +137,7 @@ def test_a_folder_marker_among_the_blobs_keeps_the_pass_from_nothing() -> None:
         job = await launch(user)
         await user.store.delete(entry_of(job).key())
         cluster.contents.set("blobs/", cluster.contents.objects["cluster.json"])
-        await passes(Pass(user, "p"), 20.0)
+        await passes(Reconciler(user, "p"), 20.0)
         assert cluster.keys("pending/") == [entry_of(job).key()]
         assert "blobs/" in cluster.keys("blobs/")
 
@@ -135,14 +147,14 @@ def test_a_folder_marker_among_the_blobs_keeps_the_pass_from_nothing() -> None:
 def test_problems_are_bounded_and_the_rest_is_counted() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        for number in range(3 * PROBLEMS_TOLD):
+        for number in range(3 * MAX_PROBLEMS):
             await user.store.put(f"agents/{number:04}.json", b"[]", ANY)
-        with mock.patch.object(sweep, "remove_blobs", side_effect=ValueError("x" * 100_000)):
-            await Pass(user, "p").turn()
+        with mock.patch.object(retention, "remove_blobs", side_effect=ValueError("x" * 100_000)):
+            await Reconciler(user, "p").turn()
         record = await pass_now(user)
-        assert len(record.problems) == PROBLEMS_TOLD
-        assert record.problems_untold == 3 * PROBLEMS_TOLD + 1 - PROBLEMS_TOLD
-        lies = await user.store.get(Coordinator.lease)
+        assert len(record.problems) == MAX_PROBLEMS
+        assert record.problems_untold == 3 * MAX_PROBLEMS + 1 - MAX_PROBLEMS
+        lies = await user.store.get(CoordinatorKeys.lease)
         assert lies is not None
         assert len(lies.data) < 100_000
 
@@ -151,13 +163,13 @@ def test_problems_are_bounded_and_the_rest_is_counted() -> None:
 
 def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         await join(cluster, "silent")
-        await user.store.put(Coordinator.lease, b"garbage", ANY)
+        await user.store.put(CoordinatorKeys.lease, b"garbage", ANY)
         spoilt = cluster.clock.boottime()
         while not await coordinator.turn():
             assert coordinator.lease is not None
-            assert coordinator.lease.record.holder == UNREADABLE
+            assert coordinator.lease.record.holder == UNREADABLE_HOLDER
             await cluster.clock.sleep(7.5)
         aged = cluster.clock.boottime() - spoilt
         assert LEASE_INTERVALS * 7.5 <= aged <= (LEASE_INTERVALS + 1) * 7.5
@@ -165,15 +177,17 @@ def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged() -> None:
         assert (await pass_now(user)).holder == "p"
         assert (await agent_now(user, "silent")).state == "dead"
 
-    run(main, Settings(pass_interval=7.5))
+    run(main, ClusterSettings(pass_interval=7.5))
 
 
 @pytest.mark.parametrize("holder", ["\0", "a/b", "x" * 300])
 def test_a_lease_whose_holder_has_no_id_of_an_agent_is_replaced_once_it_has_aged(holder: str) -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        await user.store.put(Coordinator.lease, codec.encode(PassRecord(op="x", created_op="x", holder=holder)), ANY)
-        await passes(Pass(user, "p"), 2 * LEASE_INTERVALS * user.settings.pass_interval)
+        await user.store.put(
+            CoordinatorKeys.lease, codec.encode(ReconcilerRecord(op="x", created_op="x", holder=holder)), ANY
+        )
+        await passes(Reconciler(user, "p"), 2 * LEASE_INTERVALS * user.settings.pass_interval)
         assert (await pass_now(user)).holder == "p"
 
     run(main)
@@ -182,9 +196,9 @@ def test_a_lease_whose_holder_has_no_id_of_an_agent_is_replaced_once_it_has_aged
 def test_however_far_a_stranger_says_that_the_pass_has_come_its_record_can_be_read() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        far = PassRecord(holder="", progress=LARGEST, op="far")
-        await user.store.put(Coordinator.lease, codec.encode(far), ANY, far.op)
-        await passes(Pass(await cluster.core(), "p"), 30.0)
+        far = ReconcilerRecord(holder="", progress=MAX_SAFE_INTEGER, op="far")
+        await user.store.put(CoordinatorKeys.lease, codec.encode(far), ANY, far.op)
+        await passes(Reconciler(await cluster.core(), "p"), 30.0)
         assert (await pass_now(user)).holder == "p"
 
     run(main)
@@ -192,13 +206,13 @@ def test_however_far_a_stranger_says_that_the_pass_has_come_its_record_can_be_re
 
 def test_a_lease_that_is_spoilt_under_its_holder_is_taken_anew() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         await passes(coordinator, 20.0)
 
         async def spoil() -> None:
-            await user.store.put(Coordinator.lease, b"[" * 5, ANY)
+            await user.store.put(CoordinatorKeys.lease, b"[" * 5, ANY)
 
-        cluster.ways[1].before["list", Agents.prefix] = spoil
+        cluster.ways[1].before["list", AgentKeys.prefix] = spoil
         await passes(coordinator, 60.0)
         assert (await pass_now(user)).holder == "p"
 
@@ -210,10 +224,10 @@ def test_one_run_of_once_serves_a_cluster_whose_lease_cannot_be_read() -> None:
         user = await cluster.core()
         job = await launch(user)
         await user.store.delete(entry_of(job).key())
-        await user.store.put(Coordinator.lease, b"garbage", ANY)
-        await Pass(await cluster.core(), "once").once()
+        await user.store.put(CoordinatorKeys.lease, b"garbage", ANY)
+        await Reconciler(await cluster.core(), "once").once()
         assert cluster.keys("pending/") == [entry_of(job).key()]
-        lies = await user.store.get(Coordinator.lease)
+        lies = await user.store.get(CoordinatorKeys.lease)
         assert lies is not None
         assert lies.data == b"garbage", "it was not seen for long enough"
 
@@ -224,8 +238,8 @@ def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time() -> N
     async def main(cluster: Cluster) -> None:
         user, silent = await cluster.core(), await join(cluster, "silent")
         for number in range(2500):
-            await user.store.put(Inbox.key(f"{number:04}"), b'{"name": ', ANY)
-        coordinator = slowed(cluster, Pass(await cluster.core(local=False), "p"))
+            await user.store.put(InboxKeys.key(f"{number:04}"), b'{"name": ', ANY)
+        coordinator = slowed(cluster, Reconciler(await cluster.core(local=False), "p"))
         begun = cluster.clock.boottime()
         while (await agent_now(user, silent.id)).state == "live":
             turned = cluster.clock.boottime()
@@ -233,7 +247,7 @@ def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time() -> N
             assert cluster.clock.boottime() - turned <= 3.0
             await cluster.clock.sleep(7.5)
         assert cluster.clock.boottime() - begun <= 45.0
-        await user.store.put(Inbox.key("late"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+        await user.store.put(InboxKeys.key("late"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
         await passes(coordinator, 120.0)
         assert len(cluster.keys("jobs/")) == 1
 
@@ -243,10 +257,10 @@ def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time() -> N
 def test_entries_from_the_future_without_jobs_are_tried_once_and_go() -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "agent")
-        absent = Pending("default", 499, LATEST, "absent-1", 1, Shape(1000, 0, 0, "", 0, False))
+        absent = PendingKey("default", 499, MAX_TIME, "absent-1", 1, Shape(1000, 0, 0, "", 0, False))
         assert await try_claim(user, absent, agent.id, agent.id) == NotClaimed(None, 0)
         await user.store.put(absent.key(), b"{}", ANY)
-        await Pass(user, "p").turn()
+        await Reconciler(user, "p").turn()
         assert cluster.keys("pending/") == []
 
     run(main)
@@ -255,12 +269,12 @@ def test_entries_from_the_future_without_jobs_are_tried_once_and_go() -> None:
 def test_however_much_strangers_say_that_agents_have_the_pass_leaves_a_record_that_can_be_read() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        much = Resources(cpu=LARGEST)
+        much = Resources(cpu=MAX_SAFE_INTEGER)
         for number in range(1100):
             agent = AgentRecord(id=f"liar-{number}", host="h", pool="default", capacity=much, free=much, op=f"{number}")
-            await user.store.put(Agents.key(agent.id), codec.encode(agent), ANY, agent.op)
-        await Pass(user, "p").turn()
-        assert (await pass_now(user)).pools["default"].slots == LARGEST
+            await user.store.put(AgentKeys.key(agent.id), codec.encode(agent), ANY, agent.op)
+        await Reconciler(user, "p").turn()
+        assert (await pass_now(user)).pools["default"].slots == MAX_SAFE_INTEGER
 
     run(main)
 
@@ -270,13 +284,13 @@ def test_however_many_records_of_agents_that_left_lie_there_they_are_read_once_a
         user = await cluster.core()
         for number in range(ENDED_AGENTS_KEPT + 500):
             left = AgentRecord(id=f"h-{number:09}", host="h", pool="default", state="left", op=f"{number}")
-            await user.store.put(Agents.key(left.id), codec.encode(left), ANY, left.op)
+            await user.store.put(AgentKeys.key(left.id), codec.encode(left), ANY, left.op)
         observer = await cluster.core()
         way = cluster.ways[-1]
-        await passes(Pass(observer, "p"), 60.0)
+        await passes(Reconciler(observer, "p"), 60.0)
         assert sum(verb == "get" and key.startswith("agents/h-") for verb, key in way.asked) == ENDED_AGENTS_KEPT + 500
         assert len(cluster.keys("agents/")) == ENDED_AGENTS_KEPT + 500
-        await passes(Pass(observer, "p"), user.settings.quarantine + 20.0)
+        await passes(Reconciler(observer, "p"), user.settings.quarantine + 20.0)
         assert len(cluster.keys("agents/")) == ENDED_AGENTS_KEPT
 
     run(main)
@@ -284,7 +298,7 @@ def test_however_many_records_of_agents_that_left_lie_there_they_are_read_once_a
 
 def test_a_record_that_cannot_be_read_is_read_once_and_told_of_by_each_pass() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         odd = ["agents/odd.json", "jobs/odd-1.json", "actors/default/a/b.json"]
         for key in odd:
             await user.store.put(key, b"[]", ANY)
@@ -300,7 +314,7 @@ def test_a_record_that_cannot_be_read_is_read_once_and_told_of_by_each_pass() ->
 
 def test_a_first_look_that_outlasts_the_lease_keeps_it() -> None:
     async def main(cluster: Cluster) -> None:
-        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
         await join(cluster, "slow")
         cluster.ways[0].before["get", "agents/slow"] = lambda: cluster.clock.sleep(100.0)
         turn = asyncio.create_task(first.turn())
@@ -320,9 +334,9 @@ def test_the_jobs_of_an_agent_in_a_state_that_one_does_not_know_stay_with_it(sta
         job = await launch(user)
         await newer.claim()
         await user.records.update(
-            Agents.key("newer"), AgentRecord, lambda now: replace(now, state=state) if now else None
+            AgentKeys.key("newer"), AgentRecord, lambda now: replace(now, state=state) if now else None
         )
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await passes(coordinator, 20.0)
         assert (await job_now(user, job.id)).status == "running"
         assert await newer.beat()
@@ -336,10 +350,10 @@ def test_a_copy_of_an_agents_record_puts_nothing_back() -> None:
         user, agent = await cluster.core(), await join(cluster, "host-1")
         job = await launch(user)
         await agent.claim()
-        copy = cluster.contents.objects[Agents.key(agent.id)]
+        copy = cluster.contents.objects[AgentKeys.key(agent.id)]
         cluster.contents.set("agents/host-1_bak.json", copy)
         beating = asyncio.create_task(agent.beat_for_ever())
-        await passes(Pass(user, "p"), 200.0)
+        await passes(Reconciler(user, "p"), 200.0)
         now = await job_now(user, job.id)
         assert (now.status, now.attempt) == ("running", 1)
         assert "agents/host-1_bak.json" in (await pass_now(user)).problems
@@ -348,7 +362,7 @@ def test_a_copy_of_an_agents_record_puts_nothing_back() -> None:
     run(main)
 
 
-def slowed(cluster: Cluster, coordinator: Pass) -> Pass:
+def slowed(cluster: Cluster, coordinator: Reconciler) -> Reconciler:
     """Each of its requests takes as long as one to a bucket."""
     way = cluster.ways[-1]
     real = way._pass
@@ -366,7 +380,7 @@ def test_files_are_admitted_few_at_a_time_where_few_threads_serve_all_requests(l
     async def main(cluster: Cluster) -> None:
         core = await cluster.core(local=local)
         for number in range(100):
-            await core.store.put(Inbox.key(f"{number:03}"), b"{", ANY)
+            await core.store.put(InboxKeys.key(f"{number:03}"), b"{", ANY)
         way, busy, seen = cluster.ways[-1], set[str](), list[int]()
         real = way.get
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Agents, Jobs
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
@@ -27,7 +27,7 @@ async def held_by(agent: Hand, user: Core) -> JobRecord:
 
 
 async def overwrite(core: Core, agent: str, data: bytes) -> None:
-    await core.store.put(Agents.key(agent), data, ANY)
+    await core.store.put(AgentKeys.key(agent), data, ANY)
 
 
 @pytest.mark.parametrize("odd", ["garbage", "another's record"])
@@ -37,13 +37,13 @@ def test_a_dead_agents_job_is_put_back_though_its_record_was_overwritten(odd: st
     async def main(cluster: Cluster) -> None:
         user, gone, other = await cluster.core(), await join(cluster, "gone"), await join(cluster, "other")
         job = await held_by(gone, user)
-        lies = await user.store.get(Agents.key(other.id))
+        lies = await user.store.get(AgentKeys.key(other.id))
         assert lies is not None
         await overwrite(user, "gone", b"garbage" if odd == "garbage" else lies.data)
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await passes(coordinator, SILENT - 10.0)
         assert (await job_now(user, job.id)).attempt == 1
-        assert Agents.key("gone") in coordinator.problems
+        assert AgentKeys.key("gone") in coordinator.problems
         await passes(coordinator, 300.0)
         back = await job_now(user, job.id)
         assert (back.status, back.attempt, back.preemptions) == ("pending", 2, 1)
@@ -61,13 +61,13 @@ def test_an_agent_whose_record_changes_lives_though_this_version_cannot_read_it(
     async def main(cluster: Cluster) -> None:
         user, newer = await cluster.core(), await join(cluster, "newer")
         job = await held_by(newer, user)
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         for beat in range(30):
             await overwrite(user, "newer", b'{"beat": "%d"}' % beat)
             await passes(coordinator, SILENT / 10)
         assert (await job_now(user, job.id)).attempt == 1
         with pytest.raises(BadRecord):
-            await user.records.read(Agents.key("newer"), AgentRecord)
+            await user.records.read(AgentKeys.key("newer"), AgentRecord)
 
     run(main)
 
@@ -83,9 +83,9 @@ def test_a_dead_agents_job_is_put_back_though_its_parents_record_was_overwritten
         child = await launch(user, attempt_of_parent=1, parent=parent.id)
         await gone.claim()
         await user.store.delete(entry_of(child).key())
-        await user.store.put(Jobs.key(parent.id), b"garbage", ANY)
-        await user.store.delete(Agents.key("gone"))
-        await passes(Pass(user, "p"), 200.0)
+        await user.store.put(JobKeys.key(parent.id), b"garbage", ANY)
+        await user.store.delete(AgentKeys.key("gone"))
+        await passes(Reconciler(user, "p"), 200.0)
         back = await job_now(user, child.id)
         assert (back.status, back.attempt) == ("pending", 2)
 
@@ -98,9 +98,9 @@ def test_what_nobody_needs_is_left_as_it_lies() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         await overwrite(user, "odd", b"garbage")
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await passes(coordinator, 2 * SILENT)
-        lies = await user.store.get(Agents.key("odd"))
+        lies = await user.store.get(AgentKeys.key("odd"))
         assert lies is not None
         assert lies.data == b"garbage"
 

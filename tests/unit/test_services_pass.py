@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.api import ANY
-from fray_layouts.names import Agents
-from fray_layouts.records import Holding, Settings, Suspect
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.store.interface import ANY
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import ClusterSettings, Holding, Suspect
 from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, run
 
@@ -23,7 +23,7 @@ LOOK = 8.0
 
 def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies() -> None:
     async def main(cluster: Cluster) -> None:
-        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
         assert await first.turn()
         for _ in range(20):
             await cluster.clock.sleep(LOOK)
@@ -35,15 +35,15 @@ def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies() -> N
         assert 3 * 10.0 - LOOK <= cluster.clock.boottime() - died <= 3 * 10.0 + 2 * LOOK
         assert not await first.turn(), "the old holder sees that it lost the lease"
 
-    run(main, Settings(pass_interval=10.0))
+    run(main, ClusterSettings(pass_interval=10.0))
 
 
 def test_runs_of_once_do_not_keep_a_dead_holders_lease_young() -> None:
     async def main(cluster: Cluster) -> None:
-        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
         beating = asyncio.create_task((await join(cluster, "agent")).beat_for_ever())
         assert await first.turn()
-        visitor = Pass(await cluster.core(), "once-1")
+        visitor = Reconciler(await cluster.core(), "once-1")
         for _ in range(6):
             await visitor.once()  # it writes down at which beat it saw the agent
             await second.turn()
@@ -55,24 +55,24 @@ def test_runs_of_once_do_not_keep_a_dead_holders_lease_young() -> None:
 
 def test_a_holder_whose_record_cannot_be_read_is_followed_by_another() -> None:
     async def main(cluster: Cluster) -> None:
-        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
         assert await first.turn()
-        await first.core.store.put(Agents.key("p1"), b"{}", ANY)
+        await first.core.store.put(AgentKeys.key("p1"), b"{}", ANY)
         await passes(second, 60.0)
         assert (await pass_now(second.core)).holder == "p2"
-        assert Agents.key("p1") in (await pass_now(second.core)).problems
+        assert AgentKeys.key("p1") in (await pass_now(second.core)).problems
 
     run(main)
 
 
 def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back() -> None:
     async def main(cluster: Cluster) -> None:
-        first = Pass(await cluster.core(), "p1")
+        first = Reconciler(await cluster.core(), "p1")
         await first.turn()
         await cluster.clock.sleep(LOOK)
 
         async def frozen_meanwhile() -> None:
-            second = Pass(await cluster.core(), "p2")
+            second = Reconciler(await cluster.core(), "p2")
             await passes(second, 60.0)
             assert second.holds_lease
 
@@ -86,13 +86,13 @@ def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_b
 
 def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over() -> None:
     async def main(cluster: Cluster) -> None:
-        first = Pass(await cluster.core(), "p1")
+        first = Reconciler(await cluster.core(), "p1")
         await passes(first, 120.0)
         successor = await join(cluster, "p2")
         beating = asyncio.create_task(successor.beat_for_ever())
 
         async def frozen_meanwhile() -> None:
-            await passes(Pass(successor.core, "p2", lambda: 5), 60.0)
+            await passes(Reconciler(successor.core, "p2", lambda: 5), 60.0)
 
         cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
         await first.turn()
@@ -105,7 +105,7 @@ def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over()
 
 def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem() -> None:
     async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Pass(await cluster.core(), "p")
+        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         await launch(user)
 
         async def outage() -> None:
@@ -123,7 +123,7 @@ def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem() -> N
 
 def test_a_holder_that_resigns_is_followed_at_once() -> None:
     async def main(cluster: Cluster) -> None:
-        first, second = Pass(await cluster.core(), "p1"), Pass(await cluster.core(), "p2")
+        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
         await first.turn()
         assert not await second.turn()
         await first.resign()
@@ -140,7 +140,7 @@ def test_suspects_outlive_the_holder_of_the_pass() -> None:
         cores = [await cluster.core() for _ in range(6)]
         ages = []
         for number, core in enumerate(cores):
-            holder = Pass(core, f"p{number}")
+            holder = Reconciler(core, f"p{number}")
             await passes(holder, 2 * LOOK)
             await holder.resign()
             ages.append((await pass_now(core)).suspects.get("silent", Suspect(beat=0, age=-1.0)).age)
@@ -153,8 +153,8 @@ def test_suspects_outlive_the_holder_of_the_pass() -> None:
 def test_a_dead_holder_is_itself_a_suspect_whose_age_is_credited() -> None:
     async def main(cluster: Cluster) -> None:
         agents = [await join(cluster, name) for name in ("a", "b")]
-        first = Pass(agents[0].core, "a", own_beat=lambda: 1)
-        second = Pass(agents[1].core, "b")
+        first = Reconciler(agents[0].core, "a", own_beat=lambda: 1)
+        second = Reconciler(agents[1].core, "b")
         beating = asyncio.create_task(agents[1].beat_for_ever())
         await first.turn()
         died = cluster.clock.boottime()
@@ -174,7 +174,7 @@ def test_several_runs_of_once_declare_a_death_and_one_does_not() -> None:
         await dead.claim()
         runs = 0
         while (await agent_now(user, "a")).state == "live":
-            await Pass(await cluster.core(), f"once-{runs}").once()
+            await Reconciler(await cluster.core(), f"once-{runs}").once()
             await cluster.clock.sleep(60.0)
             runs += 1
         assert 2 <= runs <= 5
@@ -190,7 +190,7 @@ def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twice() ->
         user, slow = await cluster.core(), await join(cluster, "slow")
         tasks = [
             asyncio.create_task(slow.beat_for_ever(every=20.0)),
-            asyncio.create_task(passes(Pass(await cluster.core(), "p"), 3600.0, every=9.5)),
+            asyncio.create_task(passes(Reconciler(await cluster.core(), "p"), 3600.0, every=9.5)),
             *[asyncio.create_task(_once_after_once(await cluster.core(), n)) for n in range(4)],
         ]
         await cluster.clock.sleep(300.0)
@@ -202,7 +202,7 @@ def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twice() ->
     async def _once_after_once(core: Core, number: int) -> None:
         await core.clock.sleep(number * 2.3)
         while True:
-            await Pass(core, f"once-{number}").once()
+            await Reconciler(core, f"once-{number}").once()
             await core.clock.sleep(1.0)
 
     run(main)
@@ -215,7 +215,7 @@ def test_two_passes_at_once_do_no_harm() -> None:
         dead = await join(cluster, "dead")
         held = [await dead.claim() for _ in jobs[:5] if await _first_entry_goes(user, dead)]
         assert len(held) == 5
-        others = [Pass(await cluster.core(), f"once-{n}") for n in range(3)]
+        others = [Reconciler(await cluster.core(), f"once-{n}") for n in range(3)]
         for _ in range(5):
             await asyncio.gather(*(other.once() for other in others))
         now = [await job_now(user, job.id) for job in jobs]
@@ -236,7 +236,7 @@ def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_die
     """No beat lists it, so no burial sees it; the repair that would is far away."""
 
     async def main(cluster: Cluster) -> None:
-        coordinator = Pass(await cluster.core(), "pass")
+        coordinator = Reconciler(await cluster.core(), "pass")
         dead = await join(cluster, "dead")
         await coordinator.turn()
         job = await launch(dead.core)
@@ -246,4 +246,4 @@ def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_die
         now = await job_now(dead.core, job.id)
         assert (now.status, now.attempt) == ("pending", 2)
 
-    run(main, Settings(repair_interval=1e6))
+    run(main, ClusterSettings(repair_interval=1e6))

@@ -10,19 +10,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator import index
-from fray_coordinator.coordinate import Pass
 from fray_coordinator.core import Core
-from fray_coordinator.protocol.retention import SUBMITTER_GIVES_UP, kept_for
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.repair import UNREAD_PATIENCE
-from fray_coordinator.stopping import stop
-from fray_coordinator.store.api import ABSENT, ANY
-from fray_coordinator.submit import put_blob
-from fray_layouts.bounds import LATEST
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Child, Jobs, Pending, Work
-from fray_layouts.records import JobRecord, Settings
+from fray_coordinator.jobs import pending_index
+from fray_coordinator.jobs.stopping import stop
+from fray_coordinator.jobs.submission import put_blob
+from fray_coordinator.protocol.retention import SUBMITTER_TIMEOUT, retention_seconds
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.reconciler import Reconciler
+from fray_coordinator.reconcile.repair import UNREAD_PATIENCE
+from fray_coordinator.store.interface import ABSENT, ANY
+from fray_layouts.bounds import MAX_TIME
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    ChildKey,
+    JobKeys,
+    PendingKey,
+    WorkKeys,
+)
+from fray_layouts.records import ClusterSettings, JobRecord
 from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster, run
 
@@ -30,9 +36,9 @@ QUARANTINE = 600.0
 DAY = 86400.0
 
 
-async def repaired(cluster: Cluster) -> Pass:
+async def repaired(cluster: Cluster) -> Reconciler:
     """One repair by a newcomer."""
-    newcomer = Pass(await cluster.core(), "newcomer")
+    newcomer = Reconciler(await cluster.core(), "newcomer")
     await newcomer.turn()
     return newcomer
 
@@ -40,7 +46,7 @@ async def repaired(cluster: Cluster) -> Pass:
 async def orphaned_entry(core: Core) -> str:
     """What a submitter leaves that dies after its first write."""
     job = JobRecord(id="job-lost", spec=(await launch(core)).spec, status="pending", submitted_at=core.now())
-    await index.enter(core, job)
+    await pending_index.create_entry(core, job)
     return entry_of(job).key()
 
 
@@ -52,17 +58,17 @@ def test_a_parent_stays_while_a_record_is_not_answered_that_may_be_its_childs() 
         child = await launch(user, attempt_of_parent=1, parent=parent.id)
         await stop(user, child.id, "enough")
         await agent.end(held)
-        await user.store.delete(Child(parent.id, 1, child.id).key())
+        await user.store.delete(ChildKey(parent.id, 1, child.id).key())
         await cluster.clock.sleep(7300.0)
         core = await cluster.core()
-        cluster.ways[2].unanswered = [("get", Jobs.key(child.id))]
-        await passes(Pass(core, "p"), 100.0)
-        assert Jobs.key(parent.id) in cluster.keys("jobs/")
+        cluster.ways[2].unanswered = [("get", JobKeys.key(child.id))]
+        await passes(Reconciler(core, "p"), 100.0)
+        assert JobKeys.key(parent.id) in cluster.keys("jobs/")
         cluster.ways[2].unanswered = []
-        await passes(Pass(core, "p"), 1000.0)
+        await passes(Reconciler(core, "p"), 1000.0)
         assert cluster.keys("jobs/") == []
 
-    run(main, Settings(retention=0.0))
+    run(main, ClusterSettings(retention=0.0))
 
 
 def test_a_record_that_is_never_answered_keeps_other_ended_jobs_for_an_hour_only() -> None:
@@ -70,15 +76,15 @@ def test_a_record_that_is_never_answered_keeps_other_ended_jobs_for_an_hour_only
         user, core = await cluster.core(), await cluster.core()
         odd, other = await launch(user), await launch(user)
         await stop(user, other.id, "enough")
-        cluster.ways[1].unanswered = [("get", Jobs.key(odd.id))]
-        await cluster.clock.sleep(SUBMITTER_GIVES_UP + QUARANTINE)
-        coordinator = Pass(core, "p")
+        cluster.ways[1].unanswered = [("get", JobKeys.key(odd.id))]
+        await cluster.clock.sleep(SUBMITTER_TIMEOUT + QUARANTINE)
+        coordinator = Reconciler(core, "p")
         await passes(coordinator, UNREAD_PATIENCE - 300.0, every=60.0)
-        assert Jobs.key(other.id) in cluster.keys("jobs/")
+        assert JobKeys.key(other.id) in cluster.keys("jobs/")
         await passes(coordinator, 1000.0, every=60.0)
-        assert cluster.keys("jobs/") == [Jobs.key(odd.id)]
+        assert cluster.keys("jobs/") == [JobKeys.key(odd.id)]
 
-    run(main, Settings(retention=0.0))
+    run(main, ClusterSettings(retention=0.0))
 
 
 def test_an_entry_of_a_job_that_has_ended_goes_though_the_record_of_its_agent_is_garbage() -> None:
@@ -88,8 +94,8 @@ def test_an_entry_of_a_job_that_has_ended_goes_though_the_record_of_its_agent_is
         held = await agent.claim()
         await agent.end(held)
         await user.store.put(entry_of(job).key(), b"{}", ABSENT)
-        await user.store.put(Agents.key("a"), b"garbage", ANY)
-        await passes(Pass(await cluster.core(), "p"), 100.0)
+        await user.store.put(AgentKeys.key("a"), b"garbage", ANY)
+        await passes(Reconciler(await cluster.core(), "p"), 100.0)
         assert cluster.keys("pending/") == []
 
     run(main)
@@ -142,7 +148,7 @@ def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(step: tuple
             gate.set()
             await submitting
 
-        sweeper = Pass(await cluster.core(), "sweeper")
+        sweeper = Reconciler(await cluster.core(), "sweeper")
         cluster.ways[-1].before[step] = go_on
         await sweeper.turn()
         job = submitting.result()
@@ -175,8 +181,8 @@ def test_an_entry_of_an_earlier_attempt_is_renewed() -> None:
         again = await agent.end(await agent.claim(), "preempted")
         assert again is not None
         await user.store.delete(entry_of(again).key())
-        await index.enter(user, job)
-        await index.tend(user, entry_of(job).key(), entry_of(job))
+        await pending_index.create_entry(user, job)
+        await pending_index.reconcile_entry(user, entry_of(job).key(), entry_of(job))
         assert cluster.keys("pending/") == [entry_of(again).key()]
 
     run(main)
@@ -199,7 +205,7 @@ def test_an_entry_of_a_job_that_ended_goes() -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user)
         await agent.end(await agent.claim())
-        await index.enter(user, job)
+        await pending_index.create_entry(user, job)
         await repaired(cluster)
         assert cluster.keys("pending/") == []
 
@@ -212,7 +218,7 @@ def test_two_entries_of_one_job_are_one_in_the_end() -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user, id="monday")
-        await index.enter(user, replace(job, submitted_at=job.submitted_at + 1.0))
+        await pending_index.create_entry(user, replace(job, submitted_at=job.submitted_at + 1.0))
         assert len(cluster.keys("pending/")) == 2
         held = await agent.claim()
         await repaired(cluster)
@@ -242,12 +248,12 @@ def test_a_job_with_a_status_from_the_future_is_left_alone() -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user)
         await user.records.update(
-            Jobs.key(job.id), JobRecord, lambda now: replace(now, status="hibernating") if now else None
+            JobKeys.key(job.id), JobRecord, lambda now: replace(now, status="hibernating") if now else None
         )
-        before = await user.store.get(Jobs.key(job.id))
+        before = await user.store.get(JobKeys.key(job.id))
         await agent.try_claim()
         await repaired(cluster)
-        assert await user.store.get(Jobs.key(job.id)) == before
+        assert await user.store.get(JobKeys.key(job.id)) == before
         assert cluster.keys("pending/") == [entry_of(job).key()]
 
     run(main)
@@ -276,7 +282,7 @@ async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
     user, agent = await cluster.core(), await join(cluster, "a")
     job = await launch(user, **spec)
     held = await agent.claim()
-    for key in (Work.log(job.id, 1, 0, 1), Work.log(job.id, 1, 0, 2), Work.result(job.id, 1, 0)):
+    for key in (WorkKeys.log(job.id, 1, 0, 1), WorkKeys.log(job.id, 1, 0, 2), WorkKeys.result(job.id, 1, 0)):
         await user.store.put(key, b"x", ABSENT)
     await agent.end(held)
     await agent.beat(leaving=True)
@@ -292,7 +298,7 @@ def test_a_finished_job_goes_with_all_that_is_its_own_after_its_time() -> None:
         assert (await job_now(user, job.id)).status == "succeeded"
         await cluster.clock.sleep(20.0)
         await (await repaired(cluster)).repair.run({})
-        assert cluster.keys("jobs/") == [Jobs.key(other.id)]
+        assert cluster.keys("jobs/") == [JobKeys.key(other.id)]
         assert cluster.keys("work/") == []
 
     run(main)
@@ -307,12 +313,12 @@ def test_a_removal_cut_short_leaves_the_record_until_all_else_is_gone(step: tupl
         async def die() -> None:
             raise asyncio.CancelledError
 
-        mortal = Pass(await cluster.core(), "mortal")
+        mortal = Reconciler(await cluster.core(), "mortal")
         cluster.ways[-1].before[step] = die
         with pytest.raises(asyncio.CancelledError):
             await mortal.repair.run({})
         assert (await job_now(user, job.id)).expiring is (step != ("put", "jobs/"))
-        await Pass(user, "p").repair.run({})
+        await Reconciler(user, "p").repair.run({})
         assert cluster.keys("jobs/") == cluster.keys("work/") == []
 
     run(main)
@@ -323,20 +329,20 @@ def test_a_parent_is_kept_as_long_as_its_children_are() -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         parent = await launch(user, name="parent")
         held = await agent.claim()
-        await index.leave(user, entry_of(held.record))
+        await pending_index.delete_entry(user, entry_of(held.record))
         child = await launch(user, name="child", parent=parent.id)
-        assert cluster.keys("children/") == [Child(parent.id, 1, child.id).key()]
+        assert cluster.keys("children/") == [ChildKey(parent.id, 1, child.id).key()]
         await agent.end(held)
         await cluster.clock.sleep(DAY)
         for _ in range(3):  # the child is stopped a day after its parent's end, and then the index forgets it
-            await Pass(user, "p").repair.run({})
+            await Reconciler(user, "p").repair.run({})
         assert (await job_now(user, child.id)).status == "stopped"
         await cluster.clock.sleep(30 * DAY - 10.0)
-        await Pass(user, "p").repair.run({})
-        assert cluster.keys("jobs/") == sorted([Jobs.key(parent.id), Jobs.key(child.id)])
+        await Reconciler(user, "p").repair.run({})
+        assert cluster.keys("jobs/") == sorted([JobKeys.key(parent.id), JobKeys.key(child.id)])
         await cluster.clock.sleep(20.0)
         for _ in range(2):
-            await Pass(user, "p").repair.run({})
+            await Reconciler(user, "p").repair.run({})
         assert cluster.keys("jobs/") == cluster.keys("children/") == []
 
     run(main)
@@ -345,9 +351,9 @@ def test_a_parent_is_kept_as_long_as_its_children_are() -> None:
 def test_a_job_is_kept_while_the_inbox_still_holds_its_file() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        key = Inbox.key("a")
+        key = InboxKeys.key("a")
         await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await coordinator.turn()
         (job,) = cluster.keys("jobs/")
         agent = await join(cluster, "a")
@@ -368,7 +374,7 @@ def test_agents_that_are_no_more_are_forgotten_after_the_same_time() -> None:
         user, _ = await finished(cluster)
         gone = await agent_now(user, "a")
         assert gone.state == "left"
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await cluster.clock.sleep(30 * DAY - 10.0)
         await coordinator.turn()
         assert cluster.keys("agents/") == ["agents/a.json"]
@@ -386,10 +392,10 @@ def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past() -> None:
         kept = await launch(user, entrypoint={"callable": {"pickle": base64.b64encode(bytes(100_001)).decode()}})
         gone = blob_of(ended)
         assert cluster.keys("blobs/") == sorted([gone, blob_of(kept)])
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         for _ in range(4 * 30):
             await coordinator.repair.run({})
-            if Jobs.key(ended.id) in cluster.keys("jobs/"):
+            if JobKeys.key(ended.id) in cluster.keys("jobs/"):
                 assert gone in cluster.keys("blobs/")
             await cluster.clock.sleep(DAY)
         assert cluster.keys("blobs/") == [blob_of(kept)]
@@ -404,11 +410,11 @@ def test_a_blob_that_may_yet_be_named_stays() -> None:
         user = await cluster.core()
         await cluster.clock.sleep(datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC).timestamp() - user.now())
         key = await put_blob(user, bytes(100))
-        await cluster.clock.sleep(SUBMITTER_GIVES_UP)
-        await Pass(user, "p").repair.run({})
+        await cluster.clock.sleep(SUBMITTER_TIMEOUT)
+        await Reconciler(user, "p").repair.run({})
         assert cluster.keys("blobs/") == [key]
         await cluster.clock.sleep(DAY)
-        await Pass(user, "p").repair.run({})
+        await Reconciler(user, "p").repair.run({})
         assert cluster.keys("blobs/") == []
 
     run(main)
@@ -420,7 +426,7 @@ def test_a_job_that_cannot_be_read_may_need_any_blob() -> None:
         key = await put_blob(user, bytes(100))
         await user.store.put("jobs/odd.json", b"[]", ANY)
         await cluster.clock.sleep(70 * DAY)
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await coordinator.repair.run({})
         assert cluster.keys("blobs/") == [key]
         await user.store.delete("jobs/odd.json")
@@ -439,25 +445,25 @@ def blob_of(job: JobRecord) -> str:
 def test_reasons_of_rejections_go_after_the_same_time() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
-        await user.store.put(Inbox.key("odd"), b'{"name": 1}', ANY)
-        coordinator = Pass(user, "p")
+        await user.store.put(InboxKeys.key("odd"), b'{"name": 1}', ANY)
+        coordinator = Reconciler(user, "p")
         await coordinator.turn()
-        (key,) = cluster.keys(Inbox.prefix)
-        assert key.startswith(Inbox.rejected_prefix)
+        (key,) = cluster.keys(InboxKeys.prefix)
+        assert key.startswith(InboxKeys.rejected_prefix)
         await cluster.clock.sleep(30 * DAY - 10.0)
         await passes(coordinator, 9.0, every=1.0)
-        assert cluster.keys(Inbox.prefix) == [key]
+        assert cluster.keys(InboxKeys.prefix) == [key]
         await cluster.clock.sleep(3600.0)
         await coordinator.turn()
-        assert cluster.keys(Inbox.prefix) == []
+        assert cluster.keys(InboxKeys.prefix) == []
         assert ("get", key) not in cluster.ways[0].asked
 
     run(main)
 
 
 def test_retention_is_longer_than_any_submitter_tries() -> None:
-    hasty = Settings(retention=1.0)
-    assert kept_for(hasty) >= hasty.quarantine + SUBMITTER_GIVES_UP
+    hasty = ClusterSettings(retention=1.0)
+    assert retention_seconds(hasty) >= hasty.quarantine + SUBMITTER_TIMEOUT
 
 
 def test_many_jobs_are_repaired_with_few_reads() -> None:
@@ -466,13 +472,15 @@ def test_many_jobs_are_repaired_with_few_reads() -> None:
     async def main(cluster: Cluster) -> None:
         user = await cluster.core()
         jobs = [await launch(user, name=f"job{n}") for n in range(30)]
-        coordinator = Pass(user, "p")
+        coordinator = Reconciler(user, "p")
         await passes(coordinator, 130.0)
         before = user.store.usage.snapshot()
         await coordinator.repair.run({})
         spent = user.store.usage - before
         assert (spent.lists, spent.reads, spent.writes) == (4, 0, 0)
-        assert {entry.job for key in cluster.keys("pending/") if (entry := Pending.parse(key))} == {j.id for j in jobs}
+        assert {entry.job for key in cluster.keys("pending/") if (entry := PendingKey.parse(key))} == {
+            j.id for j in jobs
+        }
 
     run(main)
 
@@ -480,7 +488,7 @@ def test_many_jobs_are_repaired_with_few_reads() -> None:
 # --- jobs that a live holder has dropped -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("since", [None, LATEST], ids=["", "by a lease from the future"])
+@pytest.mark.parametrize("since", [None, MAX_TIME], ids=["", "by a lease from the future"])
 def test_a_job_that_its_live_agent_has_dropped_is_put_back(since: float | None) -> None:
     async def main(cluster: Cluster) -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
@@ -488,15 +496,15 @@ def test_a_job_that_its_live_agent_has_dropped_is_put_back(since: float | None) 
         await agent.claim()
         beating = asyncio.create_task(agent.beat_for_ever())
         await cluster.clock.sleep(60.0)
-        await index.leave(user, entry_of(job))
+        await pending_index.delete_entry(user, entry_of(job))
         agent.holding.clear()
         if since is not None:
-            held = await user.records.read(Jobs.key(job.id), JobRecord)
+            held = await user.records.read(JobKeys.key(job.id), JobRecord)
             assert held is not None
             assert held.record.lease is not None
             strange = replace(held.record, lease=replace(held.record.lease, since=since))
             await user.records.write(held.key, JobRecord, strange, held)
-        await passes(Pass(await cluster.core(), "p"), 200.0)
+        await passes(Reconciler(await cluster.core(), "p"), 200.0)
         back = await job_now(user, job.id)
         assert (back.status, back.attempt, back.preemptions, back.agent_deaths) == ("pending", 2, 1, 1)
         assert back.history[-1].exit.message == "its agent a lives, but has dropped it"
@@ -512,7 +520,7 @@ def test_a_job_that_every_agent_drops_fails_in_the_end() -> None:
         user, agent = await cluster.core(), await join(cluster, "a")
         job = await launch(user, max_retries_failure=0)
         beating = asyncio.create_task(agent.beat_for_ever())
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         for _ in range(3):
             await agent.claim()
             agent.holding.clear()
@@ -532,7 +540,7 @@ def test_a_job_stays_with_an_agent_that_may_not_have_listed_it_yet(beats: int) -
         job = await launch(user)
         await agent.claim(listed=False)
         listed = dict(agent.holding)
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
         agent.holding.clear()
         await cluster.clock.sleep(20.0)
         for _ in range(3):
@@ -558,7 +566,7 @@ def test_a_job_that_was_ended_just_before_it_would_be_put_back_stays_ended() -> 
         held = await agent.claim()
         agent.holding.clear()
         beating = asyncio.create_task(agent.beat_for_ever())
-        coordinator = Pass(await cluster.core(), "p")
+        coordinator = Reconciler(await cluster.core(), "p")
 
         async def in_time() -> None:
             await agent.end(held)

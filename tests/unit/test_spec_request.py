@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fray.errors import InvalidInput
-from fray.spec import to_spec
+from fray.job_spec import to_spec
 from fray.types import (
     BinaryEntrypoint,
     DeviceConfig,
@@ -22,7 +22,7 @@ from fray.types import (
     ResourceConfig,
     TpuConfig,
 )
-from fray_layouts.spec import Device, JobSpec
+from fray_layouts.spec import DeviceSpec, JobSpec
 
 LOCK = threading.Lock()
 
@@ -77,7 +77,7 @@ def test_what_is_not_said_is_the_spec_s_own_default() -> None:
 
 def test_any_gpu_has_no_variant() -> None:
     spec = to_spec(a_request(resources=ResourceConfig.with_gpu(count=2)))
-    assert spec.resources.device == Device(kind="gpu", count=2)
+    assert spec.resources.device == DeviceSpec(kind="gpu", count=2)
 
 
 def test_a_plain_callable_is_an_entrypoint() -> None:

@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from fray.cli import cli
+from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import StoreRefused
-from fray_coordinator.keys import rpc_keys
-from fray_coordinator.store.api import ABSENT, ANY
-from fray_coordinator.store.probe import Finding, judge_access, probe
-from fray_coordinator.submit import submit
+from fray_coordinator.jobs.submission import submit
+from fray_coordinator.store.interface import ABSENT, ANY
+from fray_coordinator.store.probe import Finding, judge_permissions, probe
 from fray_layouts.spec import parse_spec
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all, unprivileged
 
@@ -208,7 +208,7 @@ def test_doctor_tells_who_else_may_use_a_root(place: Path, mode: int, expected: 
     ] == expected
     assert all("chmod" in finding.remedy for finding in findings(root))
     if not expected:
-        assert [finding.severity for finding in judge_access(os.stat(root))] == ["ok"]
+        assert [finding.severity for finding in judge_permissions(os.stat(root))] == ["ok"]
 
 
 def test_doctor_names_what_is_no_object(place: Path) -> None:

@@ -11,10 +11,19 @@ import pytest
 from aiohttp import web
 
 from fray_coordinator.clock import SystemClock
-from fray_coordinator.store.api import ABSENT, ANY, AttemptFailed, Backend, BadObject, Listed, Object, Unknown
-from fray_coordinator.store.limits import RECORD
-from fray_coordinator.store.open import open_backend
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    AttemptFailed,
+    BadObject,
+    Listed,
+    Object,
+    StoreBackend,
+    Unknown,
+)
+from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.probe import probe
+from fray_coordinator.store.size_limits import MAX_RECORD_BYTES
 from tests.support.servers import AWS, moto
 from tests.support.serving import serving
 
@@ -91,7 +100,7 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield f"{request.param}://bucket/root", answers
 
 
-async def asked(root: str, act: Callable[[Backend], Awaitable[Any]]) -> Any:
+async def asked(root: str, act: Callable[[StoreBackend], Awaitable[Any]]) -> Any:
     backend = open_backend(root, SystemClock())
     try:
         async with asyncio.timeout(60):
@@ -114,7 +123,7 @@ VERBS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 def test_no_answer_is_anything_but_a_result_or_a_failed_attempt(served: tuple[str, list[Answer]]) -> None:
     root, answers = served
 
-    async def main(backend: Backend) -> None:
+    async def main(backend: StoreBackend) -> None:
         for number, odd in enumerate(ODD):
             for verb in VERBS if number % 6 == 0 else ("get", "put", "list with versions"):
                 answers[:] = [odd]
@@ -184,12 +193,12 @@ def test_doctor_on_a_server_that_does_not_say_whether_a_listing_is_complete(monk
 def test_what_is_too_large_for_its_name_is_not_read(served: tuple[str, list[Answer]], told: bool) -> None:
     root, answers = served
     headers = {**MODIFIED, "x-goog-generation": "7", "ETag": "v", **({} if told else {"Transfer-Encoding": "chunked"})}
-    answers.append((200, headers, bytes(RECORD + 1)))
-    with pytest.raises(BadObject, match=rf"jobs/x\.json: .*more than the {RECORD} bytes"):
+    answers.append((200, headers, bytes(MAX_RECORD_BYTES + 1)))
+    with pytest.raises(BadObject, match=rf"jobs/x\.json: .*more than the {MAX_RECORD_BYTES} bytes"):
         asyncio.run(asked(root, lambda backend: backend.get("jobs/x.json")))
     found = asyncio.run(asked(root, lambda backend: backend.get("work/x/1/0/result")))
     assert found is not None
-    assert len(found.data) == RECORD + 1
+    assert len(found.data) == MAX_RECORD_BYTES + 1
 
 
 def test_a_long_page_of_a_broken_server_says_nothing_of_the_object(served: tuple[str, list[Answer]]) -> None:

@@ -16,15 +16,22 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.clock import SystemClock, system_chance
+from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
-from fray_coordinator.store import files, local
-from fray_coordinator.store.api import ABSENT, ANY, Applied, Gone, NotApplied, Rejected
-from fray_coordinator.store.files import forgo_syncs
+from fray_coordinator.store import file_objects, local
+from fray_coordinator.store.file_locks import LOCK_TIMEOUT, lock_holders
+from fray_coordinator.store.file_objects import forgo_syncs
+from fray_coordinator.store.file_tree import FileTree
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    Applied,
+    NameAbsent,
+    NotApplied,
+    Rejected,
+)
 from fray_coordinator.store.local import LocalBackend
-from fray_coordinator.store.locks import DEADLINE, holders
 from fray_coordinator.store.store import Store
-from fray_coordinator.store.tree import Tree
 
 
 class HurryingClock(SystemClock):
@@ -44,7 +51,7 @@ class HurryingClock(SystemClock):
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     clock = HurryingClock()
-    return Store(LocalBackend(tmp_path, clock), clock, system_chance(), patience=60)
+    return Store(LocalBackend(tmp_path, clock), clock, system_random(), patience=60)
 
 
 def applied(store: Store, key: str, data: bytes) -> str:
@@ -97,7 +104,7 @@ def test_names_by_hand_that_are_no_keys_are_listed_as_nobodys(store: Store, tmp_
 def test_withdrawing_keeps_what_a_slow_copy_still_writes(store: Store, tmp_path: Path) -> None:
     version = applied(store, "inbox/slow.json", b"{")
     with (tmp_path / "inbox/slow.json").open("ab") as copying:
-        assert asyncio.run(store.withdraw("inbox/slow.json", version, "aside/slow")) == Gone()
+        assert asyncio.run(store.withdraw("inbox/slow.json", version, "aside/slow")) == NameAbsent()
         copying.write(b"}")
     aside = asyncio.run(store.get("aside/slow"))
     assert aside is not None
@@ -127,7 +134,7 @@ def test_only_a_root_that_says_so_waits_for_no_disk(tmp_path: Path, monkeypatch:
     forgo_syncs(tmp_path / "private")
     for name in ("private", "usual"):
         clock = HurryingClock()
-        root = Store(LocalBackend(tmp_path / name, clock), clock, system_chance(), patience=60)
+        root = Store(LocalBackend(tmp_path / name, clock), clock, system_random(), patience=60)
         synced.clear()
         applied(root, "jobs/a.json", b"{}")
         asyncio.run(root.delete("jobs/a.json", ANY))
@@ -145,21 +152,21 @@ def test_a_stopped_holder_is_named_and_nothing_waits_for_ever(store: Store, tmp_
         holder.stdout.readline()
         holder.send_signal(signal.SIGSTOP)
         try:
-            (found,) = holders(Tree(tmp_path))
+            (found,) = lock_holders(FileTree(tmp_path))
             assert found.who.startswith(f"pid {holder.pid} ("), "the kernel knows, whatever the file says"
-            with pytest.raises(StoreUnavailable, match=rf"{lock}.*held by pid {holder.pid} .*{DEADLINE:g} s"):
+            with pytest.raises(StoreUnavailable, match=rf"{lock}.*held by pid {holder.pid} .*{LOCK_TIMEOUT:g} s"):
                 asyncio.run(store.put("key", b"two", ANY))
             assert asyncio.run(store.get("key")) is not None, "reads take no lock"
         finally:
             holder.kill()
     applied(store, "key", b"three")
-    assert list(holders(Tree(tmp_path))) == []
+    assert list(lock_holders(FileTree(tmp_path))) == []
 
 
 def test_a_cancelled_writer_keeps_its_lock_until_its_thread_is_done(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "LARGE", 0)
+    monkeypatch.setattr(local, "THREAD_BYTES", 0)
     applied(store, "key", b"one")
     held_at_rename: list[bool] = []
     replace = os.replace
@@ -170,7 +177,7 @@ def test_a_cancelled_writer_keeps_its_lock_until_its_thread_is_done(
         def slow_replace(source: str, target: str, **folders: int) -> None:
             loop.call_soon_threadsafe(reached.set)
             asyncio.run_coroutine_threadsafe(go.wait(), loop).result(timeout=30)
-            held_at_rename.append(bool(list(holders(Tree(tmp_path)))))
+            held_at_rename.append(bool(list(lock_holders(FileTree(tmp_path)))))
             replace(source, target, **folders)
 
         monkeypatch.setattr(os, "replace", slow_replace)
@@ -182,7 +189,7 @@ def test_a_cancelled_writer_keeps_its_lock_until_its_thread_is_done(
 
     asyncio.run(act())
     assert held_at_rename == [True]
-    assert list(holders(Tree(tmp_path))) == []
+    assert list(lock_holders(FileTree(tmp_path))) == []
 
 
 def test_a_full_disk_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,12 +231,12 @@ def test_a_key_below_an_object_is_refused(store: Store) -> None:
     with pytest.raises(BadRecord, match="also the folder"):
         asyncio.run(store.put("a/b", b"", ABSENT))
     assert asyncio.run(store.get("a/b")) is None
-    assert asyncio.run(store.delete("a/b")) == Gone()
+    assert asyncio.run(store.delete("a/b")) == NameAbsent()
 
 
 def test_what_killed_writers_left_is_swept_after_a_day(store: Store, tmp_path: Path) -> None:
     applied(store, "key", b"")
-    for name, age in (("old", files.ABANDONED + 60), ("new", 60)):
+    for name, age in (("old", file_objects.ABANDONED_SECONDS + 60), ("new", 60)):
         (tmp_path / ".fray/tmp" / name).touch()
         now = SystemClock().wall()
         os.utime(tmp_path / ".fray/tmp" / name, (now - age, now - age))
@@ -241,7 +248,7 @@ def test_what_killed_writers_left_is_swept_after_a_day(store: Store, tmp_path: P
 def test_a_writer_that_is_cancelled_before_its_thread_starts_lets_go_of_its_lock(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "LARGE", 0)
+    monkeypatch.setattr(local, "THREAD_BYTES", 0)
     applied(store, "key", b"one")
 
     async def act() -> None:
@@ -251,14 +258,14 @@ def test_a_writer_that_is_cancelled_before_its_thread_starts_lets_go_of_its_lock
         backend = LocalBackend(tmp_path, SystemClock())
         writer = asyncio.ensure_future(backend.put("key", b"two", ANY))
         await asyncio.sleep(0)
-        assert len(list(holders(Tree(tmp_path)))) == 1, "it has its lock and waits for the thread"
+        assert len(list(lock_holders(FileTree(tmp_path)))) == 1, "it has its lock and waits for the thread"
         writer.cancel()
         await asyncio.wait([writer])
         go.set()
         await blocking
 
     asyncio.run(act())
-    assert list(holders(Tree(tmp_path))) == []
+    assert list(lock_holders(FileTree(tmp_path))) == []
 
 
 def test_on_a_full_disk_a_delete_works_and_no_lock_stays_held(
@@ -269,8 +276,8 @@ def test_on_a_full_disk_a_delete_works_and_no_lock_stays_held(
 
     applied(store, "key", b"one")
     monkeypatch.setattr(os, "pwrite", no_room)
-    assert asyncio.run(store.delete("key")) == Gone()
-    assert list(holders(Tree(tmp_path))) == []
+    assert asyncio.run(store.delete("key")) == NameAbsent()
+    assert list(lock_holders(FileTree(tmp_path))) == []
 
 
 def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:

@@ -7,20 +7,32 @@ from email.utils import formatdate
 
 import pytest
 
-from fray_coordinator.clock import Chance
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store.answers import failure
-from fray_coordinator.store.api import ABSENT, ANY, NotApplied, PreconditionFailed, Refused, Unknown
-from fray_coordinator.store.bucket import ServerClock
-from fray_coordinator.store.memory import Contents, MemoryBackend
-from fray_coordinator.store.metering import GCS, S3, NameLimit, Usage
+from fray_coordinator.store.buckets import ServerClock
+from fray_coordinator.store.http_errors import classify_status
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    NotApplied,
+    PreconditionFailed,
+    Refused,
+    Unknown,
+)
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
+from fray_coordinator.store.metering import (
+    GCS_PRICES,
+    S3_PRICES,
+    NameLimit,
+    RequestCounts,
+)
 from fray_coordinator.store.store import Store
 from tests.unit.test_store_outcomes import FakeClock
 
 
 def test_each_verb_has_its_price() -> None:
     clock = FakeClock()
-    store = Store(MemoryBackend("memory://m", Contents(), clock), clock, Chance(1))
+    store = Store(MemoryBackend("memory://m", MemoryContents(), clock), clock, RandomSource(1))
 
     async def act() -> None:
         await store.put("a", b"", ABSENT)
@@ -33,26 +45,26 @@ def test_each_verb_has_its_price() -> None:
         await store.withdraw("a", found.version, "aside")
 
     asyncio.run(act())
-    assert store.usage == Usage(writes=2, lists=1, reads=3, deletes=2)
+    assert store.usage == RequestCounts(writes=2, lists=1, reads=3, deletes=2)
 
 
 def test_prices_are_the_list_prices() -> None:
-    usage = Usage(writes=1500, lists=500, reads=10_000, deletes=1_000_000)
-    assert usage.cost(GCS) == usage.cost(S3) == pytest.approx(2 * 0.005 + 10 * 0.0004)
+    usage = RequestCounts(writes=1500, lists=500, reads=10_000, deletes=1_000_000)
+    assert usage.cost(GCS_PRICES) == usage.cost(S3_PRICES) == pytest.approx(2 * 0.005 + 10 * 0.0004)
 
 
 def test_usage_adds_up() -> None:
-    assert Usage(4, 3, 2, 1) - Usage(1, 1, 1, 1) == Usage(3, 2, 1, 0)
-    assert Usage(4, 3, 2, 1) + Usage(1, 1, 1, 1) == Usage(5, 4, 3, 2)
-    usage = Usage(1)
+    assert RequestCounts(4, 3, 2, 1) - RequestCounts(1, 1, 1, 1) == RequestCounts(3, 2, 1, 0)
+    assert RequestCounts(4, 3, 2, 1) + RequestCounts(1, 1, 1, 1) == RequestCounts(5, 4, 3, 2)
+    usage = RequestCounts(1)
     before = usage.snapshot()
     usage.writes += 1
-    assert usage - before == Usage(1)
+    assert usage - before == RequestCounts(1)
 
 
 def test_a_long_listing_is_several_requests() -> None:
     clock = FakeClock()
-    store = Store(MemoryBackend("memory://m", Contents(), clock), clock, Chance(1))
+    store = Store(MemoryBackend("memory://m", MemoryContents(), clock), clock, RandomSource(1))
 
     async def act() -> None:
         for number in range(2001):
@@ -87,8 +99,8 @@ def test_a_name_is_written_three_times_and_then_once_a_second() -> None:
 
 def test_a_hot_name_slows_its_writers_down() -> None:
     clock = FakeClock()
-    backend = MemoryBackend("memory://m", Contents(), clock, NameLimit(clock))
-    store = Store(backend, clock, Chance(1))
+    backend = MemoryBackend("memory://m", MemoryContents(), clock, NameLimit(clock))
+    store = Store(backend, clock, RandomSource(1))
 
     async def act() -> None:
         started = clock.time
@@ -96,7 +108,7 @@ def test_a_hot_name_slows_its_writers_down() -> None:
             await store.put("hot", b"%d" % number, ANY)
         assert clock.time - started == pytest.approx(10, abs=2)
         assert store.usage.writes > 13, "what was refused is counted too"
-        impatient = Store(backend, clock, Chance(1), patience=0.5)
+        impatient = Store(backend, clock, RandomSource(1), patience=0.5)
         with pytest.raises(StoreUnavailable, match="faster than once a second"):
             await impatient.put("hot", b"once more", ANY)
 
@@ -111,7 +123,7 @@ def test_a_hot_name_slows_its_writers_down() -> None:
     ],
 )  # fmt: skip
 def test_statuses(status: int, kind: type[Exception]) -> None:
-    error = failure(status, "some\n  words", "to do it", "7")
+    error = classify_status(status, "some\n  words", "to do it", "7")
     assert type(error) is kind
     assert f"HTTP {status}: some words" in str(error)
     if isinstance(error, NotApplied):
@@ -138,7 +150,7 @@ def test_statuses(status: int, kind: type[Exception]) -> None:
     ],
 )
 def test_codes_that_say_more_than_their_status(status: int, code: str, kind: type[Exception]) -> None:
-    assert type(failure(status, f"{code} and words", "to do it")) is kind
+    assert type(classify_status(status, f"{code} and words", "to do it")) is kind
 
 
 @pytest.mark.parametrize(
@@ -155,14 +167,14 @@ def test_codes_that_say_more_than_their_status(status: int, code: str, kind: typ
     ],
 )
 def test_refusals_that_pass_by_themselves_are_asked_again(status: int, code: str, may_pass: bool) -> None:
-    refused = failure(status, f"{code} and words", "to do it")
+    refused = classify_status(status, f"{code} and words", "to do it")
     assert isinstance(refused, Refused)
     assert refused.may_pass == may_pass
 
 
 @pytest.mark.parametrize("after", ["1e99", "-1", "soon", "\u0663", "99999999999999999999"])
 def test_no_server_makes_anybody_wait_for_long(after: str) -> None:
-    refused = failure(429, "words", "to do it", after)
+    refused = classify_status(429, "words", "to do it", after)
     assert isinstance(refused, NotApplied)
     assert (refused.after or 0) <= 60
 

@@ -14,10 +14,16 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.clock import SystemClock, system_chance
+from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.errors import BadRecord, StoreRefused
-from fray_coordinator.store import limits
-from fray_coordinator.store.api import ABSENT, ANY, Gone, Listed, Object
+from fray_coordinator.store import size_limits
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    Listed,
+    NameAbsent,
+    Object,
+)
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.probe import probe
 from fray_coordinator.store.store import Store
@@ -30,7 +36,7 @@ PRIVATE = b"what the agent's user alone may read"
 
 def store_at(root: Path) -> Store:
     clock = SystemClock()
-    return Store(LocalBackend(root, clock), clock, system_chance(), patience=5)
+    return Store(LocalBackend(root, clock), clock, system_random(), patience=5)
 
 
 @pytest.fixture
@@ -109,7 +115,7 @@ def test_what_is_no_regular_file_harms_its_name_alone(
         asyncio.run(store.put(key, b"{}", ABSENT))
     assert asyncio.run(store.get(f"{key}-sound")) is not None
     if make is not a_folder:
-        assert asyncio.run(store.delete(key)) == Gone()
+        assert asyncio.run(store.delete(key)) == NameAbsent()
         asyncio.run(store.put(key, b"{}", ABSENT))
         assert asyncio.run(store.get(key)) is not None
 
@@ -256,14 +262,14 @@ def test_what_every_write_needs_is_the_stores_fault(store: Store, tmp_path: Path
 @pytest.mark.parametrize(
     ("key", "most"),
     [
-        ("inbox/x.json", limits.SPEC),
-        ("inbox/aside/x", limits.SPEC),
-        ("jobs/x.json", limits.RECORD),
-        ("pending/default/x", limits.RECORD),
-        ("queues/n/q~1/segments/a/b/c~lease", limits.RECORD),
-        ("queues/n/q~1/segments/a/b/c", limits.DATA),
-        ("blobs/2030-01/x", limits.DATA),
-        ("work/j/1/0/log-00000001", limits.DATA),
+        ("inbox/x.json", size_limits.MAX_SPEC_BYTES),
+        ("inbox/aside/x", size_limits.MAX_SPEC_BYTES),
+        ("jobs/x.json", size_limits.MAX_RECORD_BYTES),
+        ("pending/default/x", size_limits.MAX_RECORD_BYTES),
+        ("queues/n/q~1/segments/a/b/c~lease", size_limits.MAX_RECORD_BYTES),
+        ("queues/n/q~1/segments/a/b/c", size_limits.MAX_DATA_BYTES),
+        ("blobs/2030-01/x", size_limits.MAX_DATA_BYTES),
+        ("work/j/1/0/log-00000001", size_limits.MAX_DATA_BYTES),
     ],
 )
 def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most: int) -> None:
@@ -277,10 +283,10 @@ def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most
 
 def test_nothing_is_written_that_could_not_be_read(store: Store) -> None:
     key = "inbox/large.json"
-    asyncio.run(store.put(key, b" " * limits.SPEC, ABSENT))
+    asyncio.run(store.put(key, b" " * size_limits.MAX_SPEC_BYTES, ABSENT))
     assert asyncio.run(store.get(key)) is not None
     with pytest.raises(InvalidInput, match="at most"):
-        asyncio.run(store.put(key, b" " * (limits.SPEC + 1), ANY))
+        asyncio.run(store.put(key, b" " * (size_limits.MAX_SPEC_BYTES + 1), ANY))
 
 
 def test_a_file_that_grows_while_it_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.store.api import ABSENT, Applied, Object
-from fray_coordinator.store.metering import Usage
-from fray_coordinator.store.open import open_store
+from fray_coordinator.store.interface import ABSENT, Applied, Object
+from fray_coordinator.store.metering import RequestCounts
+from fray_coordinator.store.opening import open_store
 from fray_layouts.errors import InvalidInput
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import AWS, gcs_emulator, moto
@@ -152,7 +152,7 @@ def test_a_server_that_breaks_every_connection(root: str, address: str, monkeypa
 def test_every_request_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     emulator = Emulator()
 
-    async def act(root: str) -> Usage:
+    async def act(root: str) -> RequestCounts:
         store = await open_store(root)
         for number in range(5):
             await store.put(f"key{number}", b"", ABSENT)
@@ -167,7 +167,7 @@ def test_every_request_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(server.address, server.url)
         usage = asyncio.run(act(f"{server.root}/count"))
     assert emulator.asked == {"GET": 2, "POST": 6, "LIST": 2, "DELETE": 1}
-    assert usage == Usage(writes=6, lists=2, reads=2, deletes=1)
+    assert usage == RequestCounts(writes=6, lists=2, reads=2, deletes=1)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_the_private_folder_is_nobodys_key() -> None:
 
 
 def test_cloud_libraries_are_imported_only_for_their_roots() -> None:
-    program = "import sys, asyncio, fray_coordinator.store.open as o; asyncio.run(o.open_store('memory://x'));"
+    program = "import sys, asyncio, fray_coordinator.store.opening as o; asyncio.run(o.open_store('memory://x'));"
     program += "print([name for name in sys.modules if name in ('gcsfs', 's3fs', 'fsspec', 'aiohttp', 'botocore')])"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed == "[]\n"

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.clock import Chance
+from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
-from fray_coordinator.store.api import (
+from fray_coordinator.store.failures import FAILURE_MEMORY_SECONDS
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     Applied,
     Expectation,
-    Gone,
+    NameAbsent,
     NotApplied,
     Object,
     Outcome,
@@ -26,10 +27,14 @@ from fray_coordinator.store.api import (
     Superseded,
     Unknown,
 )
-from fray_coordinator.store.failing import FORGOTTEN_AFTER
-from fray_coordinator.store.memory import Contents, MemoryBackend
-from fray_coordinator.store.metering import Usage
-from fray_coordinator.store.store import FIRST_WAIT, LONGEST_WAIT, REFUSED_PATIENCE, Store
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
+from fray_coordinator.store.metering import RequestCounts
+from fray_coordinator.store.store import (
+    FIRST_RETRY_WAIT,
+    MAX_RETRY_WAIT,
+    REFUSED_PATIENCE,
+    Store,
+)
 
 LOST = Unknown("no answer")
 FULL = PreconditionFailed("412")
@@ -58,7 +63,7 @@ class Script(MemoryBackend):
     """Answers as told, call by call; raises what is an exception."""
 
     def __init__(self, *answers: object, offset: float | None = 0.0) -> None:
-        super().__init__("memory://script", Contents(), FakeClock())
+        super().__init__("memory://script", MemoryContents(), FakeClock())
         self.answers = list(answers)
         self.calls: list[str] = []
         self.offset = offset
@@ -112,7 +117,7 @@ def put(expect: Expectation, op: str | None = "ours", data: bytes = OURS) -> Cal
 
 
 def outcome_of(backend: Script, act: Callable[[Store], Awaitable[Any]], clock: FakeClock | None = None) -> Any:
-    result = asyncio.run(_await(act(Store(backend, clock or FakeClock(), Chance(1), patience=60))))
+    result = asyncio.run(_await(act(Store(backend, clock or FakeClock(), RandomSource(1), patience=60))))
     assert not backend.answers, "every answer is used"
     return result
 
@@ -182,13 +187,13 @@ def test_a_change_without_an_op_is_a_mistake() -> None:
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        ([None], Gone()),
-        ([LOST, None], Gone()),
-        ([FULL, None], Gone()),
+        ([None], NameAbsent()),
+        ([LOST, None], NameAbsent()),
+        ([FULL, None], NameAbsent()),
         ([FULL, OTHER], Rejected(OTHER)),
         ([LOST, FULL, OTHER], Rejected(OTHER)),
-        ([FULL, BEFORE, None], Gone()),
-        ([BUSY, LOST, None], Gone()),
+        ([FULL, BEFORE, None], NameAbsent()),
+        ([BUSY, LOST, None], NameAbsent()),
     ],
 )
 def test_outcome_of_a_delete(answers: list[object], expected: object) -> None:
@@ -199,7 +204,7 @@ def test_patience_ends_in_unavailable_and_says_why() -> None:
     backend, clock = Script(*[LOST, BEFORE] * 50), FakeClock()
     with pytest.raises(StoreUnavailable, match=r"put memory://script/key: no success within 60 s.*no answer"):
         outcome_of(backend, put("v1"), clock)
-    assert 60 - 1.5 * LONGEST_WAIT < sum(clock.sleeps) <= 60
+    assert 60 - 1.5 * MAX_RETRY_WAIT < sum(clock.sleeps) <= 60
     assert backend.calls[:5] == ["put", "get", "put", "get", "put"]
 
 
@@ -212,7 +217,9 @@ def test_reads_are_patient_too() -> None:
 def test_waits_grow_vary_and_respect_the_server() -> None:
     clock = FakeClock()
     outcome_of(Script(LOST, LOST, LOST, LOST, BEFORE), lambda store: store.get("key"), clock)
-    assert [FIRST_WAIT * 2**n * 0.5 <= wait <= FIRST_WAIT * 2**n for n, wait in enumerate(clock.sleeps)] == [True] * 4
+    assert [
+        FIRST_RETRY_WAIT * 2**n * 0.5 <= wait <= FIRST_RETRY_WAIT * 2**n for n, wait in enumerate(clock.sleeps)
+    ] == [True] * 4
     assert len({wait / 2**n for n, wait in enumerate(clock.sleeps)}) == 4
     polite = FakeClock()
     outcome_of(Script(BUSY, BEFORE), lambda store: store.get("key"), polite)
@@ -237,7 +244,7 @@ def test_a_refusal_that_may_pass_is_asked_again_for_a_few_seconds() -> None:
     assert outcome_of(Script(stale, stale, BEFORE), lambda store: store.get("key")) == BEFORE
     clock = FakeClock()
     with pytest.raises(StoreRefused, match="the token is old"):
-        asyncio.run(_await(Store(Script(*[stale] * 50), clock, Chance(1)).get("key")))
+        asyncio.run(_await(Store(Script(*[stale] * 50), clock, RandomSource(1)).get("key")))
     assert 1 < sum(clock.sleeps) <= REFUSED_PATIENCE
 
 
@@ -245,14 +252,14 @@ def test_a_refusal_that_may_pass_is_asked_again_for_a_few_seconds() -> None:
 def test_a_refusal_says_nothing_of_an_attempt_whose_answer_was_lost(expect: Expectation) -> None:
     refused = Refused("HTTP 403: no")
     with pytest.raises(StoreUnavailable, match="HTTP 403: no"):
-        asyncio.run(_await(put(expect)(Store(Script(LOST, *[refused] * 50), FakeClock(), Chance(1)))))
+        asyncio.run(_await(put(expect)(Store(Script(LOST, *[refused] * 50), FakeClock(), RandomSource(1)))))
     with pytest.raises(StoreRefused):
-        asyncio.run(_await(put(expect)(Store(Script(refused), FakeClock(), Chance(1)))))
+        asyncio.run(_await(put(expect)(Store(Script(refused), FakeClock(), RandomSource(1)))))
 
 
 def test_what_fails_is_told_until_it_works_or_nobody_asks_any_more() -> None:
     clock, refused = FakeClock(), Refused("HTTP 403: no")
-    store = Store(Script(refused, BEFORE, refused, BUSY, LOST), clock, Chance(1))
+    store = Store(Script(refused, BEFORE, refused, BUSY, LOST), clock, RandomSource(1))
 
     async def act() -> None:
         for key in ("jobs/a.json", "jobs/b.json", "pools/default/doorbell"):
@@ -268,13 +275,13 @@ def test_what_fails_is_told_until_it_works_or_nobody_asks_any_more() -> None:
 
     asyncio.run(act())
     assert list(store.failing.now()) == ["get pools"]
-    clock.time += FORGOTTEN_AFTER + 1
+    clock.time += FAILURE_MEMORY_SECONDS + 1
     assert store.failing.now() == {}
 
 
 def test_every_attempt_is_counted() -> None:
     backend = Script(LOST, BEFORE, BUSY, FULL)
-    store = Store(backend, FakeClock(), Chance(1))
+    store = Store(backend, FakeClock(), RandomSource(1))
     backend.answers = [LOST, BEFORE, BUSY, BEFORE, Applied("v2"), None, LOST, None]
 
     async def act() -> None:
@@ -282,16 +289,16 @@ def test_every_attempt_is_counted() -> None:
         before = store.usage.snapshot()
         await store.get("key")
         await store.delete("key")
-        assert store.usage - before == Usage(reads=1, deletes=2)
+        assert store.usage - before == RequestCounts(reads=1, deletes=2)
 
     asyncio.run(act())
-    assert store.usage == Usage(writes=3, reads=3, deletes=2)
+    assert store.usage == RequestCounts(writes=3, reads=3, deletes=2)
 
 
 def test_the_clock_of_the_storage() -> None:
     clock = FakeClock()
-    assert Store(Script(offset=-120.0), clock, Chance(1)).now() == clock.wall() - 120
-    unknown = Store(Script(offset=None), clock, Chance(1))
+    assert Store(Script(offset=-120.0), clock, RandomSource(1)).now() == clock.wall() - 120
+    unknown = Store(Script(offset=None), clock, RandomSource(1))
     with pytest.raises(RuntimeError, match="learn_clock"):
         unknown.now()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.store.mounts import INSIST, network_file_system
+from fray_coordinator.store.mounts import OVERRIDE_VARIABLE, network_file_system
 from fray_coordinator.store.probe import Finding, probe
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server, fake_gcs, gcs_emulator, moto
@@ -170,8 +170,8 @@ def test_a_network_file_system_is_an_error_unless_insisted(tmp_path: Path, monke
     monkeypatch.setattr("fray_coordinator.store.mounts._mounts", lambda: f"server:/ {tmp_path} nfs rw 0 0")
     refused = only(problems(str(tmp_path)))
     assert refused.severity == "error"
-    assert INSIST in refused.remedy
-    monkeypatch.setenv(INSIST, "1")
+    assert OVERRIDE_VARIABLE in refused.remedy
+    monkeypatch.setenv(OVERRIDE_VARIABLE, "1")
     insisted = only(problems(str(tmp_path)))
     assert insisted.severity == "warning"
     assert "nfs" in insisted.what

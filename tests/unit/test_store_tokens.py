@@ -19,8 +19,8 @@ from google.auth.compute_engine import _metadata
 
 from fray_coordinator.clock import SystemClock
 from fray_coordinator.store import gcs
-from fray_coordinator.store.api import NotApplied, Object, Refused
-from fray_coordinator.store.gcs_token import RENEWED_AHEAD, AccessToken
+from fray_coordinator.store.gcs_token import RENEW_AHEAD_SECONDS, AccessToken
+from fray_coordinator.store.interface import NotApplied, Object, Refused
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import gcs_emulator
 from tests.support.serving import serving
@@ -94,7 +94,7 @@ async def until_sent(token: AccessToken, wanted: str) -> None:
 def test_a_token_is_renewed_ahead_of_time_and_no_request_waits_for_it(metadata: Metadata) -> None:
     async def main() -> None:
         metadata.open.clear()
-        token = AccessToken(credentials(RENEWED_AHEAD - 10), SystemClock())
+        token = AccessToken(credentials(RENEW_AHEAD_SECONDS - 10), SystemClock())
         assert await sent(token) == "Bearer first"
         await asyncio.to_thread(metadata.asked.wait)
         assert await sent(token) == "Bearer first"
@@ -126,7 +126,7 @@ def test_the_loop_goes_on_while_an_old_token_is_renewed(metadata: Metadata) -> N
 def test_a_good_token_is_used_while_the_metadata_server_is_away(metadata: Metadata, status: int) -> None:
     async def main() -> None:
         metadata.status = status
-        token = AccessToken(credentials(RENEWED_AHEAD - 10), Stopped())
+        token = AccessToken(credentials(RENEW_AHEAD_SECONDS - 10), Stopped())
         attempts = set()
         for _ in range(3):
             assert await sent(token) == "Bearer first"

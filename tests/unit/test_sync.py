@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator import sync
+from fray import sync
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 
 
@@ -98,7 +98,7 @@ def test_a_resource_is_opened_once_and_again_after_a_failure() -> None:
 
 INTERRUPTED = """
 import asyncio, sys
-from fray_coordinator import sync
+from fray import sync
 
 async def work():
     print("begun", flush=True)
@@ -130,7 +130,7 @@ def test_a_call_that_is_cancelled_before_it_began_never_runs() -> None:
         ran.append(True)
 
     async def main() -> None:
-        call = sync._Call(work())
+        call = sync._LoopCall(work())
         call.cancel()
         call.start()
         await asyncio.sleep(0)
@@ -176,13 +176,13 @@ def test_what_is_written_once_runs_in_both_fronts() -> None:
         return await thread_name(), await way(thread_name())
 
     caller = threading.current_thread().name
-    assert sync.at_once(steps(sync.blocking)) == (caller, "fray")
+    assert sync.run_unsuspended(steps(sync.blocking)) == (caller, "fray")
     assert asyncio.run(steps(sync.awaited)) == (caller, "fray")
 
 
 def test_what_suspends_cannot_be_run_at_once() -> None:
     with pytest.raises(RuntimeError, match="other than the background loop"):
-        sync.at_once(double(1))
+        sync.run_unsuspended(double(1))
 
 
 def test_iterating_closes_the_source_when_the_consumer_stops() -> None:

@@ -6,21 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.environment import task_environment
-from fray_agents.reach import Reach
+from fray_agents.host.network import NetworkSettings
+from fray_agents.tasks.environment import task_environment
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import Entrypoint, EnvironmentSpec, JobSpec, ResourceSpec
+from fray_layouts.spec import (
+    EntrypointSpec,
+    EnvironmentSpec,
+    JobSpec,
+    ResourceSpec,
+)
 
 
 def threads(cpu: float, **env_vars: str) -> str:
     spec = JobSpec(
         name="train",
-        entrypoint=Entrypoint(command=["python"]),
+        entrypoint=EntrypointSpec(command=["python"]),
         resources=ResourceSpec(cpu=cpu),
         environment=EnvironmentSpec(env_vars=env_vars),
     )
     job = JobRecord(id="train-1", spec=spec, status="running", submitted_at=0.0)
-    return task_environment(job, "/root", "agent-1", Path("/tmp"), Reach())["OMP_NUM_THREADS"]
+    return task_environment(job, "/root", "agent-1", Path("/tmp"), NetworkSettings())["OMP_NUM_THREADS"]
 
 
 def test_numerical_libraries_use_the_cores_that_the_job_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fray_agents.tasks import StartFailed, TaskExit
-from fray_agents.threads import ThreadTask, on_stop
+from fray_agents.tasks.process_task import StartFailed, TaskExit
+from fray_agents.tasks.thread_task import ThreadTask, on_stop
 from tests.support.tasks import FAR, spec
 
 
@@ -45,7 +45,7 @@ def test_a_log_that_cannot_be_completed_blames_the_host(tmp_path: Path, monkeypa
     def full(*args: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("fray_agents.runner.log.Chunks.seal", full)
+    monkeypatch.setattr("fray_agents.runner.task_log.LogChunks.seal", full)
     assert asyncio.run(exit_of(tmp_path)).exit.kind == "host-failed"
 
 

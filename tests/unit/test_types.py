@@ -26,7 +26,7 @@ from fray.types import (
     TpuConfig,
     create_environment,
 )
-from fray_layouts.records import Exit
+from fray_layouts.records import AttemptExit
 
 
 def test_ram_and_memory_are_the_same_thing() -> None:
@@ -196,7 +196,7 @@ def test_three_statuses_are_final(status: JobStatus) -> None:
 
 
 def test_job_failed_survives_pickling_with_its_traceback() -> None:
-    exit = Exit(kind="exception", traceback="Traceback ...\nKeyError: 3")
+    exit = AttemptExit(kind="exception", traceback="Traceback ...\nKeyError: 3")
     info = JobInfo(JobId("a-1"), "a", JobStatus.FAILED, "exception: KeyError", 1.0, 2.0, Namespace("a"), exit)
     error = pickle.loads(pickle.dumps(JobFailed.of(info)))
     assert error.info == info

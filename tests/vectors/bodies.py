@@ -7,13 +7,20 @@ from typing import Any
 
 import msgspec
 
-from fray_agents.runner import log
-from fray_coordinator.store.api import ABSENT, ANY, Applied, Expectation, Object, Superseded
-from fray_coordinator.store.store import judge
-from fray_layouts import codec, queues, schemas
+from fray_agents.runner import task_log
+from fray_coordinator.store.interface import (
+    ABSENT,
+    ANY,
+    Applied,
+    Expectation,
+    Object,
+    Superseded,
+)
+from fray_coordinator.store.store import outcome_of_write
+from fray_layouts import codec, queue_records, schemas
 from fray_layouts.errors import InvalidInput, Malformed
-from fray_layouts.parsing import DEEPEST
-from fray_layouts.queues import SegmentHeader
+from fray_layouts.parsing import MAX_DEPTH
+from fray_layouts.queue_records import SegmentHeader
 from fray_layouts.records import JobRecord, NameRecord
 from fray_layouts.spec import parse_spec
 from tests.vectors.form import NOW, File, base64_of, plain
@@ -75,8 +82,8 @@ def _records() -> File:
         "a size above 2^53": ("agent", '{"id": "a", "host": "h", "pool": "p", "free": {"memory": 9007199254740993}}'),
         "a time after 3084": ("name", '{"since": 35184372088.832}'),
         "a duration above 10^9 s": ("cluster", '{"quarantine": 1000000001}'),
-        "as deep as may be": ("job", json.dumps({**job, "deep": _nested(DEEPEST - 1)})),
-        "too deep": ("job", json.dumps({**job, "deep": _nested(DEEPEST)})),
+        "as deep as may be": ("job", json.dumps({**job, "deep": _nested(MAX_DEPTH - 1)})),
+        "too deep": ("job", json.dumps({**job, "deep": _nested(MAX_DEPTH)})),
         "a number that no float holds": ("job", json.dumps(job)[:-1] + ', "colour": 1e999}'),
         "NaN": ("job", json.dumps(job)[:-1] + ', "submitted_at": NaN}'),
         "an array": ("job", "[]"),
@@ -95,7 +102,7 @@ def _nested(depth: int) -> list[Any]:
 
 def _is_readable(text: str, kind: str) -> bool:
     try:
-        codec.decode(text.encode(), schemas.KINDS[kind])
+        codec.decode(text.encode(), schemas.SCHEMAS[kind])
     except Malformed:
         return False
     return True
@@ -162,7 +169,7 @@ def _outcomes() -> File:
     cases = {}
     for case, (body, expect) in found.items():
         there = Object(json.dumps(body).encode(), "v1", NOW) if body is not None else None
-        outcome = judge(there, json.dumps(mine).encode(), expect, "mine")
+        outcome = outcome_of_write(there, json.dumps(mine).encode(), expect, "mine")
         given = {
             "op": "mine",
             "condition": expect if isinstance(expect, str) else expect.value,
@@ -186,9 +193,12 @@ def _segments() -> File:
     cases: dict[str, Any] = {}
     for case, bodies in items.items():
         header = SegmentHeader(encoding="json", sizes=[len(body) for body in bodies])
-        cases[case] = [body.decode() for body in bodies], base64_of(queues.pack(header, bodies))
+        cases[case] = [body.decode() for body in bodies], base64_of(queue_records.encode_segment(header, bodies))
     header = SegmentHeader(encoding="json", sizes=[1, 0], large=[1])
-    cases["the second is an object of its own"] = ["1", None], base64_of(queues.pack(header, [b"1", b""]))
+    cases["the second is an object of its own"] = (
+        ["1", None],
+        base64_of(queue_records.encode_segment(header, [b"1", b""])),
+    )
     return File(
         "items with encoding json, and a segment's bytes in base64 (other JSON of the same header is as good)", cases
     )
@@ -202,7 +212,7 @@ def _logs() -> File:
     }
     cases = {}
     for case, pieces in printed.items():
-        lines = log.Lines("stdout")
+        lines = task_log.LineFormatter("stdout")
         text = b"".join(lines.format(piece) for piece in pieces) + lines.flush()
         shipped = [line.split(b" ", 1)[1] for line in text.split(b"\n")[:-1]]
         joined = base64_of(b"".join(pieces))

@@ -8,33 +8,38 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_coordinator.protocol import cascade, heartbeat
-from fray_coordinator.protocol.claim import Skip, claim
-from fray_coordinator.protocol.finish import Ending, Settled, finish, put_back
-from fray_coordinator.protocol.index import care_for
-from fray_coordinator.protocol.naming import announced, hold_of, taken
-from fray_coordinator.protocol.schedule import HostKind, entry_of, shortage
-from fray_coordinator.protocol.stop import request_stop
-from fray_layouts.names import Pending
+from fray_coordinator.protocol.claiming import Skip, claim
+from fray_coordinator.protocol.commit import (
+    AlreadySettled,
+    AttemptEnd,
+    end_of_attempt,
+    requeue_lost,
+)
+from fray_coordinator.protocol.naming import announced, holder_of, taken_for
+from fray_coordinator.protocol.pending_index import action_for
+from fray_coordinator.protocol.scheduling import HostKind, entry_of, shortage
+from fray_coordinator.protocol.stopping import request_stop
+from fray_layouts.object_keys import PendingKey
 from fray_layouts.records import (
     AgentRecord,
-    Attempt,
+    AttemptExit,
+    ClusterSettings,
     EndpointRecord,
-    Exit,
     Holding,
+    JobLease,
     JobRecord,
-    Lease,
+    JobResult,
     NameRecord,
-    Parent,
+    ParentLink,
+    PastAttempt,
     Resources,
-    Result,
-    Settings,
-    Stop,
+    StopRequest,
 )
 from fray_layouts.spec import parse_spec
 from tests.vectors.form import NOW, File, plain
 
-SETTINGS = Settings()
-LEASE = Lease(agent="h1-1", host="h1", since=NOW)
+SETTINGS = ClusterSettings()
+LEASE = JobLease(agent="h1-1", host="h1", since=NOW)
 
 
 def job(status: str = "pending", **fields: Any) -> JobRecord:
@@ -58,7 +63,7 @@ def decided(record: JobRecord | None, given: Any) -> Any:
 
 
 def _claims() -> File:
-    own = Parent(job="p-1", attempt=1)
+    own = ParentLink(job="p-1", attempt=1)
     parent = job("running", id="p-1", started_at=NOW - 30)
     waiting = job(parent=own, spec={"id": "own"})
     cases: dict[str, tuple[JobRecord, int, JobRecord | None]] = {
@@ -94,38 +99,42 @@ def _claims() -> File:
     )
 
 
-def _past(attempt: int, begun: float, ended: float, kind: str = "preempted") -> Attempt:
-    return Attempt(attempt=attempt, agent="h1-0", host="h1", started_at=begun, ended_at=ended, exit=Exit(kind=kind))
+def _past(attempt: int, begun: float, ended: float, kind: str = "preempted") -> PastAttempt:
+    return PastAttempt(
+        attempt=attempt, agent="h1-0", host="h1", started_at=begun, ended_at=ended, exit=AttemptExit(kind=kind)
+    )
 
 
 def _claimed(record: JobRecord, attempt: int, parent: JobRecord | None) -> tuple[Any, Any]:
-    family = cascade.verdict(record, parent, NOW, SETTINGS.repair_interval)
+    family = cascade.judge_child(record, parent, NOW, SETTINGS.repair_interval)
     wanted = claim(record, attempt, LEASE, family)
     given = {"job": plain(record), "attempt": attempt, "parent": plain(parent), "lease": plain(LEASE)}
     return given, {"skip": wanted.until} if isinstance(wanted, Skip) else {"write": decided(wanted, given)}
 
 
 def _ends() -> File:
-    success = Ending(Exit(kind="success", code=0, log_chunks=1), Result(encoding="json", value=42, size=2))
+    success = AttemptEnd(
+        AttemptExit(kind="success", code=0, log_chunks=1), JobResult(encoding="json", value=42, size=2)
+    )
     late = _otherwise(success, before=False)
-    failure = Ending(Exit(kind="exited", code=1))
-    stop = Stop(at=NOW - 1, reason="no longer wanted")
-    cases: dict[str, tuple[int, JobRecord, Ending]] = {
+    failure = AttemptEnd(AttemptExit(kind="exited", code=1))
+    stop = StopRequest(at=NOW - 1, reason="no longer wanted")
+    cases: dict[str, tuple[int, JobRecord, AttemptEnd]] = {
         "it succeeded": (1, running(), success),
         "it succeeded before the stop's SIGTERM": (1, running(stop=stop), success),
         "it succeeded after the stop's SIGTERM": (1, running(stop=stop), late),
         "a stopped task that fails by itself is stopped": (1, running(stop=stop), failure),
         "it failed, and has no retries": (1, running(), failure),
         "it failed, and has one": (1, running(spec={"max_retries_failure": 1}), failure),
-        "preempted": (1, running(), Ending(Exit(kind="preempted"))),
+        "preempted": (1, running(), AttemptEnd(AttemptExit(kind="preempted"))),
         "preempted once too often": (
             1,
             running(spec={"max_retries_preemption": 1}, preemptions=1),
-            Ending(Exit(kind="preempted")),
+            AttemptEnd(AttemptExit(kind="preempted")),
         ),
-        "this host could not start it": (1, running(avoid=["h2"]), Ending(Exit(kind="start-failed"))),
-        "the host failed while it ran": (1, running(), Ending(Exit(kind="host-failed"))),
-        "a program that is not there": (1, running(), Ending(Exit(kind="exited", code=127))),
+        "this host could not start it": (1, running(avoid=["h2"]), AttemptEnd(AttemptExit(kind="start-failed"))),
+        "the host failed while it ran": (1, running(), AttemptEnd(AttemptExit(kind="host-failed"))),
+        "a program that is not there": (1, running(), AttemptEnd(AttemptExit(kind="exited", code=127))),
         "an actor crashed, and its holder stays": (
             1,
             running(spec={"actor": True, "max_retries_failure": 3}),
@@ -144,15 +153,15 @@ def _ends() -> File:
         "an actor says that it failed": (
             1,
             running(spec={"actor": True, "max_retries_failure": 3}),
-            Ending(Exit(kind="exception", exception="ValueError")),
+            AttemptEnd(AttemptExit(kind="exception", exception="ValueError")),
         ),
-        "it is another's": (1, running(lease=Lease(agent="h2-1", host="h2", since=NOW)), success),
+        "it is another's": (1, running(lease=JobLease(agent="h2-1", host="h2", since=NOW)), success),
         "it is at another attempt": (1, running(attempt=2), success),
         "it has ended": (1, job("stopped"), success),
     }
     made = {}
     for case, (attempt, record, ending) in cases.items():
-        wanted = finish(record, attempt, "h1-1", ending, NOW, SETTINGS)
+        wanted = end_of_attempt(record, attempt, "h1-1", ending, NOW, SETTINGS)
         given = {
             "job": plain(record),
             "agent": "h1-1",
@@ -163,7 +172,10 @@ def _ends() -> File:
             "restarts": ending.restart,
             "now": NOW,
         }
-        made[case] = given, {"discard": True} if isinstance(wanted, Settled) else {"write": decided(wanted, given)}
+        made[case] = (
+            given,
+            {"discard": True} if isinstance(wanted, AlreadySettled) else {"write": decided(wanted, given)},
+        )
     return File(
         "how an attempt ended, as its holder saw it, with the settings' defaults: what it writes over the record that"
         " lies there. `restarts`: the job is an actor's, and the holder trusts its leases and stays",
@@ -171,9 +183,9 @@ def _ends() -> File:
     )
 
 
-def _otherwise(ending: Ending, before: bool = True, restart: bool = False) -> Ending:
+def _otherwise(ending: AttemptEnd, before: bool = True, restart: bool = False) -> AttemptEnd:
     """The same end, seen otherwise."""
-    return Ending(ending.exit, ending.result, before, restart)
+    return AttemptEnd(ending.exit, ending.result, before, restart)
 
 
 def _budgets() -> File:
@@ -196,7 +208,7 @@ def _budgets() -> File:
             now = max(now, record.not_before) + 100
             host = f"h{number}"
             record = replace(
-                record, status="running", lease=Lease(agent=f"{host}-1", host=host, since=now), started_at=now
+                record, status="running", lease=JobLease(agent=f"{host}-1", host=host, since=now), started_at=now
             )
             ended = _ended(record, kind, host, now)
             steps.append({"kind": kind, "host": host, "after": _counters(ended, now)})
@@ -214,10 +226,10 @@ def _budgets() -> File:
 
 def _ended(record: JobRecord, kind: str, host: str, now: float) -> JobRecord:
     if kind == "lost":
-        after = put_back(record, f"{host}-1", now, SETTINGS)
+        after = requeue_lost(record, f"{host}-1", now, SETTINGS)
         assert after is not None
         return after
-    after_end = finish(record, record.attempt, f"{host}-1", Ending(Exit(kind=kind)), now, SETTINGS)
+    after_end = end_of_attempt(record, record.attempt, f"{host}-1", AttemptEnd(AttemptExit(kind=kind)), now, SETTINGS)
     assert isinstance(after_end, JobRecord)
     return after_end
 
@@ -235,7 +247,7 @@ def _stops() -> File:
         "it waits": job(),
         "it was not admitted yet": job("unadmitted"),
         "it runs": running(),
-        "it runs, and was asked before": running(stop=Stop(at=NOW - 5, reason="first")),
+        "it runs, and was asked before": running(stop=StopRequest(at=NOW - 5, reason="first")),
         "it runs in nobody's hands": job("running"),
         "it has ended": job("failed"),
         "in a status that is not known": job("hovering"),
@@ -251,7 +263,7 @@ def _entries() -> File:
     holder = AgentRecord(id="h1-1", host="h1", pool="default", holdings={"a-1": Holding(attempt=1, phase="running")})
     silent = replace(holder, holdings={})
     entry = entry_of(job())
-    cases: dict[str, tuple[Pending, JobRecord | None, AgentRecord | None, float]] = {
+    cases: dict[str, tuple[PendingKey, JobRecord | None, AgentRecord | None, float]] = {
         "no record yet": (entry, None, None, NOW),
         "no record for long": (entry, None, None, NOW + 541),
         "it waits": (entry, job(), None, NOW),
@@ -266,7 +278,7 @@ def _entries() -> File:
     }
     made = {}
     for case, (found, record, agent, now) in cases.items():
-        care = care_for(found, record, agent, now, SETTINGS)
+        care = action_for(found, record, agent, now, SETTINGS)
         made[case] = {"entry": found.key(), "job": plain(record), "agent": plain(agent), "now": now}, care.name.lower()
     return File(
         "an entry of the index, its job and the agent of the job's lease: what the pass does about it; renew: create"
@@ -284,7 +296,7 @@ def _fits() -> File:
         ("c0m0d0o", HostKind(preemptible=True)),
         ("c0m0d0a", HostKind(inbound=False)),
     ]:
-        entry = Pending.parse(f"pending/default/4991kdvdna00-a-1~1~{shape}")
+        entry = PendingKey.parse(f"pending/default/4991kdvdna00-a-1~1~{shape}")
         assert entry is not None
         told = {"preemptible": host.preemptible, "inbound": host.inbound}
         cases[f"{shape} on {told}"] = (
@@ -307,7 +319,7 @@ def _beats() -> File:
         (False, 1001),
         (False, 100_000),
     ):
-        interval = heartbeat.interval_for(busy, live, SETTINGS)
+        interval = heartbeat.beat_interval(busy, live, SETTINGS)
         cases[f"{'busy' if busy else 'idle'}, one of {live}"] = (
             {"busy": busy, "live_agents": live},
             {
@@ -334,7 +346,7 @@ def _deadlines() -> File:
         (1000.0, False),
         (14.0, True),
     ):
-        at = heartbeat.deadline(now, 15.0, SETTINGS, is_actor)
+        at = heartbeat.task_deadline(now, 15.0, SETTINGS, is_actor)
         cases[f"{now:g} s, {'an actor' if is_actor else 'no actor'}"] = (
             {"now": now, "trusted_until": 15.0, "actor": is_actor},
             at,
@@ -351,15 +363,15 @@ def _names() -> File:
         "given up": (replace(held, state="free"), None, NOW),
         "its job runs": (held, running(), NOW),
         "its job has ended": (held, job("failed"), NOW),
-        "its job is to be stopped": (held, running(stop=Stop(at=NOW)), NOW),
+        "its job is to be stopped": (held, running(stop=StopRequest(at=NOW)), NOW),
         "its job is not there yet": (held, None, NOW),
         "its job did not come": (held, None, NOW + 2),
         "a queue's": (replace(held, job=""), None, NOW),
     }
     made = {}
     for case, (found, holder, now) in cases.items():
-        hold = hold_of(found, holder, now)
-        write = plain(taken(found, "b-1", now)) if hold.name == "FREE" else None
+        hold = holder_of(found, holder, now)
+        write = plain(taken_for(found, "b-1", now)) if hold.name == "FREE" else None
         made[case] = (
             {"name": plain(found), "job": plain(holder), "for": "b-1", "now": now},
             {

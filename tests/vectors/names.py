@@ -6,17 +6,27 @@ import hashlib
 import zlib
 from typing import Any
 
-from fray_coordinator.protocol.inbox import record_of_drop
-from fray_coordinator.protocol.queue_segments import letter_name
-from fray_coordinator.protocol.schedule import entry_of
-from fray_coordinator.store.locks import STRIPES
+from fray_coordinator.protocol.admission import record_of_drop
+from fray_coordinator.protocol.queue_segments import dead_letter_name
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.store.file_locks import STRIPES
 from fray_coordinator.store.memory import digest
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import Agents, Blobs, Checkpoints, Child, Endpoint, JobId, Names, Pending, Work
-from fray_layouts.queue_names import Queues, Segment, Tasks
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.key_encoding import encode_time, is_id, is_name
+from fray_layouts.object_keys import (
+    AgentKeys,
+    BlobKeys,
+    CheckpointKey,
+    ChildKey,
+    EndpointKey,
+    JobId,
+    NameKeys,
+    PendingKey,
+    WorkKeys,
+)
+from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec
-from fray_layouts.words import encode_time, is_id, is_name
 from tests.vectors.form import NOW, File, base64_of
 
 COMMAND = {"command": ["true"]}
@@ -57,7 +67,7 @@ def _job_ids() -> File:
         "a drop on GCS": {"key": "inbox/train.json", "version": "1767225600123456", "updated": NOW},
         "a drop on S3": {"key": "inbox/train.json", "version": '"9bb58f26192e4ba00f01e2e7b136bbd8"', "updated": NOW},
         "a drop on local files": {
-            "key": Inbox.taken_in("inbox/train.json", NOW + 0.25, "0k7zzz"),
+            "key": InboxKeys.taken_in("inbox/train.json", NOW + 0.25, "0k7zzz"),
             "version": digest(b'{"name": "train"}'),
             "updated": NOW + 0.25,
         },
@@ -101,32 +111,35 @@ def _shapes() -> File:
     ]
     return File(
         "keys below pending/, and whether each is an entry; what is none is left alone",
-        {key: (key, Pending.parse(key) is not None) for key in keys},
+        {key: (key, PendingKey.parse(key) is not None) for key in keys},
     )
 
 
 def _keys() -> File:
-    queue, tasks = Queues.of("lab", "prompts", 3), Tasks.of("lab", "ranking", 1)
-    segment = Segment(NOW + 0.001, 33, "0k7abc", 250)
+    queue, tasks = QueueKeys.of("lab", "prompts", 3), TaskKeys.of("lab", "ranking", 1)
+    segment = SegmentName(NOW + 0.001, 33, "0k7abc", 250)
     made = {
         "agent id": (
             {"host": "node 7.example", "time": NOW, "six": "0k7abc"},
-            Agents.fresh("node 7.example", NOW, "0k7abc"),
+            AgentKeys.fresh("node 7.example", NOW, "0k7abc"),
         ),
-        "log chunk": ({"job": "a-1", "attempt": 2, "number": 13}, Work.log("a-1", 2, 0, 13)),
-        "result": ({"job": "a-1", "attempt": 2}, Work.result("a-1", 2, 0)),
-        "checkpoint": ({"job": "a-1", "actor": "store", "number": 7}, Checkpoints("a-1", "store", 7).key()),
-        "child": ({"parent": "a-1", "attempt": 2, "child": "b-1"}, Child("a-1", 2, "b-1").key()),
-        "endpoint": ({"namespace": "lab", "name": "store", "actor_id": "a-1"}, Endpoint("lab", "store", "a-1").key()),
-        "name": ({"namespace": "lab", "kind": "actor", "name": "store"}, Names.key("lab", "actor", "store")),
+        "log chunk": ({"job": "a-1", "attempt": 2, "number": 13}, WorkKeys.log("a-1", 2, 0, 13)),
+        "result": ({"job": "a-1", "attempt": 2}, WorkKeys.result("a-1", 2, 0)),
+        "checkpoint": ({"job": "a-1", "actor": "store", "number": 7}, CheckpointKey("a-1", "store", 7).key()),
+        "child": ({"parent": "a-1", "attempt": 2, "child": "b-1"}, ChildKey("a-1", 2, "b-1").key()),
+        "endpoint": (
+            {"namespace": "lab", "name": "store", "actor_id": "a-1"},
+            EndpointKey("lab", "store", "a-1").key(),
+        ),
+        "name": ({"namespace": "lab", "kind": "actor", "name": "store"}, NameKeys.key("lab", "actor", "store")),
         "blob": (
             {"time": NOW - 1, "content": "a"},
-            Blobs.key(NOW - 1, hashlib.sha256(b"a").hexdigest()),
+            BlobKeys.key(NOW - 1, hashlib.sha256(b"a").hexdigest()),
         ),
-        "rejection": ({"key": "inbox/a~b.json", "version": '"9b-b5"'}, Inbox.rejected("inbox/a~b.json", '"9b-b5"')),
+        "rejection": ({"key": "inbox/a~b.json", "version": '"9b-b5"'}, InboxKeys.rejected("inbox/a~b.json", '"9b-b5"')),
         "taken in": (
             {"key": "inbox/a~b.json", "time": NOW, "six": "0k7abc"},
-            Inbox.taken_in("inbox/a~b.json", NOW, "0k7abc"),
+            InboxKeys.taken_in("inbox/a~b.json", NOW, "0k7abc"),
         ),
         "queue settings": ({"namespace": "lab", "name": "prompts", "incarnation": 3}, queue.settings),
         "segment": (
@@ -145,12 +158,12 @@ def _keys() -> File:
 
 
 def _dead_letters() -> File:
-    segment = str(Segment(NOW, 0, "0k7abc", 4))
+    segment = str(SegmentName(NOW, 0, "0k7abc", 4))
     cases = {}
     for time, item in ((NOW + 5, 0), (NOW + 5, 3), (NOW + 5.001, 1055)):
         cases[f"item {item}, {time - NOW:g} s later"] = (
             {"segment": segment, "item": item, "time": time},
-            str(letter_name(time, segment, item)),
+            str(dead_letter_name(time, segment, item)),
         )
     return File("an item and the time in `buried`, and the name of the segment that is its dead letter", cases)
 

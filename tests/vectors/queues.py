@@ -5,30 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from fray_coordinator.protocol import queue_lease, queue_segments
-from fray_layouts.queues import QueueLease
+from fray_layouts.queue_records import QueueLease
 from tests.vectors.form import NOW, File, plain
 
 HELD = QueueLease(owner="first", holder="h/1", timeout=10.0)
 
 
 def _leases() -> File:
-    marked = queue_lease.marked(HELD, 2, 4)
+    marked = queue_lease.counted(HELD, 2, 4)
     made: dict[str, tuple[dict[str, Any], QueueLease]] = {
         "claimed": ({"do": "claim"}, queue_lease.claimed("second", "h/2", 10.0)),
-        "taken over": ({"do": "take"}, queue_lease.taken(HELD, "second", "h/2", 10.0)),
+        "taken over": ({"do": "take"}, queue_lease.taken_over(HELD, "second", "h/2", 10.0)),
         "taken after a release": (
             {"do": "take", "lease": plain(queue_lease.released(HELD))},
-            queue_lease.taken(queue_lease.released(HELD), "second", "h/2", 10.0),
+            queue_lease.taken_over(queue_lease.released(HELD), "second", "h/2", 10.0),
         ),
         "items 0 and 5 are done": ({"do": "complete", "items": [0, 5]}, queue_lease.completed(HELD, 0b100001)),
         "item 4 is done too": (
             {"do": "complete", "items": [4], "lease": plain(queue_lease.completed(HELD, 0b100001))},
             queue_lease.completed(queue_lease.completed(HELD, 0b100001), 1 << 4),
         ),
-        "a mark": ({"do": "mark", "item": 2}, queue_lease.marked(HELD, 2)),
-        "a fifth mark": ({"do": "mark", "item": 2, "lease": plain(marked)}, queue_lease.marked(marked, 2)),
+        "a mark": ({"do": "mark", "item": 2}, queue_lease.counted(HELD, 2)),
+        "a fifth mark": ({"do": "mark", "item": 2, "lease": plain(marked)}, queue_lease.counted(marked, 2)),
         "released": ({"do": "release"}, queue_lease.released(HELD)),
-        "to be buried": ({"do": "bury", "item": 2, "time": NOW}, queue_lease.burying(HELD, 2, NOW)),
+        "to be buried": ({"do": "bury", "item": 2, "time": NOW}, queue_lease.dead_lettered(HELD, 2, NOW)),
         "set aside": ({"do": "set aside", "problem": "no segment"}, queue_lease.set_aside(HELD, "no segment")),
     }
     return File(
@@ -55,8 +55,8 @@ def _chances() -> File:
 def _spent() -> File:
     cases = {}
     for marks, most in ((4, 5), (5, 5), (9, 0)):
-        lease = queue_lease.marked(HELD, 2, marks)
-        cases[f"{marks} of {most}"] = {"marks": marks, "max_deliveries": most}, queue_lease.is_spent(lease, 2, most)
+        lease = queue_lease.counted(HELD, 2, marks)
+        cases[f"{marks} of {most}"] = {"marks": marks, "max_deliveries": most}, queue_lease.is_exhausted(lease, 2, most)
     return File("an item's marks and the queue's `max_deliveries`: whether it is buried instead of handed out", cases)
 
 
@@ -69,8 +69,8 @@ def _times() -> File:
             {
                 "landed_now_looks_late": queue_segments.looks_late(NOW, now, 60.0),
                 "whoever_finished_it_may_collect_its_lease": queue_segments.is_collectable(NOW, now, 60.0),
-                "anybody_may": queue_segments.is_overdue(NOW, now, 60.0),
-                "what_was_noted_then_may_go": queue_segments.is_outlived(NOW, now, 60.0),
+                "anybody_may": queue_segments.is_collection_overdue(NOW, now, 60.0),
+                "what_was_noted_then_may_go": queue_segments.all_creates_landed(NOW, now, 60.0),
             },
         )
     return File(

@@ -22,7 +22,7 @@ from release import Dataset
 
 from fray.cluster import LocalCluster, StorageCluster
 from fray.errors import InvalidInput, JobFailed
-from fray.pool import shift
+from fray.pool import queue_worker
 from fray.types import Entrypoint, JobRequest
 from fray.zephyr import Backend, FrayBackend, ShardGivenUp
 from tests.support.agents import agents, on_cluster
@@ -220,7 +220,7 @@ def test_workers_that_never_come_up_are_not_started_for_ever(
         raise ModuleNotFoundError("No module named 'zephyr'")
 
     dataset = Dataset.from_list([1]).map(lambda item: item)
-    monkeypatch.setattr(shift, "serve", serve)
+    monkeypatch.setattr(queue_worker, "run_worker", serve)
     with pytest.raises(JobFailed, match="No module named 'zephyr'"):
         backend.execute(dataset, name="broken")
     monkeypatch.undo()

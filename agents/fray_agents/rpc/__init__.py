@@ -6,9 +6,10 @@ jobs. How it works and what it costs: docs/actors-transport.md.
 
 from __future__ import annotations
 
-from fray_agents.rpc.caller import Channel
-from fray_agents.rpc.calls import CallId, Journal
-from fray_agents.rpc.dial import Target
+from fray_agents.rpc.client.channel import Channel
+from fray_agents.rpc.client.channel_registry import client_id, connect
+from fray_agents.rpc.client.client_calls import ClientCall
+from fray_agents.rpc.client.connect import Target
 from fray_agents.rpc.errors import (
     BadMessage,
     ConnectionLost,
@@ -18,16 +19,15 @@ from fray_agents.rpc.errors import (
     RemoteTraceback,
     ResultLost,
 )
-from fray_agents.rpc.pending import Call
-from fray_agents.rpc.registry import client_id, connect
-from fray_agents.rpc.server import Server
-from fray_agents.rpc.session import Keyring, RpcKey
+from fray_agents.rpc.server.call_table import CallId, Journal
+from fray_agents.rpc.server.server import RpcServer
+from fray_agents.rpc.wire.session import Keyring, RpcKey
 
 __all__ = [
     "BadMessage",
-    "Call",
     "CallId",
     "Channel",
+    "ClientCall",
     "ConnectionLost",
     "Journal",
     "Keyring",
@@ -37,7 +37,7 @@ __all__ = [
     "RemoteTraceback",
     "ResultLost",
     "RpcKey",
-    "Server",
+    "RpcServer",
     "Target",
     "client_id",
     "connect",

@@ -4,7 +4,7 @@
     POST /hint     fray-seal, {"hint": <one of a fixed few>}  ->  200
 
 The seal shows that the key is held, so the hint takes the place of the proof, and the connection ends with it. All of
-it happens in the door's thread: no caller, whatever he holds, gets a thread or more than `MAX_BYTES` here.
+it happens in the door's thread: no caller, whatever he holds, gets a thread or more than `MAX_HINT_BYTES` here.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from fray_agents.rpc.dial import Target, converse
-from fray_agents.rpc.door import Door
+from fray_agents.rpc.client.connect import Target, open_session
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
-from fray_agents.rpc.framing import Message
-from fray_agents.rpc.handshake import Conversation, request, response
-from fray_agents.rpc.listening import address_of, certificate_if, listen_tcp
-from fray_agents.rpc.session import Keyring, Session, same
+from fray_agents.rpc.server.acceptor import Acceptor
+from fray_agents.rpc.server.listeners import address_of, certificate_if, listen_tcp
+from fray_agents.rpc.wire.framing import HttpMessage
+from fray_agents.rpc.wire.handshake import ClientHandshake, http_request, http_response
+from fray_agents.rpc.wire.session import Keyring, Session, constant_time_equal
 
-MAX_BYTES = 256
+MAX_HINT_BYTES = 256
 
 _PATH = b"/hint"
 
 
-class _Hint(msgspec.Struct, forbid_unknown_fields=True):
+class _HintBody(msgspec.Struct, forbid_unknown_fields=True):
     hint: str
 
 
@@ -46,7 +46,7 @@ class HintServer:
         self.address = address_of(listener)
         self._hints = hints
         certificate = certificate_if(keyring.encrypted)
-        self._door = Door([listener], self.identity, keyring, self._receive, certificate, max_body=MAX_BYTES)
+        self._door = Acceptor([listener], self.identity, keyring, self._receive, certificate, max_body=MAX_HINT_BYTES)
 
     def start(self) -> None:
         """Take hints from now on, in a thread of its own."""
@@ -56,17 +56,19 @@ class HintServer:
         """Take no more."""
         self._door.close()
 
-    def _receive(self, sock: socket.socket, session: Session, message: Message) -> None:
-        if message.path != _PATH or not same(message.headers.get(b"fray-seal", b""), _seal(session, message.body)):
+    def _receive(self, sock: socket.socket, session: Session, message: HttpMessage) -> None:
+        if message.path != _PATH or not constant_time_equal(
+            message.headers.get(b"fray-seal", b""), _seal(session, message.body)
+        ):
             raise NotAuthentic("a hint without its seal")
         act = self._hints.get(read_hint(message.body))
         if act is not None:
             act()
         with sock:
-            sock.sendall(response(200 if act is not None else 400))
+            sock.sendall(http_response(200 if act is not None else 400))
 
 
-def tell(target: Target, keyring: Keyring, hint: str) -> None:
+def send_hint(target: Target, keyring: Keyring, hint: str) -> None:
     """Give a hint to the server of `target`.
 
     Raises:
@@ -74,14 +76,14 @@ def tell(target: Target, keyring: Keyring, hint: str) -> None:
         NotAuthentic: who is there does not hold the key, or does not take this hint.
     """
 
-    def give(conversation: Conversation, session: Session) -> None:
-        body = msgspec.json.encode(_Hint(hint))
-        answer = conversation.ask(request(_PATH, body, seal=_seal(session, body)))
+    def give(conversation: ClientHandshake, session: Session) -> None:
+        body = msgspec.json.encode(_HintBody(hint))
+        answer = conversation.ask(http_request(_PATH, body, seal=_seal(session, body)))
         conversation.sock.close()
         if answer.status != 200:
             raise NotAuthentic(f"the hint {hint!r} was refused")
 
-    converse(target, keyring, None, give)
+    open_session(target, keyring, None, give)
 
 
 def _seal(session: Session, body: bytes) -> bytes:
@@ -91,6 +93,6 @@ def _seal(session: Session, body: bytes) -> bytes:
 def read_hint(body: bytes) -> str:
     """The hint's name. Raises BadMessage: the body is none."""
     try:
-        return msgspec.json.decode(body, type=_Hint).hint
+        return msgspec.json.decode(body, type=_HintBody).hint
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"not a hint: {error}") from None

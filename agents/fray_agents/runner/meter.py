@@ -10,7 +10,7 @@ import os
 import resource
 import time
 
-from fray_agents.runner.tree import descendants, stat_fields
+from fray_agents.runner.process_tree import descendants, stat_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ _ENTRIES_PER_SAMPLE = 1_000
 _ENTRIES_AT_END = 20_000
 
 
-class Meter:
+class UsageMeter:
     """Usage of the tree below this process; `work` is the directory whose disk usage counts."""
 
     def __init__(self, work: str) -> None:
-        self._disk = _Disk(work)
+        self._disk = _DiskMeter(work)
         self._at = time.monotonic()
         self._cpu = 0.0
         self._peak = 0
@@ -69,7 +69,7 @@ def _ended() -> resource.struct_rusage:
     return resource.getrusage(resource.RUSAGE_CHILDREN)
 
 
-class _Disk:
+class _DiskMeter:
     """Bytes on disk below a directory: of the last complete walk, or of the present one if that is more already."""
 
     def __init__(self, directory: str) -> None:

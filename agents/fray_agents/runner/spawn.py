@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 
-from fray_agents.runner.tree import PR_SET_PDEATHSIG, prctl
+from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, *IGNORED, signal.SIGCHLD)
 
 
-class CannotRun(Exception):
+class NotExecutable(Exception):
     """The program cannot be executed; the job's failure. `code` is what a shell would exit with."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -47,7 +47,7 @@ def spawn(command: list[str], env: dict[str, str], cwd: str, stdin: int | None =
     runner = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(command, env, cwd, runner, stdin, out_write, err_write, failure_write)
+        _exec_task(command, env, cwd, runner, stdin, out_write, err_write, failure_write)
     for fd in (out_write, err_write, failure_write):
         os.close(fd)
     with open(failure_read) as file:
@@ -55,13 +55,13 @@ def spawn(command: list[str], env: dict[str, str], cwd: str, stdin: int | None =
     if failure:
         os.waitpid(pid, 0)
         stage, _, number = failure.partition(" ")
-        _complain(stage, int(number), command, env, cwd)
+        _raise_failure(stage, int(number), command, env, cwd)
     os.set_blocking(out_read, False)
     os.set_blocking(err_read, False)
     return pid, out_read, err_read
 
 
-def _become(
+def _exec_task(
     command: list[str],
     env: dict[str, str],
     cwd: str,
@@ -97,13 +97,15 @@ def _become(
         os._exit(NOT_FOUND)
 
 
-def _complain(stage: str, number: int, command: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+def _raise_failure(stage: str, number: int, command: list[str], env: dict[str, str], cwd: str) -> NoReturn:
     reason, program = os.strerror(number), command[0]
     if stage != "exec" or number in _HOST_ERRORS:
         raise OSError(number, reason, cwd if stage == "cwd" else program)
     if number not in (errno.ENOENT, errno.ENOTDIR):
-        raise CannotRun(NOT_EXECUTABLE, f"program {program!r} cannot be executed: {reason}")
+        raise NotExecutable(NOT_EXECUTABLE, f"program {program!r} cannot be executed: {reason}")
     places = [cwd] if "/" in program else env.get("PATH", os.defpath).split(":")
     if any(os.path.exists(os.path.join(cwd, place, program)) for place in places):
-        raise CannotRun(NOT_FOUND, f"program {program!r} names an interpreter that is not on this host")
-    raise CannotRun(NOT_FOUND, f"program {program!r} not found on this host; install it there or give its full path")
+        raise NotExecutable(NOT_FOUND, f"program {program!r} names an interpreter that is not on this host")
+    raise NotExecutable(
+        NOT_FOUND, f"program {program!r} not found on this host; install it there or give its full path"
+    )

@@ -7,15 +7,20 @@ import select
 import signal
 import time
 
-from fray_agents.runner import tree
-from fray_agents.runner.leftovers import file_size
-from fray_agents.runner.log import Chunks, Stream
-from fray_agents.runner.memory import oom_counter, oom_kills
-from fray_agents.runner.meter import Meter
-from fray_agents.runner.pipe import AgentPipe, Order
-from fray_agents.runner.spare import Spare
-from fray_agents.runner.spawn import IGNORED, CannotRun, spawn
-from fray_agents.runner.verdict import Facts, bounded, read_error, verdict
+from fray_agents.runner import process_tree
+from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
+from fray_agents.runner.cgroups import oom_counter, oom_kills
+from fray_agents.runner.exit_report import (
+    ExitFacts,
+    bounded_exit,
+    exit_fields,
+    read_exception,
+)
+from fray_agents.runner.meter import UsageMeter
+from fray_agents.runner.prestarted import PrestartedProcess
+from fray_agents.runner.spawn import IGNORED, NotExecutable, spawn
+from fray_agents.runner.task_log import LogChunks, OutputStream
+from fray_agents.runner.untrusted_files import file_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,30 +35,30 @@ def main(lock_fd: str = "", *spare_command: str) -> None:
 
     Args:
         lock_fd: descriptor to keep open as long as the task runs.
-        spare_command: starts the task's process before it is ordered, see `Spare`.
+        spare_command: starts the task's process before it is ordered, see `PrestartedProcess`.
     """
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)  # the agent says what is to happen, and its end is end-of-file
     if lock_fd:
         os.set_inheritable(int(lock_fd), False)
-    tree.become_subreaper()
+    process_tree.become_subreaper()
     agent = AgentPipe(0, 1)
     spare = _spare(list(spare_command)) if spare_command else None
     order = agent.order()
     if order is not None:
         end = _run(order, agent, spare)
-        agent.send("exit", **end | {"exit": bounded(end["exit"])})
+        agent.send("exit", **end | {"exit": bounded_exit(end["exit"])})
         agent.finish()
 
 
-def _spare(command: list[str]) -> Spare | None:
+def _spare(command: list[str]) -> PrestartedProcess | None:
     try:
-        return Spare(command)
-    except (CannotRun, OSError):  # the task's own start will tell why
+        return PrestartedProcess(command)
+    except (NotExecutable, OSError):  # the task's own start will tell why
         return None
 
 
-def _run(order: Order, agent: AgentPipe, spare: Spare | None) -> dict[str, Any]:
+def _run(order: StartRequest, agent: AgentPipe, spare: PrestartedProcess | None) -> dict[str, Any]:
     """The fields of the "exit" event; nothing of the task is left."""
     if _boottime() >= order.deadline:
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
@@ -61,15 +66,15 @@ def _run(order: Order, agent: AgentPipe, spare: Spare | None) -> dict[str, Any]:
         os.mkdir(order.path("log"))
         os.mkdir(order.path("work"))
         task = Supervisor(order, agent, spare)
-    except CannotRun as error:
+    except NotExecutable as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
     except Exception as error:
-        tree.end()
+        process_tree.kill_all()
         return _end({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
     try:
         return task.run()
     except Exception as error:
-        tree.end()
+        process_tree.kill_all()
         message = f"the task's runner failed: {type(error).__name__}: {error}"
         return _end({"kind": "host-failed", "message": message}, task.log_chunks)
 
@@ -86,7 +91,7 @@ class Supervisor:
         OSError: the host cannot start it.
     """
 
-    def __init__(self, order: Order, agent: AgentPipe, spare: Spare | None = None) -> None:
+    def __init__(self, order: StartRequest, agent: AgentPipe, spare: PrestartedProcess | None = None) -> None:
         self._order = order
         self._agent = agent
         self._deadline = order.deadline
@@ -104,9 +109,11 @@ class Supervisor:
         started = time.monotonic()
         self._ends_at = None if order.timeout is None else started + order.timeout
         self._sample_at = started + _SAMPLE_INTERVAL
-        self._meter = Meter(order.path("work"))
-        self._streams = [Stream("stdout", out), Stream("stderr", err)]
-        self._chunks = Chunks(order.path("log"), order.spool_limit, lambda number: agent.send("chunk", number=number))
+        self._meter = UsageMeter(order.path("work"))
+        self._streams = [OutputStream("stdout", out), OutputStream("stderr", err)]
+        self._chunks = LogChunks(
+            order.path("log"), order.spool_limit, lambda number: agent.send("chunk", number=number)
+        )
 
     def run(self) -> dict[str, Any]:
         """Supervise until the tree is gone; the fields of the "exit" event."""
@@ -147,7 +154,7 @@ class Supervisor:
         """Seconds until the next thing is due; at most the sampling interval, however the clocks differ."""
         now = time.monotonic()
         if self._killing(now):
-            return tree.KILL_INTERVAL
+            return process_tree.KILL_INTERVAL
         due = [
             self._sample_at,
             self._ends_at,
@@ -159,7 +166,7 @@ class Supervisor:
         return max(0.0, min(waits))
 
     def _reap(self) -> None:
-        ended, self._tree_gone = tree.reap()
+        ended, self._tree_gone = process_tree.reap()
         if self._pid in ended:
             self._status = ended[self._pid]
             self._kill_at = time.monotonic()  # what it left behind goes with it
@@ -187,7 +194,7 @@ class Supervisor:
             self._ends_at = None
             self._stop("timeout", f"ran longer than its timeout of {self._order.timeout:g} s", self._order.grace)
         if self._killing(now):
-            tree.send(signal.SIGKILL)
+            process_tree.signal_all(signal.SIGKILL)
 
     def _stop(self, cause: str, message: str, grace: float) -> None:
         """End the task; the first cause stands, the shortest grace too."""
@@ -198,7 +205,7 @@ class Supervisor:
             self._cause, self._cause_message = cause, message
         if grace > 0 and not self._terminated:
             self._terminated = True
-            tree.send(signal.SIGTERM)
+            process_tree.signal_all(signal.SIGTERM)
             self._agent.send("sigterm_sent")
         kill_at = time.monotonic() + grace
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
@@ -237,17 +244,17 @@ class Supervisor:
 
     def _outcome(self) -> dict[str, Any]:
         result_size, result_problem = _result(self._order.path("result"))
-        facts = Facts(
+        facts = ExitFacts(
             status=self._status or 0,
             cause=self._cause,
             cause_message=self._cause_message,
             out_of_memory=oom_kills(self._oom_counter) > self._oom_kills,
-            error=read_error(self._order.path("error.json")) if self._order.is_call else {},
+            error=read_exception(self._order.path("error.json")) if self._order.is_call else {},
             result_size=result_size,
             result_problem=result_problem,
             result_limit=self._order.result_limit,
         )
-        end = verdict(facts) | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
+        end = exit_fields(facts) | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
 
 

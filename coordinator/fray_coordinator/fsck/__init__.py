@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fray_coordinator.fsck.checkup import check, repair
-from fray_coordinator.fsck.picture import take_picture
-from fray_coordinator.fsck.trouble import Trouble
+from fray_coordinator.fsck.checker import check, repair
+from fray_coordinator.fsck.report import Problem
+from fray_coordinator.fsck.snapshot import take_snapshot
 
-__all__ = ["Trouble", "check", "repair", "take_picture"]
+__all__ = ["Problem", "check", "repair", "take_snapshot"]

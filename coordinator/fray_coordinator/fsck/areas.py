@@ -9,45 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fray_coordinator.fsck.trouble import BY_HAND
-from fray_layouts.inbox_names import Inbox
-from fray_layouts.names import (
-    CLUSTER,
-    Agents,
-    Blobs,
-    Child,
-    Coordinator,
-    Endpoint,
-    Jobs,
-    Names,
-    Pending,
-    Pools,
-    Secrets,
-    Work,
+from fray_coordinator.fsck.report import BY_HAND
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    CLUSTER_KEY,
+    AgentKeys,
+    BlobKeys,
+    ChildKey,
+    CoordinatorKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+    PendingKey,
+    PoolKeys,
+    SecretKeys,
+    WorkKeys,
 )
-from fray_layouts.queue_names import Queues, Tasks
-from fray_layouts.queues import QueueLease, QueueRecord
+from fray_layouts.pool_records import PoolRecord
+from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.queue_records import QueueLease, QueueRecord
 from fray_layouts.records import (
     AgentRecord,
+    ClusterSettings,
     Doorbell,
     EndpointRecord,
     JobRecord,
     NameRecord,
-    PassRecord,
+    ReconcilerRecord,
     Record,
-    RpcKeys,
-    Settings,
+    RpcSecrets,
 )
-from fray_layouts.tasks import PoolRecord
 
 Kind = type[Record]
 
 
-class NotRead(Record):
+class NameOnly(Record):
     """The kind of what is known by its name alone."""
 
 
-class Drop(Record):
+class DroppedFile(Record):
     """The kind of what people drop into the inbox: read as it is."""
 
 
@@ -70,55 +70,58 @@ def _only(one: str, kind: Kind) -> Callable[[str], Kind | None]:
 
 def _of_inbox(key: str) -> Kind | None:
     """Under a name that begins with a dot, files are on their way."""
-    if Inbox.is_drop(key):
-        return Drop
-    ours = Inbox.parse_aside(key) or Inbox.is_rejection(key)
-    return NotRead if ours or key.startswith(f"{Inbox.prefix}.") else None
+    if InboxKeys.is_drop(key):
+        return DroppedFile
+    ours = InboxKeys.parse_aside(key) or InboxKeys.is_rejection(key)
+    return NameOnly if ours or key.startswith(f"{InboxKeys.prefix}.") else None
 
 
 def _of_queue(key: str) -> Kind | None:
-    queue = Queues.around(key)
+    queue = QueueKeys.around(key)
     if queue is None:
         return None
     if key in (queue.settings, queue.bell):
         return QueueRecord if key == queue.settings else Doorbell
     if key.startswith(queue.segments) and (segment := queue.parse(key)) is not None:
-        return QueueLease if segment[1] else NotRead
+        return QueueLease if segment[1] else NameOnly
     if key.startswith(queue.finished):
-        return NotRead if queue.finished_time(key) is not None else None
-    return NotRead if key.startswith(queue.all_large) and queue.parse_large(key) else None
+        return NameOnly if queue.finished_time(key) is not None else None
+    return NameOnly if key.startswith(queue.all_large) and queue.parse_large(key) else None
 
 
 def _of_tasks(key: str) -> Kind | None:
-    tasks = Tasks.around(key)
-    return None if tasks is None else PoolRecord if key == tasks.pool else NotRead
+    tasks = TaskKeys.around(key)
+    return None if tasks is None else PoolRecord if key == tasks.pool else NameOnly
 
 
 AREAS = (
-    Area(Inbox.prefix, _of_inbox),
-    Area("work/", _named(Work.parse, NotRead)),
-    Area(Blobs.prefix, _named(Blobs.parse, NotRead)),
-    Area("pending/", _named(Pending.parse, NotRead)),
-    Area("children/", _named(Child.parse, NotRead)),
-    Area("coordinator/", _only(Coordinator.lease, PassRecord)),
-    Area(Pools.prefix, _named(Pools.parse, Doorbell)),
-    Area(Secrets.prefix, _only(Secrets.rpc, RpcKeys)),
-    Area(Names.prefix, _named(Names.parse, NameRecord)),
+    Area(InboxKeys.prefix, _of_inbox),
+    Area("work/", _named(WorkKeys.parse, NameOnly)),
+    Area(BlobKeys.prefix, _named(BlobKeys.parse, NameOnly)),
+    Area("pending/", _named(PendingKey.parse, NameOnly)),
+    Area("children/", _named(ChildKey.parse, NameOnly)),
+    Area("coordinator/", _only(CoordinatorKeys.lease, ReconcilerRecord)),
+    Area(PoolKeys.prefix, _named(PoolKeys.parse, Doorbell)),
+    Area(SecretKeys.prefix, _only(SecretKeys.rpc, RpcSecrets)),
+    Area(NameKeys.prefix, _named(NameKeys.parse, NameRecord)),
     Area("queues/", _of_queue),
     Area("tasks/", _of_tasks),
-    Area(Endpoint.prefix, _named(Endpoint.parse, EndpointRecord), versions=True),
-    Area(Agents.prefix, _named(Agents.parse, AgentRecord), versions=True),
-    Area(Jobs.prefix, _named(Jobs.parse, JobRecord), versions=True),
+    Area(EndpointKey.prefix, _named(EndpointKey.parse, EndpointRecord), versions=True),
+    Area(AgentKeys.prefix, _named(AgentKeys.parse, AgentRecord), versions=True),
+    Area(JobKeys.prefix, _named(JobKeys.parse, JobRecord), versions=True),
 )
 """In this order a picture is taken: data before the records that it belongs to, indexes before what they point at, and
 agents before jobs, so that a job which did not change meanwhile was in its holder's hands when that was read."""
 
-TOP_LEVEL = frozenset({CLUSTER, "doctor/", *(area.prefix for area in AREAS)})
+TOP_LEVEL = frozenset({CLUSTER_KEY, "doctor/", *(area.prefix for area in AREAS)})
 """All that Fray puts right under a root."""
 
-MEANING: dict[Kind, tuple[str, str]] = {
-    Drop: ("nobody can admit this file, so it becomes no job", "give agents the right to read it, or drop it again"),
-    PassRecord: (
+CONSEQUENCES: dict[Kind, tuple[str, str]] = {
+    DroppedFile: (
+        "nobody can admit this file, so it becomes no job",
+        "give agents the right to read it, or drop it again",
+    ),
+    ReconcilerRecord: (
         "until it is replaced, no file is admitted, no dead agent is found and nothing is repaired",
         "any live agent replaces it within a minute; if none does, start one",
     ),
@@ -133,8 +136,8 @@ MEANING: dict[Kind, tuple[str, str]] = {
     ),
     EndpointRecord: ("nobody is called there", "remove it and stop the actor's job, or start the actor again"),
     Doorbell: ("it is a hint that costs a delay", "whoever rings next makes it anew"),
-    Settings: ("nobody can join or open this cluster", "write back what it held, see the storage contract"),
-    RpcKeys: ("no actor can be called", "remove it, a new one is made at once"),
+    ClusterSettings: ("nobody can join or open this cluster", "write back what it held, see the storage contract"),
+    RpcSecrets: ("no actor can be called", "remove it, a new one is made at once"),
     QueueRecord: ("nobody can open this queue", "write back what it held, see the storage contract"),
     QueueLease: (
         "nobody gets the items of this segment",

@@ -16,7 +16,7 @@ from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.records import JobRecord
 
 
-class Verdict(Enum):
+class ChildVerdict(Enum):
     """What is to be done with a child."""
 
     KEEP = "keep"
@@ -24,7 +24,7 @@ class Verdict(Enum):
     STOP = "stop"
 
 
-def verdict(child: JobRecord, parent: JobRecord | None, now: float, adoption_time: float) -> Verdict:
+def judge_child(child: JobRecord, parent: JobRecord | None, now: float, adoption_time: float) -> ChildVerdict:
     """Whether the child may run.
 
     A child that was submitted with an id of its own can be adopted by its parent's next attempt, which submits it
@@ -36,17 +36,17 @@ def verdict(child: JobRecord, parent: JobRecord | None, now: float, adoption_tim
     """
     link = child.parent
     if link is None or link.detached:
-        return Verdict.KEEP
+        return ChildVerdict.KEEP
     if parent is None or is_terminal(parent):
-        return Verdict.STOP
+        return ChildVerdict.STOP
     if parent.status == Status.RUNNING and parent.attempt == link.attempt:
-        return Verdict.KEEP
+        return ChildVerdict.KEEP
     if child.spec.id and (parent.status != Status.RUNNING or now < (parent.started_at or now) + adoption_time):
-        return Verdict.WAIT
-    return Verdict.STOP
+        return ChildVerdict.WAIT
+    return ChildVerdict.STOP
 
 
-def why(child: JobRecord) -> str:
+def cascade_reason(child: JobRecord) -> str:
     """Why a child is stopped, for people: its parent may be a driver."""
     return f"its parent {child.parent.job if child.parent else ''} no longer runs"
 

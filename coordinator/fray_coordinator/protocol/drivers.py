@@ -12,17 +12,22 @@ they are ended when it no longer runs, and one that is submitted too late is not
 from __future__ import annotations
 
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import AgentRecord, Holding, JobRecord, Lease
-from fray_layouts.spec import Entrypoint, JobSpec, ResourceSpec
+from fray_layouts.records import (
+    AgentRecord,
+    Holding,
+    JobLease,
+    JobRecord,
+)
+from fray_layouts.spec import EntrypointSpec, JobSpec, ResourceSpec
 
-NAME = "driver"
+DRIVER_NAME = "driver"
 """Of every driver's job."""
 
-ATTEMPT = 1
+DRIVER_ATTEMPT = 1
 """The only one of a driver's job."""
 
 
-def born(
+def driver_records(
     agent: str, job: str, host: str, namespace: str, program: str, now: float, interval: float
 ) -> tuple[AgentRecord, JobRecord]:
     """The two records of a new driver, in the order in which they are created.
@@ -33,8 +38,8 @@ def born(
         interval: seconds between its beats.
     """
     spec = JobSpec(
-        name=NAME,
-        entrypoint=Entrypoint(command=[program]),
+        name=DRIVER_NAME,
+        entrypoint=EntrypointSpec(command=[program]),
         resources=ResourceSpec(cpu=0.0),
         max_retries_preemption=0,
         namespace=namespace,
@@ -44,7 +49,7 @@ def born(
         host=host,
         pool=spec.pool,
         interval=interval,
-        holdings={job: Holding(attempt=ATTEMPT)},
+        holdings={job: Holding(attempt=DRIVER_ATTEMPT)},
         started_at=now,
         inbound=False,
         driver=True,
@@ -53,8 +58,8 @@ def born(
         id=job,
         spec=spec,
         status=str(Status.RUNNING),
-        attempt=ATTEMPT,
-        lease=Lease(agent=agent, host=host, since=now),
+        attempt=DRIVER_ATTEMPT,
+        lease=JobLease(agent=agent, host=host, since=now),
         submitted_at=now,
         started_at=now,
         driver=True,

@@ -15,7 +15,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_layouts.records import AgentRecord, Holding, Resources, Settings
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    Holding,
+    Resources,
+)
 
 TRUST_INTERVALS = 3
 """A holder trusts its leases for this many promised intervals after the first send of an applied beat."""
@@ -23,18 +28,18 @@ TRUST_INTERVALS = 3
 DEATH_INTERVALS = 5
 """An observer waits this many: more than the holder's trust, so that tasks are gone before jobs are put back."""
 
-OVER = frozenset({"dead", "left"})
+ENDED_STATES = frozenset({"dead", "left"})
 """The states in which an agent has ended for good. One that this version does not know may be a state of life."""
 
-LONGEST_STRETCH = 4
+MAX_INTERVAL_STRETCH = 4
 """How much longer the intervals are in the largest fleets."""
 
-BEATS_A_SECOND = 250.0
+MAX_BEATS_PER_SECOND = 250.0
 """What all agents together write at most, up to 60,000 of them: a quarter of what a bucket takes at first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class HeartbeatInput:
     """What the agent knows of itself when it beats."""
 
     holdings: Mapping[str, Holding]
@@ -45,7 +50,7 @@ class Pulse:
     requests: Mapping[str, int] = field(default_factory=dict)
 
 
-def beat(record: AgentRecord, pulse: Pulse) -> AgentRecord:
+def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
     """The next body of the agent's record, on top of `record`; it takes the mail that lies in `record`."""
     return replace(
         record,
@@ -62,48 +67,48 @@ def beat(record: AgentRecord, pulse: Pulse) -> AgentRecord:
 
 def is_fenced(record: AgentRecord | None) -> bool:
     """Whether the agent whose record this is must stop for ever under its id, and others put back what it held."""
-    return record is None or record.state in OVER
+    return record is None or record.state in ENDED_STATES
 
 
-def post(record: AgentRecord) -> AgentRecord | None:
+def with_mail(record: AgentRecord) -> AgentRecord | None:
     """The record with mail in it; None if it holds unread mail already, or nobody will read it."""
     return None if record.mail or is_fenced(record) else replace(record, mail=True)
 
 
-def ask_to_drain(record: AgentRecord) -> AgentRecord | None:
+def draining(record: AgentRecord) -> AgentRecord | None:
     """The record with a wish that the agent take no more work and leave; None if it has it already."""
     if record.drain or is_fenced(record):
         return None
     return replace(record, drain=True, mail=True)
 
 
-def interval_for(holds_leases: bool, live_agents: int, settings: Settings) -> float:
+def beat_interval(holds_leases: bool, live_agents: int, settings: ClusterSettings) -> float:
     """Seconds between beats to promise: short with leases; longer in fleets above 100, 1,000 and 5,000 agents.
 
     The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates. But no
     more than observers believe, however many agents there seem to be: who trusted for longer would be dead meanwhile.
     """
-    stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else LONGEST_STRETCH
+    stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else MAX_INTERVAL_STRETCH
     interval = settings.beat_interval if holds_leases else settings.idle_beat_interval
-    return min(paced(interval * stretch, live_agents, BEATS_A_SECOND), longest_interval(settings))
+    return min(paced_interval(interval * stretch, live_agents, MAX_BEATS_PER_SECOND), max_interval(settings))
 
 
-def longest_interval(settings: Settings) -> float:
+def max_interval(settings: ClusterSettings) -> float:
     """The longest that any agent promises, and observers believe."""
-    return LONGEST_STRETCH * max(settings.beat_interval, settings.idle_beat_interval)
+    return MAX_INTERVAL_STRETCH * max(settings.beat_interval, settings.idle_beat_interval)
 
 
-def believed(record: AgentRecord, settings: Settings) -> AgentRecord:
+def with_bounded_interval(record: AgentRecord, settings: ClusterSettings) -> AgentRecord:
     """The record as observers take it, who wait for what an agent may promise, whatever a strange record says.
 
     One of years would never be over, and within one of an instant nobody looks twice: no age would accumulate.
     """
     shortest = min(settings.beat_interval, settings.idle_beat_interval)
-    interval = min(max(record.interval, shortest), longest_interval(settings))
+    interval = min(max(record.interval, shortest), max_interval(settings))
     return record if interval == record.interval else replace(record, interval=interval)
 
 
-def paced(interval: float, count: int, a_second: float) -> float:
+def paced_interval(interval: float, count: int, a_second: float) -> float:
     """Seconds between looks, at least `interval`, so that `count` agents (or objects) make `a_second` a second."""
     return max(interval, count / a_second)
 
@@ -113,7 +118,7 @@ def trusted_until(first_send: float, interval: float) -> float:
     return first_send + TRUST_INTERVALS * interval
 
 
-def deadline(now: float, trusted: float, settings: Settings, ends_with_trust: bool) -> float:
+def task_deadline(now: float, trusted: float, settings: ClusterSettings, ends_with_trust: bool) -> float:
     """Boot time until which a task may run if its runner hears nothing more of its agent.
 
     While the store does not answer, a live agent renews it step by step until the outage grace is over; a frozen agent

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 
-SUBMISSION_PATIENCE = 60.0
+SUBMISSION_SECONDS = 60.0
 """Seconds after a name was taken that its holder's job may still be on its way."""
 
 Rank = tuple[int, int]
@@ -31,7 +31,7 @@ def rank(record: NameRecord | EndpointRecord) -> Rank:
     return record.incarnation, record.attempt
 
 
-class Hold(Enum):
+class NameHolder(Enum):
     """Who has a name."""
 
     FREE = "nobody"
@@ -39,7 +39,7 @@ class Hold(Enum):
     HELD = "a job that lives, or what needs no job"
 
 
-def hold_of(found: NameRecord | None, holder: JobRecord | None, now: float) -> Hold:
+def holder_of(found: NameRecord | None, holder: JobRecord | None, now: float) -> NameHolder:
     """Whether somebody has the name.
 
     Args:
@@ -47,15 +47,15 @@ def hold_of(found: NameRecord | None, holder: JobRecord | None, now: float) -> H
         now: the storage's clock.
     """
     if found is None or found.state != "held":
-        return Hold.FREE
+        return NameHolder.FREE
     if not found.job:
-        return Hold.HELD
+        return NameHolder.HELD
     if holder is None:
-        return Hold.COMING if now - found.since < SUBMISSION_PATIENCE else Hold.FREE
-    return Hold.FREE if is_terminal(holder) or holder.stop is not None else Hold.HELD
+        return NameHolder.COMING if now - found.since < SUBMISSION_SECONDS else NameHolder.FREE
+    return NameHolder.FREE if is_terminal(holder) or holder.stop is not None else NameHolder.HELD
 
 
-def taken(found: NameRecord | None, job: str, now: float) -> NameRecord:
+def taken_for(found: NameRecord | None, job: str, now: float) -> NameRecord:
     """The record once the name, which nobody has, is held for `job` in a new incarnation."""
     return replace(
         found or NameRecord(incarnation=0),
@@ -84,7 +84,7 @@ def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord 
 
 
 @dataclass(slots=True)
-class Seen:
+class HighWaterMark:
     """What one caller has met under one name: the highest incarnation, and the highest rank of each actor id."""
 
     incarnation: int = 0
@@ -106,7 +106,7 @@ def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
     return found is None or rank(found) <= rank(endpoint)
 
 
-def outlived_its_job(endpoint: EndpointRecord, job: JobRecord | None) -> bool:
+def is_stale(endpoint: EndpointRecord, job: JobRecord | None) -> bool:
     """Whether the endpoint is to be removed.
 
     Args:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.queue_segments import CLOCK_MARGIN
 from fray_layouts.errors import InvalidInput
-from fray_layouts.queues import QueueLease
+from fray_layouts.queue_records import QueueLease
 
 TRUSTED_SHARE = 0.6
 """Of the time-out: how long a holder hands out without writing its lease again."""
@@ -49,7 +49,7 @@ def claimed(owner: str, holder: str, timeout: float) -> QueueLease:
     return QueueLease(owner=owner, holder=holder, timeout=timeout)
 
 
-def taken(lease: QueueLease, owner: str, holder: str, timeout: float, with_word: bool = False) -> QueueLease:
+def taken_over(lease: QueueLease, owner: str, holder: str, timeout: float, with_word: bool = False) -> QueueLease:
     """The lease in new hands, released or expired.
 
     Args:
@@ -86,7 +86,7 @@ def trusted_until(sent: float, timeout: float) -> float:
     return sent + TRUSTED_SHARE * timeout
 
 
-def covers(remaining: float, timeout: float) -> bool:
+def leaves_enough(remaining: float, timeout: float) -> bool:
     """Whether what remains of a lease is enough for an item that is handed out for `timeout` seconds."""
     return remaining >= (1 - TRUSTED_SHARE) * timeout
 
@@ -95,23 +95,23 @@ def is_done(lease: QueueLease, item: int) -> bool:
     return bool(int(lease.done, 16) >> item & 1)
 
 
-def undone(lease: QueueLease, items: int) -> list[int]:
+def undone_items(lease: QueueLease, items: int) -> list[int]:
     """Items that are not done, in order."""
     done = int(lease.done, 16)
     return [item for item in range(items) if not done >> item & 1]
 
 
-def is_full(lease: QueueLease, items: int) -> bool:
+def is_complete(lease: QueueLease, items: int) -> bool:
     every = (1 << items) - 1
     return int(lease.done, 16) & every == every
 
 
-def is_spent(lease: QueueLease, item: int, max_deliveries: int) -> bool:
+def is_exhausted(lease: QueueLease, item: int, max_deliveries: int) -> bool:
     """Whether the item has had all its chances and is to be a dead letter."""
     return 0 < max_deliveries <= lease.marks.get(str(item), 0)
 
 
-def delivery(lease: QueueLease, item: int) -> int:
+def delivery_number(lease: QueueLease, item: int) -> int:
     """Which delivery of the item the next hand-out is, counted from 1; at least as many as there were."""
     return max(lease.deliveries, lease.marks.get(str(item), 0) + 1)
 
@@ -124,14 +124,14 @@ def completed(lease: QueueLease, items: int) -> QueueLease:
     return replace(lease, done=f"{int(lease.done, 16) | items:x}")
 
 
-def marked(lease: QueueLease, item: int, by: int = 1) -> QueueLease:
+def counted(lease: QueueLease, item: int, by: int = 1) -> QueueLease:
     """A start or a failure that counts; `by` -1 takes it back."""
     count = max(0, lease.marks.get(str(item), 0) + by)
     others = {name: marks for name, marks in lease.marks.items() if name != str(item)}
     return replace(lease, marks={**others, str(item): count} if count else others)
 
 
-def kept(lease: QueueLease, timeout: float) -> QueueLease:
+def renewed(lease: QueueLease, timeout: float) -> QueueLease:
     """The lease renewed; the longest time-out that was asked for counts."""
     return replace(lease, timeout=max(lease.timeout, timeout))
 
@@ -141,12 +141,12 @@ def released(lease: QueueLease) -> QueueLease:
     return replace(lease, owner="", holder="")
 
 
-def burying(lease: QueueLease, item: int, time: float) -> QueueLease:
+def dead_lettered(lease: QueueLease, item: int, time: float) -> QueueLease:
     """The item is to be a dead letter under a name of this time."""
     return replace(lease, buried={**lease.buried, str(item): time})
 
 
-def closed(lease: QueueLease, items: int, owner: str) -> QueueLease:
+def purged(lease: QueueLease, items: int, owner: str) -> QueueLease:
     """All items done by decree, whoever holds them (a purge)."""
     return replace(lease, owner=owner, done=f"{(1 << items) - 1:x}", problem="")
 
@@ -156,6 +156,6 @@ def set_aside(lease: QueueLease, problem: str) -> QueueLease:
     return replace(lease, owner="", holder="", problem=problem)
 
 
-def given_back(lease: QueueLease) -> QueueLease:
+def restored(lease: QueueLease) -> QueueLease:
     """What was set aside is there for everybody."""
     return replace(lease, problem="")

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import hashlib
 
-from fray_layouts.queue_names import MOST_ORDERS, Segment
+from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
 
 CLOCK_MARGIN = 2.0
 """Seconds by which the storage's clock, known from answers cut to whole seconds, may be misjudged."""
-LATEST = 60.0
+MAX_CREATE_QUARANTINES = 60.0
 """Quarantines that a create may be on its way: an hour, as a rule."""
-MOST_ITEMS = 250
-FEWEST_SEGMENTS = 64
-LARGE_ITEM = 64 * 1024
+MAX_BATCH_ITEMS = 250
+MIN_SEGMENTS = 64
+LARGE_ITEM_BYTES = 64 * 1024
 """Bytes from which an item is an object of its own."""
 LETTER_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -39,19 +39,19 @@ def is_collectable(named: float, now: float, quarantine: float) -> bool:
     return now > named + quarantine / 2 + CLOCK_MARGIN
 
 
-def is_overdue(named: float, now: float, quarantine: float) -> bool:
+def is_collection_overdue(named: float, now: float, quarantine: float) -> bool:
     """Whether whoever finished a segment of that name has had time to collect it."""
     return now > named + quarantine + CLOCK_MARGIN
 
 
-def is_outlived(time: float, now: float, quarantine: float) -> bool:
+def all_creates_landed(time: float, now: float, quarantine: float) -> bool:
     """Whether no create that was sent by then is on its way any more."""
-    return now > time + LATEST * quarantine
+    return now > time + MAX_CREATE_QUARANTINES * quarantine
 
 
-def is_belated(named: float, now: float, quarantine: float) -> bool:
+def is_create_too_slow(named: float, now: float, quarantine: float) -> bool:
     """Whether large items of that name may be taken for those of a segment that never comes, before it has landed."""
-    return now > named + LATEST * quarantine / 2
+    return now > named + MAX_CREATE_QUARANTINES * quarantine / 2
 
 
 def batch_size(items: int, wanted: int | None) -> int:
@@ -59,11 +59,11 @@ def batch_size(items: int, wanted: int | None) -> int:
 
     Never more than the names of dead letters can tell apart.
     """
-    return min(wanted or min(MOST_ITEMS, max(1, items // FEWEST_SEGMENTS)), MOST_ORDERS)
+    return min(wanted or min(MAX_BATCH_ITEMS, max(1, items // MIN_SEGMENTS)), MAX_ORDERS)
 
 
-def letter_name(time: float, segment: str, item: int) -> Segment:
+def dead_letter_name(time: float, segment: str, item: int) -> SegmentName:
     """The name under which an item is a dead letter: the same for everybody who buries it at that time."""
     number = int.from_bytes(hashlib.blake2b(segment.encode(), digest_size=8).digest(), "big")
     token = "".join(LETTER_DIGITS[number >> 5 * digit & 31] for digit in range(6))
-    return Segment(time, item, token, 1)
+    return SegmentName(time, item, token, 1)

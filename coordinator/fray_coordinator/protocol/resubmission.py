@@ -2,8 +2,8 @@
 
 Invariant: whoever submits under an id gets a job that runs what he asked for, or an error.
 Unsafe: the second submission has another command, finds the first job, and its submitter believes that his has run.
-Why not here: `difference` names a field in which the two differ. Of two callables nothing is compared: the same one
-pickles differently from process to process.
+Why not here: `first_difference` names a field in which the two differ. Of two callables nothing is compared: the same
+one pickles differently from process to process.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from msgspec.structs import replace
 
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord
-from fray_layouts.spec import Callable, JobSpec
+from fray_layouts.spec import CallableSpec, JobSpec
 
 
-def check_same(earlier: JobRecord, wanted: JobRecord) -> None:
+def check_resubmission(earlier: JobRecord, wanted: JobRecord) -> None:
     """Raise InvalidInput unless the job found under the id of `wanted` runs the same."""
-    if field := difference(earlier.spec, wanted.spec):
+    if field := first_difference(earlier.spec, wanted.spec):
         remedy = f"job {earlier.id} was submitted under it with another {field}; give another id, or the same {field}"
         raise InvalidInput("id", wanted.spec.id, remedy)
 
 
-def difference(one: JobSpec, other: JobSpec) -> str:
+def first_difference(one: JobSpec, other: JobSpec) -> str:
     """The first field in which two specs differ; "" if there is none. Who the parent is makes no difference."""
     return ".".join(_difference(_comparable(one), _comparable(other)) or [])
 
 
 def _comparable(spec: JobSpec) -> JobSpec:
     call = spec.entrypoint.callable
-    entrypoint = spec.entrypoint if call is None else replace(spec.entrypoint, callable=Callable())
+    entrypoint = spec.entrypoint if call is None else replace(spec.entrypoint, callable=CallableSpec())
     return replace(spec, entrypoint=entrypoint, parent="", detached=False)
 
 

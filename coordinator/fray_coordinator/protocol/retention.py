@@ -15,61 +15,63 @@ from collections.abc import Iterable, Mapping, Set
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import is_terminal
-from fray_layouts.names import Blobs
-from fray_layouts.records import JobRecord, Settings
+from fray_layouts.object_keys import BlobKeys
+from fray_layouts.records import ClusterSettings, JobRecord
 
-SUBMITTER_GIVES_UP = 3600.0
+SUBMITTER_TIMEOUT = 3600.0
 """Seconds after which no submitter is still trying to create a record."""
 
 ENDED_AGENTS_KEPT = 1000
 """So many records of agents that have ended are kept for people: each pass lists them all."""
 
 
-def kept_for(settings: Settings) -> float:
+def retention_seconds(settings: ClusterSettings) -> float:
     """Seconds that a finished job is kept."""
-    return max(settings.retention, settings.quarantine + SUBMITTER_GIVES_UP)
+    return max(settings.retention, settings.quarantine + SUBMITTER_TIMEOUT)
 
 
-def is_due(job: JobRecord, now: float, settings: Settings, has_children: bool, version_in_inbox: str | None) -> bool:
+def is_removable(
+    job: JobRecord, now: float, settings: ClusterSettings, has_children: bool, version_in_inbox: str | None
+) -> bool:
     """Whether the job and all that belongs to it may be removed."""
     if not is_terminal(job) or (job.inbox is not None and job.inbox.version == version_in_inbox):
         return False
-    return may_go(due_at(job, settings), now, has_children)
+    return may_remove(due_at(job, settings), now, has_children)
 
 
-def may_go(due: float, now: float, has_children: bool) -> bool:
+def may_remove(due: float, now: float, has_children: bool) -> bool:
     """Whether a job that has ended, is due at `due` and is not named by the inbox may be removed."""
     return now > due and not has_children
 
 
-def due_at(job: JobRecord, settings: Settings) -> float:
+def due_at(job: JobRecord, settings: ClusterSettings) -> float:
     """The storage's time until which a job that has ended is kept."""
-    return (job.ended_at or job.submitted_at) + kept_for(settings)
+    return (job.ended_at or job.submitted_at) + retention_seconds(settings)
 
 
-def mark(job: JobRecord) -> JobRecord | None:
+def mark_expiring(job: JobRecord) -> JobRecord | None:
     """The record marked expiring; None if it is already."""
     return None if job.expiring else replace(job, expiring=True)
 
 
-def pool_unused_since(created: float, used: float, now: float, settings: Settings) -> bool:
+def pool_unused_since(created: float, used: float, now: float, settings: ClusterSettings) -> bool:
     """Whether a pool's record tells of no use for so long that it may be removed; one that tells of none stays."""
     last = max(created, used)
-    return 0.0 < last < now - kept_for(settings)
+    return 0.0 < last < now - retention_seconds(settings)
 
 
-def blobs_since(now: float, settings: Settings) -> str:
+def oldest_used_month(now: float, settings: ClusterSettings) -> str:
     """The oldest month under which a submitter may still be about to name a blob, which may have existed before."""
-    return Blobs.month(now - settings.quarantine - SUBMITTER_GIVES_UP)
+    return BlobKeys.month(now - settings.quarantine - SUBMITTER_TIMEOUT)
 
 
-def unneeded(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
+def unneeded_blobs(blobs: Iterable[str], used: Set[str], since: str) -> list[str]:
     """The blobs that no job names (`used`) and that are older than the month `since`."""
-    months = ((key, Blobs.parse(key)) for key in blobs)
+    months = ((key, BlobKeys.parse(key)) for key in blobs)
     return [key for key, month in months if month is not None and month < since and key not in used]
 
 
-def agents_due(ended: Mapping[str, float], now: float, settings: Settings) -> list[str]:
+def removable_agents(ended: Mapping[str, float], now: float, settings: ClusterSettings) -> list[str]:
     """Of the records of agents that have ended and are buried, those that may go: the old ones, and of many the oldest.
 
     None goes before the quarantine, in which a creation that was sent twice may still land.
@@ -79,5 +81,5 @@ def agents_due(ended: Mapping[str, float], now: float, settings: Settings) -> li
     """
     newest_first = sorted(ended, key=lambda key: ended[key], reverse=True)
     kept, surplus = newest_first[:ENDED_AGENTS_KEPT], newest_first[ENDED_AGENTS_KEPT:]
-    old = [key for key in kept if now - ended[key] > kept_for(settings)]
+    old = [key for key in kept if now - ended[key] > retention_seconds(settings)]
     return old + [key for key in surplus if now - ended[key] > settings.quarantine]

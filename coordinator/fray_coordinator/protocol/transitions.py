@@ -2,7 +2,7 @@
 
 Invariant: no transition leaves a terminal status, and attempts only grow.
 Unsafe: two writers each move the job from a status that the other has already left.
-Why not here: `move` looks the pair up and raises for one that is not in the table, and its result is written on
+Why not here: `transition` looks the pair up and raises for one that is not in the table, and its result is written on
 condition of the version it was computed from.
 
     UNADMITTED --admit--> PENDING --claim--> RUNNING --succeed--> SUCCEEDED
@@ -47,7 +47,7 @@ class Event(StrEnum):
     STOP = "stop"
 
 
-TABLE: dict[tuple[Status, Event], Status] = {
+TRANSITIONS: dict[tuple[Status, Event], Status] = {
     (Status.UNADMITTED, Event.ADMIT): Status.PENDING,
     (Status.UNADMITTED, Event.STOP): Status.STOPPED,
     (Status.PENDING, Event.CLAIM): Status.RUNNING,
@@ -72,14 +72,14 @@ def is_terminal(job: JobRecord) -> bool:
     return job.status in TERMINAL
 
 
-def move(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
+def transition(job: JobRecord, event: Event, **changes: Any) -> JobRecord:
     """The record after `event`, with `changes` to its other fields; a requeue or a restart raises the attempt.
 
     Raises:
         IllegalTransition: the table has no such transition.
     """
     try:
-        status = TABLE[Status(job.status), event]
+        status = TRANSITIONS[Status(job.status), event]
     except (KeyError, ValueError):
         raise IllegalTransition(f"{event} in status {job.status!r} of job {job.id}") from None
     attempt = job.attempt + 1 if event in _NEW_ATTEMPT else job.attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fray_layouts.errors import Permanent
 
-MOST_NAMED = 3
+MAX_NAMED_LEASES = 3
 """Leases that a message names one by one."""
 
 
@@ -17,8 +17,8 @@ class UnknownLease(Permanent, ValueError):
         super().__init__(*leases)
 
     def __str__(self) -> str:
-        more = len(self.leases) - MOST_NAMED
-        named = ", ".join(self.leases[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        more = len(self.leases) - MAX_NAMED_LEASES
+        named = ", ".join(self.leases[:MAX_NAMED_LEASES]) + (f" and {more} more" if more > 0 else "")
         return f"lease {named}: {self.__doc__}" if named else f"{self.__doc__}"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.gate import Out
-from fray_coordinator.queue.held import Held
+from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.poison_isolation import HandedOut
 
 
 @dataclass(eq=False, slots=True)
@@ -20,7 +20,7 @@ class Delivery:
         body, encoding: the item.
     """
 
-    held: Held
+    held: HeldSegment
     item: int
     serial: int
     number: int
@@ -48,8 +48,8 @@ class InFlight:
     """
 
     def __init__(self) -> None:
-        self.held: dict[str, Held] = {}
-        self.stocked: dict[str, Held] = {}
+        self.held: dict[str, HeldSegment] = {}
+        self.stocked: dict[str, HeldSegment] = {}
         self.out: dict[str, Delivery] = {}
 
     def delivery(self, lease: str) -> Delivery:
@@ -58,35 +58,35 @@ class InFlight:
             raise UnknownLease(lease)
         return self.out[lease]
 
-    def put_out(self, delivery: Delivery, out: Out) -> None:
+    def put_out(self, delivery: Delivery, out: HandedOut) -> None:
         """The item is out after all: its end was not written."""
         out.gate.put(out)
         delivery.held.out[delivery.item] = out
         self.out[delivery.id] = delivery
 
-    def take_out(self, delivery: Delivery) -> Out | None:
+    def take_out(self, delivery: Delivery) -> HandedOut | None:
         """The item is no longer out under its lease id; what `put_out` needs to undo that."""
         self.out.pop(delivery.id, None)
         return self.leave(delivery.held, delivery.item)
 
-    def leave(self, held: Held, item: int) -> Out | None:
+    def leave(self, held: HeldSegment, item: int) -> HandedOut | None:
         """The item is no longer in its process's hands, if it was."""
         out = held.out.pop(item, None)
         if out is not None:
             out.gate.leave(out)
         return out
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldSegment) -> None:
         self.held[held.segment] = held
         self.stocked[held.segment] = held
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: HeldSegment) -> None:
         """The segment is finished or given back."""
         self.stocked.pop(held.segment, None)
         if self.held.get(held.segment) is held:
             del self.held[held.segment]
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: HeldSegment) -> None:
         """The claim is lost: nothing that is out under it counts any more."""
         held.lost = True
         self.forget(held)

@@ -23,8 +23,19 @@ from gcsfs.core import GCSFileSystem
 from yarl import URL
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.answers import failure, understood, version_in
-from fray_coordinator.store.api import (
+from fray_coordinator.store.buckets import (
+    CONNECT_TIMEOUT,
+    LISTING_PAGE,
+    BucketSettings,
+    Location,
+    PerLoop,
+    ServerClock,
+    read_body,
+    request_timeout,
+)
+from fray_coordinator.store.gcs_token import AccessToken, token_failure
+from fray_coordinator.store.http_errors import checked_version, classify_status, parsing_answer
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
@@ -40,18 +51,7 @@ from fray_coordinator.store.api import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.bucket import (
-    CONNECT_SECONDS,
-    PAGE,
-    BucketSettings,
-    Location,
-    PerLoop,
-    ServerClock,
-    in_time,
-    whole,
-)
-from fray_coordinator.store.gcs_token import AccessToken, no_token
-from fray_coordinator.store.limits import RECORD, largest
+from fray_coordinator.store.size_limits import MAX_RECORD_BYTES, max_bytes
 from fray_layouts.parsing import parse_json
 
 RIGHTS = {
@@ -63,11 +63,11 @@ RIGHTS = {
 }
 
 
-ERROR_PAGE = 1024**2
+MAX_ERROR_BODY = 1024**2
 """Bytes that the answer to a request that failed may have."""
 
 
-class Answer:
+class HttpAnswer:
     """An answer as it came, whatever its status."""
 
     def __init__(self, status: int, headers: Any, body: bytes) -> None:
@@ -116,9 +116,9 @@ class GcsBackend:
             b"".join((head.encode(), data, f"\r\n--{boundary}--".encode())),
             {"Content-Type": f"multipart/related; boundary={boundary}"},
         )
-        with understood("POST"):
+        with parsing_answer("POST"):
             written = parse_json(answer.body)
-            return Applied(version_in(written["generation"]), _time(written["updated"]))
+            return Applied(checked_version(written["generation"]), _time(written["updated"]))
 
     async def delete(self, key: str, expect: Expectation) -> None:
         await self._object("DELETE", key, "", _precondition(expect))
@@ -131,9 +131,9 @@ class GcsBackend:
         token: str | None = ""
         while token is not None and (limit is None or len(rows) < limit):
             # startOffset includes the key itself, which is then one row too many.
-            wanted = PAGE if limit is None else min(PAGE, limit - len(rows) + (after is not None))
+            wanted = LISTING_PAGE if limit is None else min(LISTING_PAGE, limit - len(rows) + (after is not None))
             page = await self._page(prefix, after, wanted, versions, token)
-            with understood("LIST"):
+            with parsing_answer("LIST"):
                 names = [item for item in page.get("items", []) if self._location.holds(item["name"], prefix)]
                 found = [self._row(item, versions) for item in names]
                 before, token = token, page.get("nextPageToken") or None
@@ -148,7 +148,7 @@ class GcsBackend:
             answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}", {}, right="SETTINGS")
         except Refused as error:
             return BucketSettings(unreadable=(str(error),))
-        with understood("GET of the bucket"):
+        with parsing_answer("GET of the bucket"):
             return _settings(parse_json(answer.body))
 
     def server_offset(self) -> float | None:
@@ -168,18 +168,18 @@ class GcsBackend:
         if token:
             query["pageToken"] = token
         answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}/o", query, right="LIST")
-        with understood("LIST"):
+        with parsing_answer("LIST"):
             found: dict[str, Any] = dict(parse_json(answer.body))
             return found
 
     def _row(self, item: dict[str, Any], versions: bool) -> Listed:
         key = self._location.key(item["name"])
-        return Listed(key, version_in(item["generation"]), _time(item["updated"])) if versions else Listed(key)
+        return Listed(key, checked_version(item["generation"]), _time(item["updated"])) if versions else Listed(key)
 
-    async def _object(self, method: str, key: str, service: str, query: dict[str, str]) -> Answer:
+    async def _object(self, method: str, key: str, service: str, query: dict[str, str]) -> HttpAnswer:
         name = quote(self._location.name(key), safe="")
         path = f"{service}storage/v1/b/{self._location.bucket}/o/{name}"
-        return await self._request(method, path, query, may_be_absent=True, most=largest(key))
+        return await self._request(method, path, query, may_be_absent=True, most=max_bytes(key))
 
     async def _request(
         self,
@@ -190,8 +190,8 @@ class GcsBackend:
         headers: dict[str, str] | None = None,
         right: str = "",
         may_be_absent: bool = False,
-        most: int = RECORD,
-    ) -> Answer:
+        most: int = MAX_RECORD_BYTES,
+    ) -> HttpAnswer:
         """One request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
         try:
@@ -211,31 +211,31 @@ class GcsBackend:
             raise Refused(f"the bucket {self._location.bucket} does not exist")
         if answer.status >= 300 and answer.status != 304 and not (answer.status == 404 and may_be_absent):
             text = answer.body.decode(errors="replace")
-            raise failure(answer.status, text, RIGHTS[right or method], answer.headers.get("Retry-After"))
+            raise classify_status(answer.status, text, RIGHTS[right or method], answer.headers.get("Retry-After"))
         return answer
 
     async def _send(
         self, method: str, path: str, query: dict[str, str], data: bytes, headers: dict[str, str], most: int
-    ) -> Answer:
-        async with in_time(len(data)):
+    ) -> HttpAnswer:
+        async with request_timeout(len(data)):
             file_system = await self._file_system.get()
             url = URL(f"{file_system.base.removesuffix('storage/v1/')}{path}", encoded=True)
             request = file_system.session.request(method, url, params=query, headers=headers, data=data or None)
             response = await request
-        most = most if response.status < 300 else ERROR_PAGE
-        async with response, in_time(min(response.content_length or 0, most)):
+        most = most if response.status < 300 else MAX_ERROR_BODY
+        async with response, request_timeout(min(response.content_length or 0, most)):
             try:
-                body = await whole(response.content.read, response.content_length, most)
+                body = await read_body(response.content.read, response.content_length, most)
             except BadObject:
                 if response.status < 300:
                     raise
                 body = b"a long page"
-            return Answer(response.status, response.headers, body)
+            return HttpAnswer(response.status, response.headers, body)
 
     async def _authorized(self, headers: dict[str, str]) -> dict[str, str]:
         authorized = dict(headers)
         try:
-            async with in_time():
+            async with request_timeout():
                 if (token := await self._token.get()) is not None:
                     await token.apply(authorized)
         except TimeoutError as error:
@@ -257,15 +257,15 @@ async def _connect() -> GCSFileSystem:
             asynchronous=True,
             use_listings_cache=False,
             skip_instance_cache=True,
-            session_kwargs={"timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)},
+            session_kwargs={"timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT)},
         )
 
     try:
         file_system = await asyncio.to_thread(find_credentials)
     except Exception as error:
-        raise no_token(error) from error
+        raise token_failure(error) from error
     if token is None and file_system.credentials.credentials is None:
-        raise no_token(LookupError("none were found"))
+        raise token_failure(LookupError("none were found"))
     await file_system._set_session()
     return file_system
 
@@ -284,10 +284,10 @@ def _precondition(expect: Expectation) -> dict[str, str]:
     return {"ifGenerationMatch": "0" if expect is ABSENT else str(expect)}
 
 
-def _object(answer: Answer) -> Object:
-    with understood("GET"):
+def _object(answer: HttpAnswer) -> Object:
+    with parsing_answer("GET"):
         updated = parsedate_to_datetime(answer.headers["Last-Modified"]).timestamp()
-        return Object(answer.body, version_in(answer.headers["x-goog-generation"]), updated)
+        return Object(answer.body, checked_version(answer.headers["x-goog-generation"]), updated)
 
 
 def _time(text: str) -> float:

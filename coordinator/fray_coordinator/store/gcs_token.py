@@ -16,18 +16,18 @@ import requests
 from google.auth.credentials import Credentials
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.api import AttemptFailed, NotApplied, Refused
+from fray_coordinator.store.interface import AttemptFailed, NotApplied, Refused
 
-RENEWED_AHEAD = 240.0
+RENEW_AHEAD_SECONDS = 240.0
 """Seconds of its life left at which a token is renewed: Compute Engine has no new one before five minutes."""
 
-SPACING = 15.0
+RENEWAL_SPACING = 15.0
 """Seconds between two attempts to renew a token that is still good."""
 
-LAST = 5.0
+MIN_SECONDS_LEFT = 5.0
 """Seconds of its life left at which a token is no longer sent: it might be old when it arrives."""
 
-AWAY = (
+UNREACHABLE_ERRORS = (
     google.auth.exceptions.TransportError,
     google.auth.exceptions.TimeoutError,
     google.auth.exceptions.ResponseError,
@@ -56,9 +56,9 @@ class AccessToken:
         """
         refused = self._refused is not None and self._refused == self._credentials.token
         left = 0.0 if refused else self._seconds_left()
-        if left < RENEWED_AHEAD:
-            self._renew(at_once=left < LAST and not refused)
-        if left < LAST and self._renewing is not None:
+        if left < RENEW_AHEAD_SECONDS:
+            self._renew(at_once=left < MIN_SECONDS_LEFT and not refused)
+        if left < MIN_SECONDS_LEFT and self._renewing is not None:
             # Shielded: who is cancelled, or has waited for long enough, must not take it from those who wait with him.
             await asyncio.shield(self._renewing)
         self._credentials.apply(headers)  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ class AccessToken:
         if self._renewing is not None and not self._renewing.done():
             return
         if at_once or now >= self._renew_at:
-            self._renew_at = now + SPACING
+            self._renew_at = now + RENEWAL_SPACING
             self._renewing = asyncio.ensure_future(asyncio.to_thread(self._fetch))
             self._renewing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -82,7 +82,7 @@ class AccessToken:
                 request = google.auth.transport.requests.Request(session)
                 self._credentials.refresh(request)  # type: ignore[no-untyped-call]
         except Exception as error:
-            raise no_token(error) from error
+            raise token_failure(error) from error
 
     def _seconds_left(self) -> float:
         if self._credentials.token is None:
@@ -93,9 +93,9 @@ class AccessToken:
         return float(expiry.replace(tzinfo=UTC).timestamp() - self._clock.wall())
 
 
-def no_token(error: Exception) -> AttemptFailed:
+def token_failure(error: Exception) -> AttemptFailed:
     """What it means that no token could be had."""
-    if getattr(error, "retryable", False) or any(isinstance(cause, AWAY) for cause in _causes(error)):
+    if getattr(error, "retryable", False) or any(isinstance(cause, UNREACHABLE_ERRORS) for cause in _causes(error)):
         return NotApplied(f"the server that gives access tokens does not answer: {error}")
     text = f"no valid credentials ({error}); run `gcloud auth application-default login`"
     return Refused(text, may_pass=True)

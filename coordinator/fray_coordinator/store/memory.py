@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.api import (
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
@@ -24,8 +24,8 @@ from fray_coordinator.store.api import (
     PreconditionFailed,
     Version,
 )
-from fray_coordinator.store.limits import check_length, largest
 from fray_coordinator.store.metering import NameLimit
+from fray_coordinator.store.size_limits import check_length, max_bytes
 
 
 def digest(data: bytes) -> Version:
@@ -33,7 +33,7 @@ def digest(data: bytes) -> Version:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-class Contents:
+class MemoryContents:
     """Objects by name, and their names in order. Code points sort as their UTF-8 bytes do."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class MemoryBackend:
     scheme = "memory"
     local = True
 
-    def __init__(self, root: str, contents: Contents, clock: Clock, limit: NameLimit | None = None) -> None:
+    def __init__(self, root: str, contents: MemoryContents, clock: Clock, limit: NameLimit | None = None) -> None:
         self.root = root
         self._contents = contents
         self._clock = clock
@@ -80,7 +80,7 @@ class MemoryBackend:
     async def get(self, key: str) -> Object | None:
         found = self._contents.objects.get(key)
         if found is not None:
-            check_length(len(found.data), largest(key), key)
+            check_length(len(found.data), max_bytes(key), key)
         return found
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:

@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass, replace
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.api import Applied, Backend, Expectation, Listed, NotApplied, NotModified, Object, Version
+from fray_coordinator.store.interface import (
+    Applied,
+    Expectation,
+    Listed,
+    NotApplied,
+    NotModified,
+    Object,
+    StoreBackend,
+    Version,
+)
 
 ROWS_PER_REQUEST = 1000
 """A listing costs one request for every thousand rows, on GCS and on S3."""
@@ -22,12 +31,12 @@ class Prices:
     class_b: float
 
 
-GCS = Prices(class_a=0.005, class_b=0.0004)
-S3 = Prices(class_a=0.005, class_b=0.0004)
+GCS_PRICES = Prices(class_a=0.005, class_b=0.0004)
+S3_PRICES = Prices(class_a=0.005, class_b=0.0004)
 
 
 @dataclass(slots=True)
-class Usage:
+class RequestCounts:
     """Requests sent, every retry included; subtract two snapshots for what lies between them."""
 
     writes: int = 0
@@ -47,20 +56,20 @@ class Usage:
         """Dollars at list price."""
         return (self.class_a * prices.class_a + self.class_b * prices.class_b) / 1000
 
-    def snapshot(self) -> Usage:
+    def snapshot(self) -> RequestCounts:
         return replace(self)
 
-    def __sub__(self, earlier: Usage) -> Usage:
-        return Usage(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
+        return RequestCounts(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: RequestCounts) -> RequestCounts:
+        return RequestCounts(*(one + two for one, two in zip(astuple(self), astuple(other), strict=True)))
 
 
-class Metered:
+class MeteredBackend:
     """A backend that counts into `usage` what is asked of the backend inside it."""
 
-    def __init__(self, backend: Backend, usage: Usage) -> None:
+    def __init__(self, backend: StoreBackend, usage: RequestCounts) -> None:
         self.root, self.scheme, self.local = backend.root, backend.scheme, backend.local
         self.server_offset, self.close = backend.server_offset, backend.close
         self._backend = backend

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fray_coordinator.errors import StoreRefused
 
-INSIST = "FRAY_ALLOW_NETWORK_FS"
-NETWORK = re.compile(r"nfs\d?|cifs|smb\d?|smbfs|9p|fuse.*")
+OVERRIDE_VARIABLE = "FRAY_ALLOW_NETWORK_FS"
+NETWORK_TYPES = re.compile(r"nfs\d?|cifs|smb\d?|smbfs|9p|fuse.*")
 
 
 def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
@@ -28,16 +28,16 @@ def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
         # The later of two mounts on one place hides the earlier.
         if real.is_relative_to(point) and len(point.parts) >= longest:
             found, longest = kind, len(point.parts)
-    return found if NETWORK.fullmatch(found) else None
+    return found if NETWORK_TYPES.fullmatch(found) else None
 
 
 def refuse_network(folder: Path) -> None:
     """Raise `StoreRefused` on a network file system, unless the user insists."""
     kind = network_file_system(folder)
-    if kind and os.environ.get(INSIST) != "1":
+    if kind and os.environ.get(OVERRIDE_VARIABLE) != "1":
         raise StoreRefused(
             f"{folder} is on a {kind} file system, where locks and renames do not hold between machines; use a bucket "
-            f"or a local disk, or set {INSIST}=1 if only this machine ever uses this folder"
+            f"or a local disk, or set {OVERRIDE_VARIABLE}=1 if only this machine ever uses this folder"
         )
 
 

@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from fray_coordinator.clock import Clock, SystemClock, system_chance
-from fray_coordinator.store.api import (
+from fray_coordinator.clock import Clock, SystemClock, system_random
+from fray_coordinator.store.buckets import BucketSettings, Inspectable
+from fray_coordinator.store.file_tree import is_shared
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
     AttemptFailed,
-    Backend,
     Expectation,
     PreconditionFailed,
+    StoreBackend,
 )
-from fray_coordinator.store.bucket import BucketSettings, Inspectable
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.mounts import network_file_system
-from fray_coordinator.store.open import open_backend
-from fray_coordinator.store.tree import is_shared
+from fray_coordinator.store.opening import open_backend
 from fray_layouts.errors import FrayError
 
 CLOCK_TOLERANCE = 30.0
-LOCK_SECONDS = 1.0
+LONG_LOCK_SECONDS = 1.0
 """A lock that is held at both ends of this time is held for long."""
-MOST_ODDITIES = 20
+MAX_UNREADABLE_NAMED = 20
 """So many objects that cannot be read are named."""
-SHARE = "to share a root with a group, give it to the group: docs/operating.md says how"
-UNUSABLE = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
+SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"
+UNUSABLE_REMEDY = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Finding:
     remedy: str = ""
 
 
-Check = Callable[[Backend, str, Clock], Awaitable[list[Finding]]]
+Check = Callable[[StoreBackend, str, Clock], Awaitable[list[Finding]]]
 
 
 async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
@@ -63,7 +63,7 @@ async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
         backend = open_backend(root, clock)
     except FrayError as error:
         return [Finding("error", f"{root} cannot be opened", str(error))]
-    folder = f"doctor/{system_chance().token()}"
+    folder = f"doctor/{system_random().token()}"
     try:
         findings = [finding for check in CHECKS for finding in await _findings(check, backend, folder, clock)]
         return list(dict.fromkeys(findings))  # one cause may fail every check
@@ -71,31 +71,33 @@ async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
         await backend.close()
 
 
-async def _findings(check: Check, backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _findings(check: Check, backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     try:
         return await check(backend, folder, clock)
     except AttemptFailed as error:
         return [Finding("error", str(error), "put this right, or give another root")]
 
 
-async def _create(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _create(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Create on condition that the name is absent."""
     await backend.put(f"{folder}/create", b"first", ABSENT)
     if await _put_works(backend, f"{folder}/create", b"second", ABSENT):
-        return [Finding("error", "an object that exists was created again: the store ignores conditions", UNUSABLE)]
+        return [
+            Finding("error", "an object that exists was created again: the store ignores conditions", UNUSABLE_REMEDY)
+        ]
     return [Finding("ok", "an object is created only where there is none")]
 
 
-async def _change(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _change(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Change on condition of the version."""
     old = (await backend.put(f"{folder}/change", b"first", ANY)).version
     await backend.put(f"{folder}/change", b"second", old)
     if await _put_works(backend, f"{folder}/change", b"third", old):
-        return [Finding("error", "an object was changed although its version was another", UNUSABLE)]
+        return [Finding("error", "an object was changed although its version was another", UNUSABLE_REMEDY)]
     return [Finding("ok", "an object is changed only if it has the version that was read")]
 
 
-async def _delete(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _delete(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Delete on condition of the version."""
     key = f"{folder}/delete"
     old = (await backend.put(key, b"first", ANY)).version
@@ -105,13 +107,13 @@ async def _delete(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
     except PreconditionFailed:
         await backend.delete(key, new)
     else:
-        return [Finding("error", "an object was deleted although its version was another", UNUSABLE)]
+        return [Finding("error", "an object was deleted although its version was another", UNUSABLE_REMEDY)]
     if await backend.get(key) is not None:
-        return [Finding("error", "an object is still there after it was deleted", UNUSABLE)]
+        return [Finding("error", "an object is still there after it was deleted", UNUSABLE_REMEDY)]
     return [Finding("ok", "an object is deleted only if it has the version that was read")]
 
 
-async def _poll(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _poll(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Read on condition that the version changed."""
     version = (await backend.put(f"{folder}/poll", b"first", ANY)).version
     if await backend.get_if_changed(f"{folder}/poll", version) is NOT_MODIFIED:
@@ -119,7 +121,7 @@ async def _poll(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
     return [Finding("warning", "an unchanged object is sent again with every poll", "expect more traffic")]
 
 
-async def _order(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _order(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """List objects in order."""
     keys = [f"{folder}/order/{name}" for name in ("a-b", "a/b", "a0")]
     for key in reversed(keys):
@@ -127,19 +129,19 @@ async def _order(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
     listed = [row.key for row in await backend.list(f"{folder}/order/", None, None, False)]
     behind = [row.key for row in await backend.list(f"{folder}/order/", keys[0], 1, False)]
     if set(listed) != set(keys):
-        return [Finding("error", "a listing lacks objects that were just written", UNUSABLE)]
+        return [Finding("error", "a listing lacks objects that were just written", UNUSABLE_REMEDY)]
     if listed != keys or behind != keys[1:2]:
         remedy = "jobs would start in another order than they should; use GCS, S3 or a local disk"
         return [Finding("error", "listings are not in the order of the names' bytes", remedy)]
     return [Finding("ok", "listings are complete and in order")]
 
 
-async def _clock(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _clock(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Compare the clocks."""
     await backend.get(f"{folder}/clock")
     offset = backend.server_offset()
     if offset is None:
-        return [Finding("error", "the store does not tell the time (no Date in its answers)", UNUSABLE)]
+        return [Finding("error", "the store does not tell the time (no Date in its answers)", UNUSABLE_REMEDY)]
     if abs(offset) > CLOCK_TOLERANCE:
         way = "behind" if offset > 0 else "ahead of"
         what = f"this host's clock is {abs(offset):.0f} s {way} the store's"
@@ -147,7 +149,7 @@ async def _clock(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
     return [Finding("ok", f"this host's clock and the store's differ by {abs(offset):.1f} s")]
 
 
-async def _settings(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _settings(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Read the bucket's settings."""
     return judge_settings(await backend.settings()) if isinstance(backend, Inspectable) else []
 
@@ -179,7 +181,7 @@ def judge_settings(settings: BucketSettings) -> list[Finding]:
     return found or [Finding("ok", "no soft delete, versioning, lifecycle rules or retention on the bucket")]
 
 
-async def _machine(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _file_system(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Look at the file system."""
     if not isinstance(backend, LocalBackend):
         return []
@@ -191,44 +193,46 @@ async def _machine(backend: Backend, folder: str, clock: Clock) -> list[Finding]
         found.append(Finding("warning", what, remedy))
     before = set(backend.holders())
     if before:
-        await clock.sleep(LOCK_SECONDS)
+        await clock.sleep(LONG_LOCK_SECONDS)
     for holder in sorted(before & set(backend.holders())):
-        what = f"lock {holder.stripe} could not be taken for more than {LOCK_SECONDS:g} s; it is held by {holder.who}"
+        what = (
+            f"lock {holder.stripe} could not be taken for more than {LONG_LOCK_SECONDS:g} s; it is held by {holder.who}"
+        )
         found.append(Finding("warning", what, "if that process is stopped or stuck, continue it or end it"))
     return found
 
 
-async def _access(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _permissions(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Look whose the folder is."""
-    return judge_access(os.stat(backend.folder)) if isinstance(backend, LocalBackend) else []
+    return judge_permissions(os.stat(backend.folder)) if isinstance(backend, LocalBackend) else []
 
 
-def judge_access(root: os.stat_result) -> list[Finding]:
+def judge_permissions(root: os.stat_result) -> list[Finding]:
     """What owner and mode of a local root mean for a cluster."""
     found = []
     if root.st_mode & stat.S_IWOTH:
         what = "every user of this host may write into the root, and so run code as its agents' user"
-        found.append(Finding("error", what, f"chmod o-rwx ROOT; {SHARE}"))
+        found.append(Finding("error", what, f"chmod o-rwx ROOT; {SHARE_REMEDY}"))
     elif root.st_mode & stat.S_IRWXO:
         what = "every user of this host may look into the root; agents make nothing there that others can read"
-        found.append(Finding("warning", what, f"chmod o-rwx ROOT; {SHARE}"))
+        found.append(Finding("warning", what, f"chmod o-rwx ROOT; {SHARE_REMEDY}"))
     if root.st_mode & stat.S_IRWXG and not is_shared(root.st_mode):
         what = f"group {root.st_gid} may enter the root, but what agents make there is their own user's alone"
-        found.append(Finding("warning", what, f"chmod g-rwx ROOT; {SHARE}"))
+        found.append(Finding("warning", what, f"chmod g-rwx ROOT; {SHARE_REMEDY}"))
     whose = f"the group {root.st_gid}" if is_shared(root.st_mode) else f"the user {root.st_uid} alone"
     return found or [Finding("ok", f"what is made below the root is for {whose}")]
 
 
-async def _oddities(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _unreadable_files(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Look for what is no object."""
     if not isinstance(backend, LocalBackend):
         return []
-    found = await asyncio.to_thread(lambda: list(islice(backend.oddities(), MOST_ODDITIES)))
+    found = await asyncio.to_thread(lambda: list(islice(backend.oddities(), MAX_UNREADABLE_NAMED)))
     remedy = "look at it, then remove it; nothing else is harmed"
     return [Finding("warning", f"{name} cannot be read as an object: {why}", remedy) for name, why in found]
 
 
-async def _clean_up(backend: Backend, folder: str, clock: Clock) -> list[Finding]:
+async def _clean_up(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
     """Delete the probe's own objects."""
     for row in await backend.list(f"{folder}/", None, None, False):
         await backend.delete(row.key, ANY)
@@ -243,14 +247,14 @@ CHECKS: tuple[Check, ...] = (
     _order,
     _clock,
     _settings,
-    _machine,
-    _access,
-    _oddities,
+    _file_system,
+    _permissions,
+    _unreadable_files,
     _clean_up,
 )
 
 
-async def _put_works(backend: Backend, key: str, data: bytes, expect: Expectation) -> bool:
+async def _put_works(backend: StoreBackend, key: str, data: bytes, expect: Expectation) -> bool:
     try:
         await backend.put(key, data, expect)
     except PreconditionFailed:

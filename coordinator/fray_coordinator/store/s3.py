@@ -26,8 +26,18 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from fray_coordinator.clock import Clock
-from fray_coordinator.store.answers import failure, understood, version_in
-from fray_coordinator.store.api import (
+from fray_coordinator.store.buckets import (
+    CONNECT_TIMEOUT,
+    LISTING_PAGE,
+    BucketSettings,
+    Location,
+    PerLoop,
+    ServerClock,
+    read_body,
+    request_timeout,
+)
+from fray_coordinator.store.http_errors import checked_version, classify_status, parsing_answer
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     NOT_MODIFIED,
@@ -44,17 +54,7 @@ from fray_coordinator.store.api import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.bucket import (
-    CONNECT_SECONDS,
-    PAGE,
-    BucketSettings,
-    Location,
-    PerLoop,
-    ServerClock,
-    in_time,
-    whole,
-)
-from fray_coordinator.store.limits import largest
+from fray_coordinator.store.size_limits import max_bytes
 
 RIGHTS = {
     "get_object": "s3:GetObject (and s3:ListBucket, without which an absent object looks forbidden)",
@@ -62,11 +62,11 @@ RIGHTS = {
     "delete_object": "s3:DeleteObject",
     "list_objects_v2": "s3:ListBucket",
 }
-CONNECTIONS = 64
-BROKEN = (HTTPClientError, IncompleteReadError, ResponseStreamingError, ResponseParserError)
+MAX_CONNECTIONS = 64
+BROKEN_CONNECTION_ERRORS = (HTTPClientError, IncompleteReadError, ResponseStreamingError, ResponseParserError)
 """What botocore says of connections that broke, and of answers that are none."""
-NEVER = 3600.0
-"""Seconds: `in_time` limits every call according to its size, the client's one limit for all must not."""
+NO_TIMEOUT = 3600.0
+"""Seconds: `request_timeout` limits every call according to its size, the client's one limit for all must not."""
 
 
 class S3Backend:
@@ -93,8 +93,8 @@ class S3Backend:
         answer = await self._call("put_object", Key=self._location.name(key), Body=data, **_precondition(expect))
         if _status(answer) == 404:
             raise PreconditionFailed(f"{key} is absent")
-        with understood("PutObject"):
-            return Applied(version_in(answer["ETag"]))
+        with parsing_answer("PutObject"):
+            return Applied(checked_version(answer["ETag"]))
 
     async def delete(self, key: str, expect: Expectation) -> None:
         await self._call("delete_object", Key=self._location.name(key), **_precondition(expect))
@@ -109,9 +109,9 @@ class S3Backend:
             query["StartAfter"] = self._location.name(after)
         more = True
         while more and (limit is None or len(rows) < limit):
-            wanted = PAGE if limit is None else min(PAGE, limit - len(rows))
+            wanted = LISTING_PAGE if limit is None else min(LISTING_PAGE, limit - len(rows))
             page = await self._call("list_objects_v2", MaxKeys=wanted, **query)
-            with understood("ListObjectsV2"):
+            with parsing_answer("ListObjectsV2"):
                 found = [item for item in page.get("Contents", []) if self._location.holds(item["Key"], prefix)]
                 rows += [row for item in found if (row := self._row(item, versions)) and row.key > (after or "")]
                 token = page.get("NextContinuationToken")
@@ -135,7 +135,7 @@ class S3Backend:
         versioning = await ask("bucket_versioning")
         lifecycle = await ask("bucket_lifecycle_configuration")
         lock = await ask("object_lock_configuration")
-        with understood("questions about the bucket"):
+        with parsing_answer("questions about the bucket"):
             return BucketSettings(
                 lifecycle_rules=len(lifecycle.get("Rules", [])),
                 retention=_retention(lock.get("ObjectLockConfiguration", {})),
@@ -152,39 +152,41 @@ class S3Backend:
     async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
         """One request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
-        with _explained():
+        with _translated_errors():
             client = await self._client.get()
             try:
-                async with in_time(len(arguments.get("Body", b""))):
+                async with request_timeout(len(arguments.get("Body", b""))):
                     answer: dict[str, Any] = await getattr(client, verb)(Bucket=self._location.bucket, **arguments)
             except ClientError as error:
                 answer = error.response
-        with understood(verb):
+        with parsing_answer(verb):
             status, headers = _status(answer), answer["ResponseMetadata"].get("HTTPHeaders", {})
             code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
         self._server_clock.learn(headers.get("date"), sent)
         if code == "NoSuchBucket":
             raise Refused(f"the bucket {self._location.bucket} does not exist")
         if status >= 300 and status not in (304, 404):
-            raise failure(status, f"{code} {message}", RIGHTS.get(verb, f"to {verb}"), headers.get("retry-after"))
+            raise classify_status(
+                status, f"{code} {message}", RIGHTS.get(verb, f"to {verb}"), headers.get("retry-after")
+            )
         return answer
 
     async def _read(self, key: str, answer: dict[str, Any]) -> Object | None:
         if _status(answer) == 404:
             return None
-        with understood("GetObject"):
+        with parsing_answer("GetObject"):
             stream, size = answer["Body"], int(answer.get("ContentLength") or 0)
-            version, updated = version_in(answer["ETag"]), answer["LastModified"].timestamp()
-        with _explained():
-            async with in_time(min(size, most := largest(key))), stream:
+            version, updated = checked_version(answer["ETag"]), answer["LastModified"].timestamp()
+        with _translated_errors():
+            async with request_timeout(min(size, most := max_bytes(key))), stream:
                 try:
-                    return Object(await whole(stream.read, size, most), version, updated)
+                    return Object(await read_body(stream.read, size, most), version, updated)
                 except BadObject as error:
                     raise BadObject(f"{key}: {error}") from error
 
     def _row(self, item: dict[str, Any], versions: bool) -> Listed:
         key = self._location.key(item["Key"])
-        return Listed(key, version_in(item["ETag"]), item["LastModified"].timestamp()) if versions else Listed(key)
+        return Listed(key, checked_version(item["ETag"]), item["LastModified"].timestamp()) if versions else Listed(key)
 
 
 async def _connect() -> Any:
@@ -194,9 +196,9 @@ async def _connect() -> Any:
         skip_instance_cache=True,
         config_kwargs={
             "retries": {"total_max_attempts": 1},
-            "max_pool_connections": CONNECTIONS,
-            "connect_timeout": CONNECT_SECONDS,
-            "read_timeout": NEVER,
+            "max_pool_connections": MAX_CONNECTIONS,
+            "connect_timeout": CONNECT_TIMEOUT,
+            "read_timeout": NO_TIMEOUT,
         },
     )
     client = await file_system.set_session()
@@ -229,7 +231,7 @@ def _status(answer: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     """Turn the errors of calls that got no answer into outcomes of the attempt."""
     try:
         yield
@@ -241,7 +243,7 @@ def _explained() -> Iterator[None]:
         # aiobotocore says this both when it could not connect and when the connection broke under a request.
         never_sent = isinstance(error.kwargs["error"], aiohttp.ClientConnectorError)
         raise (NotApplied if never_sent else Unknown)(str(error)) from error
-    except (*BROKEN, aiohttp.ClientError, OSError) as error:
+    except (*BROKEN_CONNECTION_ERRORS, aiohttp.ClientError, OSError) as error:
         raise Unknown(f"the connection broke: {error or type(error).__name__}") from error
     except BotoCoreError as error:
         text = f"{error}; `aws configure` and the AWS_* variables say where credentials come from"

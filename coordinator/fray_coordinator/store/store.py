@@ -13,19 +13,25 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fray_coordinator.clock import Chance, Clock
-from fray_coordinator.errors import LOOK_AT_IT, BadRecord, StoreError, StoreRefused, StoreUnavailable
-from fray_coordinator.store.api import (
+from fray_coordinator.clock import Clock, RandomSource
+from fray_coordinator.errors import (
+    REMOVE_HINT,
+    BadRecord,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from fray_coordinator.store.failures import FailureTracker
+from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
     Applied,
     AttemptFailed,
-    Backend,
     BadObject,
     Expect,
     Expectation,
-    Gone,
     Listed,
+    NameAbsent,
     NotApplied,
     NotModified,
     Object,
@@ -33,29 +39,29 @@ from fray_coordinator.store.api import (
     PreconditionFailed,
     Refused,
     Rejected,
+    StoreBackend,
     Superseded,
     Unknown,
     Version,
 )
-from fray_coordinator.store.failing import Failing
-from fray_coordinator.store.keys import check_key
-from fray_coordinator.store.limits import check_written
-from fray_coordinator.store.metering import Metered, Usage
+from fray_coordinator.store.key_rules import check_key
+from fray_coordinator.store.metering import MeteredBackend, RequestCounts
+from fray_coordinator.store.size_limits import check_written
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import parse_json
 
 T = TypeVar("T")
 
-FIRST_WAIT = 0.1
-LONGEST_WAIT = 8.0
+FIRST_RETRY_WAIT = 0.1
+MAX_RETRY_WAIT = 8.0
 REFUSED_PATIENCE = 5.0
 """Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
-ALONE_PATIENCE = 3.0
+SINGLE_OBJECT_PATIENCE = 3.0
 """Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
 CLOCK_KEY = "doctor/clock"
 """An object that is never there: asking for it tells the storage's time and that the root may be read."""
 
-READS = frozenset({"get", "list"})
+READ_VERBS = frozenset({"get", "list"})
 """The verbs that change nothing. Where they are answered, writes need not be: a disk may be full."""
 
 
@@ -77,11 +83,11 @@ class Store:
     `InvalidInput` for a key or a size that no store can hold.
     """
 
-    def __init__(self, backend: Backend, clock: Clock, chance: Chance, patience: float = 60.0) -> None:
-        self.usage = Usage()
-        self.failing = Failing(clock)
+    def __init__(self, backend: StoreBackend, clock: Clock, chance: RandomSource, patience: float = 60.0) -> None:
+        self.usage = RequestCounts()
+        self.failing = FailureTracker(clock)
         self.patience = patience
-        self._backend = Metered(backend, self.usage)
+        self._backend = MeteredBackend(backend, self.usage)
         self._clock = clock
         self._chance = chance
         self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, last was
@@ -177,7 +183,7 @@ class Store:
 
         return await self._persist("put", key, write, patience)
 
-    async def delete(self, key: str, expect: Expectation = ANY) -> Gone | Rejected:
+    async def delete(self, key: str, expect: Expectation = ANY) -> NameAbsent | Rejected:
         """Delete the name if it meets `expect`, and go on until the storage says that it is absent."""
         check_key(key)
 
@@ -186,8 +192,8 @@ class Store:
 
         return await self._remove("delete", key, expect, remove)
 
-    async def withdraw(self, key: str, expect: Version, aside: str) -> Gone | Rejected:
-        """Delete an object that people write with plain tools; local files move it to `aside` (`Backend.withdraw`)."""
+    async def withdraw(self, key: str, expect: Version, aside: str) -> NameAbsent | Rejected:
+        """Delete an object that people write with plain tools; local files move it to `aside`."""
         check_key(key)
         check_key(aside)
 
@@ -228,22 +234,22 @@ class Store:
         await self._backend.close()
 
     async def _read_back(self, key: str, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
-        return judge(await self._backend.get(key), data, expect, op)
+        return outcome_of_write(await self._backend.get(key), data, expect, op)
 
     async def _remove(
         self, verb: str, key: str, expect: Expectation, remove: Callable[[], Awaitable[None]]
-    ) -> Gone | Rejected:
-        async def attempt() -> Gone | Rejected:
+    ) -> NameAbsent | Rejected:
+        async def attempt() -> NameAbsent | Rejected:
             try:
                 await remove()
             except PreconditionFailed:
                 current = await self._backend.get(key)
                 if current is None:
-                    return Gone()
+                    return NameAbsent()
                 if current.version != expect:
                     return Rejected(current)
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
-            return Gone()
+            return NameAbsent()
 
         return await self._persist(verb, key, attempt)
 
@@ -263,19 +269,19 @@ class Store:
             try:
                 answer = await attempt()
                 self.failing.worked(verb, key)
-                self._answered[verb in READS] = self._clock.boottime()
+                self._answered[verb in READ_VERBS] = self._clock.boottime()
                 return answer
             except BadObject as error:
-                raise BadRecord(f"{error}{LOOK_AT_IT}") from error
+                raise BadRecord(f"{error}{REMOVE_HINT}") from error
             except (NotApplied, Unknown, Refused) as error:
                 wait = self._wait(failures, error)
                 limit = patience
                 if isinstance(error, Refused):
                     limit = min(patience, REFUSED_PATIENCE) if error.may_pass else 0.0
                 lasted = self._clock.boottime() + wait - begun
-                is_alone = one_of_many and lasted > ALONE_PATIENCE and await self._answers_others(verb, begun)
+                is_alone = one_of_many and lasted > SINGLE_OBJECT_PATIENCE and await self._answers_others(verb, begun)
                 if lasted > limit or is_alone:
-                    within = patience if lasted > limit else ALONE_PATIENCE
+                    within = patience if lasted > limit else SINGLE_OBJECT_PATIENCE
                     raise await self._given_up(verb, key, error, within, begun) from error
             failures += 1
             await self._clock.sleep(wait)
@@ -293,7 +299,7 @@ class Store:
 
     async def _answers_others(self, verb: str, begun: float) -> bool:
         """Whether the storage has answered another such request since then, or, a read, answers one now."""
-        reads = verb in READS
+        reads = verb in READ_VERBS
         if self._answered[reads] <= begun and reads:
             with suppress(AttemptFailed):
                 await self._backend.get(CLOCK_KEY)
@@ -301,25 +307,25 @@ class Store:
         return self._answered[reads] > begun
 
     def _wait(self, failures_before: int, error: AttemptFailed) -> float:
-        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0**failures_before)
+        longest = min(MAX_RETRY_WAIT, FIRST_RETRY_WAIT * 2.0**failures_before)
         asked = error.after if isinstance(error, NotApplied) and error.after else 0.0
         return asked + longest * self._chance.uniform(0.5, 1.0)
 
 
-def judge(current: Object | None, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
+def outcome_of_write(current: Object | None, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
     """The outcome of a write in doubt, from what is under its name now; None: not applied so far, send it again."""
     if current is not None:
-        record = _ids(current.data) if op is not None else {}
+        record = _record_in(current.data) if op is not None else {}
         if current.data == data or (op is not None and record.get("op") == op):
             return Applied(current.version, current.updated)
-        if op is not None and (op in _texts(record.get("recent_ops")) or record.get("created_op") == op):
+        if op is not None and (op in _list_or_empty(record.get("recent_ops")) or record.get("created_op") == op):
             return Superseded(current)
     if expect is ANY or expect == (ABSENT if current is None else current.version):
         return None
     return Rejected(current)
 
 
-def _ids(data: bytes) -> dict[str, Any]:
+def _record_in(data: bytes) -> dict[str, Any]:
     """The record in `data`; empty when it is not one, because somebody else may write anything under any name."""
     try:
         record = parse_json(data)
@@ -328,5 +334,5 @@ def _ids(data: bytes) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _texts(value: object) -> list[Any]:
+def _list_or_empty(value: object) -> list[Any]:
     return value if isinstance(value, list) else []

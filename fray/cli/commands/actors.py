@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.output import ago
+from fray.cli.output import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -26,13 +26,13 @@ def command(app: App) -> None:
 
 
 async def _find(core: Core, problems: dict[str, str]) -> tuple[list[EndpointRecord], float]:
-    from fray_coordinator.endpoints import all_endpoints
+    from fray_coordinator.actors.discovery import all_endpoints
 
     return await all_endpoints(core, problems), core.now()
 
 
 def _json(endpoint: EndpointRecord) -> dict[str, Any]:
-    from fray.cli.show import record_json
+    from fray.cli.job_view import record_json
 
     return record_json(endpoint)
 
@@ -45,5 +45,5 @@ def _row(endpoint: EndpointRecord, now: float) -> tuple[str, ...]:
         endpoint.job,
         str(endpoint.incarnation) if endpoint.incarnation else "",
         str(endpoint.attempt),
-        ago(now - endpoint.published_at),
+        format_duration(now - endpoint.published_at),
     )

@@ -29,17 +29,17 @@ def command(
     app: App, pool: str, preemptible: bool, bind: str, advertise: str, network: str, no_inbound: bool, **offered: Any
 ) -> None:
     """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C; a second one is immediate."""
-    from fray.actor.preload import MODULES
-    from fray_agents.agent import AgentOptions
-    from fray_agents.reach import Reach
-    from fray_agents.serve import serve
+    from fray.cluster.prestart import PRESTART_MODULES
+    from fray_agents.agent.agent import AgentOptions
+    from fray_agents.agent.daemon import run_agent
+    from fray_agents.host.network import NetworkSettings
 
     capacity = capacity_of(**offered)
-    reach = Reach(network, bind, advertise, inbound=not no_inbound)
-    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity, reach=reach, preload=MODULES)
+    reach = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
+    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity, reach=reach, preload=PRESTART_MODULES)
 
     def joined(agent_id: str) -> None:
-        from fray.cli.show import resources_text
+        from fray.cli.job_view import resources_text
 
         text = f"fray: agent {agent_id} in pool {pool}: {resources_text(capacity)}"
         if app.json:
@@ -47,14 +47,14 @@ def command(
         else:
             output.echo(text)
 
-    asyncio.run(serve(app.root, options, joined))
+    asyncio.run(run_agent(app.root, options, joined))
 
 
 def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Resources:
     """What this host has, with what was said instead of it."""
     from msgspec.structs import replace
 
-    from fray_agents.capacity import discover
+    from fray_agents.host.capacity import discover
     from fray_layouts.units import parse_bytes
 
     found = discover()

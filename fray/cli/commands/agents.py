@@ -8,11 +8,11 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.output import ago
+from fray.cli.output import format_duration
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.records import Stored
+    from fray_coordinator.store.records import Stored
     from fray_layouts.records import AgentRecord
 
 _COLUMNS = ("AGENT", "POOL", "STATE", "LAST BEAT", "JOBS", "FREE", "CAPACITY", "TROUBLE")
@@ -31,13 +31,13 @@ def command(app: App, everything: bool) -> None:
 
 
 async def _find(core: Core, problems: dict[str, str]) -> tuple[list[Stored[AgentRecord]], float]:
-    from fray_coordinator.lookup import read_agents
+    from fray_coordinator.jobs.lookup import read_agents
 
     return await read_agents(core, problems), core.now()
 
 
 def _state(agent: Stored[AgentRecord], now: float) -> str:
-    from fray_coordinator.lookup import is_silent
+    from fray_coordinator.jobs.lookup import is_silent
 
     record = agent.record
     if record.state != "live":
@@ -46,20 +46,20 @@ def _state(agent: Stored[AgentRecord], now: float) -> str:
 
 
 def _json(agent: Stored[AgentRecord], now: float) -> dict[str, Any]:
-    from fray.cli.show import record_json
+    from fray.cli.job_view import record_json
 
     return {**record_json(agent.record), "state": _state(agent, now), "last_beat": agent.updated}
 
 
 def _row(agent: Stored[AgentRecord], now: float) -> tuple[str, ...]:
-    from fray.cli.show import resources_text
+    from fray.cli.job_view import resources_text
 
     record = agent.record
     return (
         record.id,
         record.pool,
         _state(agent, now),
-        f"{ago(now - agent.updated)} ago",
+        f"{format_duration(now - agent.updated)} ago",
         str(len(record.holdings)),
         resources_text(record.free),
         resources_text(record.capacity) + ", preemptible" * record.preemptible + ", no actors" * (not record.inbound),

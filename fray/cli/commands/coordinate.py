@@ -8,7 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray_layouts.text import one_line
+from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -32,17 +32,17 @@ def _tell(problems: dict[str, str]) -> None:
 
 
 async def _once(core: Core) -> dict[str, str]:
-    from fray_coordinator.coordinate import Pass
+    from fray_coordinator.reconcile.reconciler import Reconciler
 
-    turn = Pass(core, f"once-{core.chance.token()}")
+    turn = Reconciler(core, f"once-{core.chance.token()}")
     await turn.once()
     return turn.problems
 
 
 async def _for_ever(core: Core) -> dict[str, str]:
-    from fray_coordinator.coordinate import Pass
+    from fray_coordinator.reconcile.reconciler import Reconciler
 
-    turn = Pass(core, f"coordinator-{core.chance.token()}")
+    turn = Reconciler(core, f"coordinator-{core.chance.token()}")
     try:
         while True:
             await turn.turn()

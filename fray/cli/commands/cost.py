@@ -8,7 +8,7 @@ from fray.cli import output
 from fray.cli.app import App, as_command
 
 if TYPE_CHECKING:
-    from fray.cli.estimate import Line
+    from fray.cli.cost_model import CostLine
     from fray_coordinator.core import Core
 
 
@@ -26,10 +26,10 @@ def command(app: App) -> None:
     app.show(data, lambda: output.print_table(columns, rows))
 
 
-async def _estimate(core: Core) -> list[Line]:
-    from fray.cli.estimate import estimates, spent
-    from fray_coordinator.lookup import read_agents
-    from fray_layouts.records import Settings
+async def _estimate(core: Core) -> list[CostLine]:
+    from fray.cli.cost_model import estimates, spent
+    from fray_coordinator.jobs.lookup import read_agents
+    from fray_layouts.records import ClusterSettings
 
     agents = [agent.record for agent in await read_agents(core, problems={})]
-    return [*estimates(Settings() if core.store.local else core.settings), *spent(agents)]
+    return [*estimates(ClusterSettings() if core.store.local else core.settings), *spent(agents)]

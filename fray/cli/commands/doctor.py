@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fray.cli.app import App, as_command
-from fray_layouts.text import escaped
+from fray_layouts.escaping import escaped
 
 if TYPE_CHECKING:
     from fray_coordinator.store.probe import Finding
@@ -29,11 +29,11 @@ def command(app: App, at: str | None) -> None:
 
 async def _look(root: str) -> list[Finding]:
     """At the storage, and if that is fit, at the cluster that may be there."""
-    from fray_coordinator.fsck.first_look import look_at_cluster
+    from fray_coordinator.fsck.cluster_health import check_cluster
     from fray_coordinator.store.probe import probe
 
     findings = await probe(root)
-    return findings if _has_error(findings) else [*findings, *await look_at_cluster(root)]
+    return findings if _has_error(findings) else [*findings, *await check_cluster(root)]
 
 
 def _has_error(findings: list[Finding]) -> bool:

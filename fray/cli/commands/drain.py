@@ -22,7 +22,7 @@ def command(app: App, agents: tuple[str, ...]) -> None:
 
 
 async def _drain(core: Core, texts: tuple[str, ...]) -> list[str]:
-    from fray_coordinator import mail
-    from fray_coordinator.core import each
+    from fray_coordinator.core import map_concurrently
+    from fray_coordinator.jobs import mailbox
 
-    return await each(texts, lambda agent: mail.drain(core, agent))
+    return await map_concurrently(texts, lambda agent: mailbox.drain(core, agent))

@@ -10,11 +10,11 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray_layouts.text import one_line
+from fray_layouts.escaping import one_line
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.fsck import Trouble
+    from fray_coordinator.fsck import Problem
 
 
 @as_command
@@ -31,13 +31,13 @@ def command(app: App, repair: bool) -> None:
     sys.exit(bool(troubles))
 
 
-def _tell(troubles: list[Trouble]) -> None:
+def _tell(troubles: list[Problem]) -> None:
     for trouble in troubles:
         output.echo(f"{one_line(trouble.key)}\n    {trouble.what}; {trouble.remedy}")
     output.echo(f"{len(troubles)} troubles" if troubles else "everything fits together")
 
 
-async def _run(core: Core, repair: bool) -> list[Trouble]:
+async def _run(core: Core, repair: bool) -> list[Problem]:
     from fray_coordinator import fsck
 
     if repair:

@@ -11,10 +11,10 @@ import msgspec
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray_layouts.errors import InvalidInput
-from fray_layouts.records import Record, Settings
+from fray_layouts.records import ClusterSettings, Record
 
 _NOT_CHOSEN = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
-_CHOICES = {f.name: type(f.default) for f in msgspec.structs.fields(Settings) if f.name not in _NOT_CHOSEN}
+_CHOICES = {f.name: type(f.default) for f in msgspec.structs.fields(ClusterSettings) if f.name not in _NOT_CHOSEN}
 
 
 def _options(function: Any) -> Any:
@@ -43,19 +43,19 @@ def command(app: App, at: str | None, group: str | None, **chosen: Any) -> None:
     app.show(data, lambda: output.print_pairs([(name, f"{value}") for name, value in data.items()]))
 
 
-async def _create(root: str, wanted: dict[str, Any], group: str | None) -> Settings:
+async def _create(root: str, wanted: dict[str, Any], group: str | None) -> ClusterSettings:
     from fray_coordinator.clock import SystemClock
     from fray_coordinator.core import LOCAL_SETTINGS, open_core
+    from fray_coordinator.store.group_roots import give_to_group
     from fray_coordinator.store.local import LocalBackend
-    from fray_coordinator.store.open import open_backend
-    from fray_coordinator.store.sharing import share
+    from fray_coordinator.store.opening import open_backend
 
     backend = open_backend(root, SystemClock())
-    settings = checked(msgspec.structs.replace(LOCAL_SETTINGS if backend.local else Settings(), **wanted))
+    settings = checked(msgspec.structs.replace(LOCAL_SETTINGS if backend.local else ClusterSettings(), **wanted))
     if group is not None:
         if not isinstance(backend, LocalBackend):
             raise InvalidInput("group", group, "leave it out: a bucket's own rights say who may use it")
-        share(backend.folder, group)
+        give_to_group(backend.folder, group)
     core = await open_core(root, settings)
     await core.store.close()
     for name, value in wanted.items():
@@ -65,7 +65,7 @@ async def _create(root: str, wanted: dict[str, Any], group: str | None) -> Setti
     return core.settings
 
 
-def checked(settings: Settings) -> Settings:
+def checked(settings: ClusterSettings) -> ClusterSettings:
     """The same settings; raises InvalidInput for the first that cannot work."""
     for name, kind in _CHOICES.items():
         if kind is not bool and (value := getattr(settings, name)) <= 0:

@@ -20,13 +20,13 @@ _Found = tuple["list[JobRecord]", "dict[str, Holding]", float]
 @click.option("--all", "-a", "everything", is_flag=True, help="Finished jobs too, until retention removes them.")
 def command(app: App, everything: bool) -> None:
     """List the jobs that wait or run."""
-    from fray.cli.show import COLUMNS, job_json, row_of
+    from fray.cli.job_view import JOB_COLUMNS, job_json, job_row
 
     problems: dict[str, str] = {}
     jobs, holdings, now = app.run(lambda core: _find(core, everything, problems))
     app.warn(problems)
     data: list[dict[str, Any]] = [{**job_json(job), "usage": usage_json(holdings.get(job.id))} for job in jobs]
-    app.show(data, lambda: output.print_table(COLUMNS, [row_of(job, holdings.get(job.id), now) for job in jobs]))
+    app.show(data, lambda: output.print_table(JOB_COLUMNS, [job_row(job, holdings.get(job.id), now) for job in jobs]))
 
 
 def usage_json(holding: Holding | None) -> Any:
@@ -37,7 +37,7 @@ def usage_json(holding: Holding | None) -> Any:
 
 
 async def _find(core: Core, everything: bool, problems: dict[str, str]) -> _Found:
-    from fray_coordinator.lookup import active_jobs, all_jobs, read_agents
+    from fray_coordinator.jobs.lookup import active_jobs, all_jobs, read_agents
 
     agents = [agent.record for agent in await read_agents(core, problems)]
     jobs = await (all_jobs(core, problems) if everything else active_jobs(core, agents, problems))

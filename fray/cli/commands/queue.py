@@ -16,8 +16,8 @@ from fray.cli.app import App, as_command
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from fray.queue.engine import Counts, Item, Peeked
-    from fray.queue.files import FileEngine
+    from fray.queue.engine import Counts, EncodedItem, Peeked
+    from fray.queue.file_queue import FileEngine
     from fray_coordinator.core import Core
 
 T = TypeVar("T")
@@ -53,12 +53,12 @@ def _on(
     app: App, queue: str, namespace: str | None, work: Callable[[FileEngine], Awaitable[T]], create: bool = False
 ) -> T:
     """`work` on the opened queue."""
-    from fray.queue.files import Address, FileEngine
-    from fray_layouts.queues import QueueRecord
+    from fray.queue.file_queue import FileEngine, QueueAddress
+    from fray_layouts.queue_records import QueueRecord
 
     most = QueueRecord().max_deliveries
     own = "/" in queue
-    address = Address.checked(queue if own else app.root, None if own else queue, namespace, most)
+    address = QueueAddress.checked(queue if own else app.root, None if own else queue, namespace, most)
 
     async def run() -> T:
         engine = await FileEngine.open(address, create)
@@ -79,9 +79,9 @@ def ls(app: App) -> None:
 
 
 async def _names(core: Core) -> list[tuple[str, str]]:
-    from fray_coordinator.queue.count import queues_of
+    from fray_coordinator.queue.admin import list_queues
 
-    return await queues_of(core)
+    return await list_queues(core)
 
 
 @_part("stat")
@@ -103,7 +103,7 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
         "segments": counts.segments,
         "problems": counts.problems,
     }
-    texts = {**data, "oldest_seconds": "" if age is None else output.ago(age)}
+    texts = {**data, "oldest_seconds": "" if age is None else output.format_duration(age)}
     app.show(data, lambda: output.print_pairs([(name.replace("_", " "), str(value)) for name, value in texts.items()]))
 
 
@@ -177,26 +177,27 @@ def purge(app: App, queue: str, namespace: str | None) -> None:
 @click.confirmation_option(prompt="What is still pushed to this queue by who has it open is lost too. Go on?")
 def rm(app: App, queue: str, namespace: str | None) -> None:
     """Remove a queue with its items and dead letters, and free its name."""
-    from fray.queue.files import Address
+    from fray.queue.file_queue import QueueAddress
 
     if "/" in queue:
         raise InvalidInput("queue", queue, "a queue with a root of its own is removed with that root")
-    address = Address.checked(app.root, queue, namespace, 0)
+    address = QueueAddress.checked(app.root, queue, namespace, 0)
     app.run(lambda core: _remove(core, address.namespace, address.name))
 
 
 async def _remove(core: Core, namespace: str, name: str) -> None:
-    from fray_coordinator import naming, pools
+    from fray_coordinator.actors import naming
+    from fray_coordinator.pool import worker_pools
     from fray_coordinator.queue.errors import QueueNotFound
 
-    if await pools.find(core, namespace, name) is not None:
+    if await worker_pools.find(core, namespace, name) is not None:
         raise InvalidInput(
             "queue", name, "it is that of a worker pool; `WorkerPool.attach(name).shutdown()` removes both"
         )
-    found = await naming.living(core, namespace, pools.KIND, name)
+    found = await naming.read_held(core, namespace, worker_pools.NAME_KIND, name)
     if found is None:
         raise QueueNotFound()
-    await pools.remove(core, namespace, name, found.incarnation)
+    await worker_pools.remove(core, namespace, name, found.incarnation)
 
 
 def _parsed(text: str) -> Any:
@@ -206,7 +207,7 @@ def _parsed(text: str) -> Any:
         raise InvalidInput("item", text, "write JSON; a text needs double quotes, inside the shell's own") from None
 
 
-def shown(item: Item) -> Any:
+def shown(item: EncodedItem) -> Any:
     """What can be shown of an item without running anything of it."""
     from fray.queue.codec import decode_plain
 

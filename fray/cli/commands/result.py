@@ -11,11 +11,11 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray_layouts.errors import Permanent
-from fray_layouts.text import escaped_bytes
+from fray_layouts.escaping import escaped_bytes
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_layouts.records import Result
+    from fray_layouts.records import JobResult
 
 
 class NotSucceeded(Permanent):
@@ -29,7 +29,7 @@ def command(app: App, job: str) -> None:
 
     Bytes come as they are, but for what a terminal would obey, if this is one.
     """
-    from fray.cluster.info import decode_result
+    from fray.cluster.job_info import decode_result
 
     result, data = app.run(lambda core: _fetch(core, job))
     value = decode_result(result, data)
@@ -51,13 +51,13 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-async def _fetch(core: Core, text: str) -> tuple[Result, bytes]:
-    from fray.cluster.info import fetch_result, reason
-    from fray_coordinator.lookup import find_job
+async def _fetch(core: Core, text: str) -> tuple[JobResult, bytes]:
+    from fray.cluster.job_info import exit_reason, fetch_result
+    from fray_coordinator.jobs.lookup import find_job
 
     job = (await find_job(core, text)).record
     if job.ended_at is None:
         raise NotSucceeded(f"job {job.id} has not ended, it is {job.status}; `fray logs -f {job.id}` waits for it")
     if job.status != "succeeded":
-        raise NotSucceeded(f"job {job.id} {job.status}: {reason(job.exit) if job.exit else 'it left no reason'}")
+        raise NotSucceeded(f"job {job.id} {job.status}: {exit_reason(job.exit) if job.exit else 'it left no reason'}")
     return await fetch_result(core, job)

@@ -15,7 +15,7 @@ def command(app: App, at_once: bool) -> None:
 
     Nothing needs to be restarted: whoever meets a key that is new to him reads the keys again.
     """
-    from fray_coordinator import keys
+    from fray_coordinator.actors import rpc_secrets
 
-    count = app.run(lambda core: keys.rotate(core, 0.0 if at_once else keys.KEPT))
+    count = app.run(lambda core: rpc_secrets.rotate_keys(core, 0.0 if at_once else rpc_secrets.RETIRED_KEY_SECONDS))
     app.show({"accepted": count}, lambda: output.echo(f"a new key; {count - 1} before it are still accepted"))

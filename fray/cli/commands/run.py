@@ -14,11 +14,11 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray_layouts.errors import InvalidInput
-from fray_layouts.text import escaped_bytes
+from fray_layouts.escaping import escaped_bytes
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.follow import LogLine
+    from fray_coordinator.jobs.waiting import LogLine
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
 
@@ -102,23 +102,28 @@ def _name_of(program: str) -> str:
 
 
 async def _submit(core: Core, spec: JobSpec) -> str:
-    from fray.cluster.launch import launch, launcher, namespace_of, prepare
+    from fray.cluster.submission import (
+        as_children,
+        command_namespace,
+        current_job_on,
+        submit_prepared,
+    )
 
-    mine = launcher(core.root)
-    [submitted] = await launch(core, prepare([spec], mine, namespace_of(mine)), mine)
+    mine = current_job_on(core.root)
+    [submitted] = await submit_prepared(core, as_children([spec], mine, command_namespace(mine)), mine)
     return submitted.job.id
 
 
 def _run_alone(app: App, spec: JobSpec) -> int:
     """Run the job on a private cluster of this process, and leave nothing behind; the exit code."""
     from fray.cluster.local import LocalCluster
-    from fray.spec import fitted
+    from fray.job_spec import relaxed_spec
     from fray.types import JobId
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     with LocalCluster(max(4, os.cpu_count() or 1)) as cluster:
-        job = cluster.run(lambda core: _submit(core, fitted(spec)))
+        job = cluster.run(lambda core: _submit(core, relaxed_spec(spec)))
         output.echo(f"fray: job {job}", err=True)
         following = cluster.start(lambda core: follow(core, app, job))
         try:
@@ -133,9 +138,9 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     """Print the job's output until it has ended; the exit code that stands for its end."""
     from contextlib import aclosing
 
-    from fray.cli.show import job_json
-    from fray_coordinator.follow import follow_chunks
-    from fray_coordinator.lookup import read_job
+    from fray.cli.job_view import job_json
+    from fray_coordinator.jobs.lookup import read_job
+    from fray_coordinator.jobs.waiting import follow_chunks
 
     attempt = 1
     async with aclosing(follow_chunks(core, job_id, on_waiting=_tell_waiting)) as chunks:
@@ -182,19 +187,19 @@ def _tell_waiting(job: JobRecord, why: str) -> None:
 
 
 def _exit_code(job: JobRecord) -> int:
-    from fray.cluster.info import reason
+    from fray.cluster.job_info import exit_reason
 
     end = job.exit
     if job.status == "succeeded" or end is None:
         return 0
-    output.echo(f"fray: job {job.id} {job.status}: {reason(end)}", err=True)
+    output.echo(f"fray: job {job.id} {job.status}: {exit_reason(end)}", err=True)
     if job.status == "stopped":
         return _STOPPED
     return 128 + end.signal if end.signal else end.code or 1
 
 
 def _interrupted(app: App, job: str) -> int:
-    from fray_coordinator import stopping
+    from fray_coordinator.jobs import stopping
 
     try:
         stop = not sys.stdin.isatty() or click.confirm(f"\nfray: stop {job}? (no leaves it running)", err=True)

@@ -21,7 +21,7 @@ _Found = tuple["JobRecord", "Holding | None", list[str], float]
 @click.argument("job")
 def command(app: App, job: str) -> None:
     """Tell everything about JOB: its id, the beginning of its id, or its name."""
-    from fray.cli.show import describe, job_json
+    from fray.cli.job_view import describe, job_json
 
     record, holding, waiting, now = app.run(lambda core: _find(core, job))
     data = {**job_json(record), "usage": usage_json(holding), "waiting": waiting}
@@ -29,17 +29,17 @@ def command(app: App, job: str) -> None:
 
 
 async def _find(core: Core, text: str) -> _Found:
-    from fray_coordinator.lookup import find_job, live_in, why_waiting
-    from fray_coordinator.recent import agents_now
-    from fray_layouts.names import Agents
+    from fray_coordinator.jobs.live_usage import refreshed_agents
+    from fray_coordinator.jobs.lookup import find_job, live_agents, waiting_reasons
+    from fray_layouts.object_keys import AgentKeys
     from fray_layouts.records import AgentRecord
 
     job = (await find_job(core, text)).record
     holding, waiting = None, []
     if job.ended_at is None and job.lease is not None:
-        agent = await core.records.read(Agents.key(job.lease.agent), AgentRecord)
+        agent = await core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
         holding = agent.record.holdings.get(job.id) if agent else None
     elif job.ended_at is None:
-        live = live_in(await agents_now(core), job.spec.pool, core.now())
-        waiting = why_waiting(job, live, core.now())
+        live = live_agents(await refreshed_agents(core), job.spec.pool, core.now())
+        waiting = waiting_reasons(job, live, core.now())
     return job, holding, waiting, core.now()

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 def command(app: App, jobs: tuple[str, ...]) -> None:
     """Stop jobs and their children. A running one gets SIGTERM, its grace, then SIGKILL; this does not wait for it."""
-    from fray.cli.show import status_of
+    from fray.cli.job_view import display_status
 
     records = app.run(lambda core: _stop(core, jobs))
-    rows = [(job.id, status_of(job)) for job in records]
+    rows = [(job.id, display_status(job)) for job in records]
     data = [{"job": job, "status": status} for job, status in rows]
     app.show(data, lambda: output.print_table(("JOB", "STATUS"), rows))
 
 
 async def _stop(core: Core, texts: tuple[str, ...]) -> list[JobRecord]:
-    from fray_coordinator import stopping
-    from fray_coordinator.core import each
-    from fray_coordinator.lookup import find_job
+    from fray_coordinator.core import map_concurrently
+    from fray_coordinator.jobs import stopping
+    from fray_coordinator.jobs.lookup import find_job
 
-    found = await each(texts, lambda text: find_job(core, text))
-    return await each(found, lambda job: stopping.stop(core, job.record.id, "fray stop"))
+    found = await map_concurrently(texts, lambda text: find_job(core, text))
+    return await map_concurrently(found, lambda job: stopping.stop(core, job.record.id, "fray stop"))

@@ -15,7 +15,7 @@ from fray_layouts.parsing import parse_json
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.submit import Submitted
+    from fray_coordinator.jobs.submission import Submitted
     from fray_layouts.spec import JobSpec
 
 
@@ -70,7 +70,12 @@ def _yaml(text: str, not_json: Malformed) -> list[Any]:
 
 
 async def _submit(core: Core, specs: list[JobSpec]) -> list[Submitted]:
-    from fray.cluster.launch import launch, launcher, namespace_of, prepare
+    from fray.cluster.submission import (
+        as_children,
+        command_namespace,
+        current_job_on,
+        submit_prepared,
+    )
 
-    mine = launcher(core.root)
-    return await launch(core, prepare(specs, mine, namespace_of(mine)), mine)
+    mine = current_job_on(core.root)
+    return await submit_prepared(core, as_children(specs, mine, command_namespace(mine)), mine)

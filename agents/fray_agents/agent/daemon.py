@@ -1,0 +1,78 @@
+"""`fray agent`: an agent as a process, with signals, joining anew after it was declared dead."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_agents.agent.hint_listener import HintListener
+from fray_agents.agent.log_throttle import LogThrottle
+from fray_agents.host.directories import UntrustedDirectory, is_shortage
+from fray_agents.tasks.prestart import Prestarter
+from fray_coordinator.core import Core, open_core
+
+RETRY_INTERVAL = 5.0
+"""Seconds between two tries to find room for an agent's directory and lock."""
+
+
+async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
+    """Serve the cluster under `root` until SIGTERM or SIGINT; a second signal is immediate.
+
+    Args:
+        on_join: told the id under which the agent joins; again after it was declared dead.
+
+    Raises:
+        RootMismatch, StoreRefused, StoreUnavailable: the cluster cannot be opened.
+        NotOurs: this user has no directory of its own on this host. That it is full is waited out.
+    """
+    core = await open_core(root)
+    loop = asyncio.get_running_loop()
+    listener = HintListener(core, options.reach) if options.reach.inbound else None
+    spares = Prestarter(options.preload)
+    options = replace(options, start_task=spares.start, ear=listener.ear if listener else None)
+    leaving = asyncio.Event()
+    agent: Agent | None = None
+
+    def leave() -> None:
+        leaving.set()
+        if agent is not None:
+            agent.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+    try:
+        while not leaving.is_set():
+            agent = await _created_agent(core, options, leaving)
+            if agent is None:
+                return
+            if listener is not None:
+                listener.listen(agent)
+            on_join(agent.id)
+            if await agent.run() is ExitReason.LEFT:
+                return
+            options = replace(options, rejoins=True)
+    finally:
+        await spares.close()
+        if listener is not None:
+            listener.close()
+        await core.store.close()
+
+
+async def _created_agent(core: Core, options: AgentOptions, leaving: asyncio.Event) -> Agent | None:
+    """A new agent, once this host has room for it; None: it is to leave."""
+    warnings = LogThrottle(core.clock)
+    while not leaving.is_set():
+        try:
+            return Agent(core, options)
+        except (OSError, UntrustedDirectory) as error:
+            if not options.rejoins and not is_shortage(error):
+                raise
+            warnings.warn("this host cannot take an agent yet: %s", error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(core.jittered(RETRY_INTERVAL)):
+                await leaving.wait()
+    return None

@@ -1,0 +1,156 @@
+"""The lock that tells this host's agents apart from its dead ones.
+
+Each agent process holds a lock on a file of its own, and so do its runners, by inheritance: a lock that can be taken
+proves that the agent and everything it started are gone, and no time-out need be waited for. The file has its name only
+once it is locked, so nobody ever finds the free lock of an agent that lives. It tells where the agent's tasks worked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fray_agents.host.directories import (
+    UntrustedDirectory,
+    private_dir,
+    remove_tree,
+    user_dir,
+)
+from fray_coordinator.core import Core, is_outage
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.unreadable_holders import write_off
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord
+
+log = logging.getLogger("fray")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLock:
+    """This agent's lock; `fd` is what its runners inherit."""
+
+    path: Path
+    fd: int
+
+    def work_dir(self, parent: Path | None) -> Path:
+        """Make the directory of this agent's tasks, which whoever finds this lock free removes.
+
+        Args:
+            parent: where; None: under the temporary directory.
+
+        Raises:
+            NotOurs: somebody else could write there.
+        """
+        if parent is None:
+            parent = user_dir("work")
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = parent.absolute() / self.path.stem
+        os.write(self.fd, os.fsencode(directory))
+        return private_dir(directory)
+
+    def release(self) -> None:
+        """Give the lock up and remove its file; only when nothing is held any more."""
+        self.path.unlink(missing_ok=True)
+        os.close(self.fd)
+
+
+def lock_folder(root: str) -> Path:
+    """Where this host's agents of the cluster under `root` keep their locks; made by `acquire_lock`."""
+    return user_dir("agents") / hashlib.sha256(root.encode()).hexdigest()[:16]
+
+
+def acquire_lock(root: str, agent_id: str) -> AgentLock:
+    """Create and lock the file of a new agent. Raises `UntrustedDirectory`."""
+    folder = private_dir(lock_folder(root))
+    path = folder / f"{agent_id}.lock"
+    while True:
+        # Under a name that is no agent's; whoever finds it free takes it for one that an agent left.
+        nameless = folder / f"{agent_id}~{secrets.token_hex(4)}.lock"
+        fd = os.open(nameless, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            nameless.rename(path)
+        except (BlockingIOError, FileNotFoundError):
+            os.close(fd)
+        except BaseException:
+            nameless.unlink(missing_ok=True)
+            os.close(fd)
+            raise
+        else:
+            return AgentLock(path, fd)
+
+
+async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
+    """Declare dead and bury this host's agents whose locks are free, and remove what they left; returns their ids."""
+    buried = []
+    for path in sorted(own.path.parent.glob("*.lock")):
+        if path == own.path:
+            continue
+        fd = _try_lock(path)
+        if fd is None:
+            continue
+        try:
+            try:
+                if await _reap(core, path.stem):
+                    buried.append(path.stem)
+            except (BadRecord, StoreRefused, StoreUnavailable) as error:
+                if is_outage(error):
+                    raise
+                log.warning("%s is not buried yet; the coordinator's pass goes on: %s", path.stem, error)
+            if (left := _work_dir_of(path.stem, fd)) is not None:
+                await remove_tree(left)
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+    return buried
+
+
+async def _reap(core: Core, agent_id: str) -> bool:
+    key = AgentKeys.key(agent_id)
+    try:
+        found = await core.records.read(key, AgentRecord)
+    except BadRecord:
+        if (lies := await core.store.get(key)) is not None:
+            await write_off(core, agent_id, lies)
+        return lies is not None
+    while found is not None and found.record.state == "live":
+        killed = await reaper.declare_agent_dead(core, found)
+        found = killed or await core.records.read(key, AgentRecord)
+    if found is None:
+        return False
+    await reaper.reap(core, found)
+    return True
+
+
+def _work_dir_of(agent_id: str, fd: int) -> Path | None:
+    """The work directory that a dead agent's lock file tells of, if it is there and ours."""
+    directory = Path(os.fsdecode(os.pread(fd, 4096, 0)))
+    if directory.name != agent_id or not os.path.lexists(directory):
+        return None
+    try:
+        return private_dir(directory)
+    except UntrustedDirectory as error:
+        log.warning("what %s left is not removed: %s", agent_id, error)
+        return None
+
+
+def _try_lock(path: Path) -> int | None:
+    """A locked file descriptor, or None if someone holds the lock or the file has no longer this name."""
+    with suppress(FileNotFoundError, BlockingIOError):
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.lstat(path)):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+    return None

@@ -1,0 +1,40 @@
+"""Where servers on this host listen, and under which address others reach them: two settings."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, replace
+
+LOOPBACK = "127.0.0.1"
+_WILDCARD_ADDRESSES = ("", "0.0.0.0", "::")
+_UNASSIGNED_ADDRESS = ("192.0.2.1", 9)
+"""An address that belongs to nobody: only the way to it is looked up, nothing is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """As in `AgentRecord`; where bind or advertise is empty, `found` fills it in."""
+
+    network: str = "default"
+    bind: str = ""
+    advertise: str = ""
+    inbound: bool = True
+
+    def found(self, local: bool) -> NetworkSettings:
+        """What was said, and for the rest loopback where the cluster is this machine, else this host's own address.
+
+        Args:
+            local: the cluster's root is on this machine's files.
+        """
+        own = self.bind if self.bind not in _WILDCARD_ADDRESSES else LOOPBACK if local else host_address()
+        return replace(self, bind=self.bind or own, advertise=self.advertise or own)
+
+
+def host_address() -> str:
+    """The address of the interface that leads out of this host; loopback if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_UNASSIGNED_ADDRESS)
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])

@@ -1,0 +1,97 @@
+"""The channels of this process: one to each server, shared by all threads, opened anew after a fork."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+
+from fray_agents.rpc.client import local_channel
+from fray_agents.rpc.client.channel import Channel
+from fray_agents.rpc.client.connect import Target, open_connection
+from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.wire.session import Keyring
+
+
+class _ChannelRegistry:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.client = secrets.token_hex(8)
+        self.numbers = itertools.count(1)
+        self.by_identity: dict[str, Channel] = {}
+        self.by_address: dict[str, Channel] = {}
+
+    def add(self, channel: RemoteChannel) -> None:
+        """Share it with all who mean its server."""
+        self.by_identity[channel.target.identity] = self.by_address[channel.target.tcp] = channel
+
+    def find(self, target: Target) -> Channel | None:
+        """The channel to its server, if there is one; to a server of this process there always is."""
+        server = local_channel.find_server(target)
+        with self.lock:
+            if server is None:
+                return self.by_identity.get(target.identity) if target.identity else self.by_address.get(target.tcp)
+            if server.identity not in self.by_identity:
+                self.by_identity[server.identity] = local_channel.LocalChannel(server, self.next_client())
+            return self.by_identity[server.identity]
+
+    def next_client(self) -> str:
+        """Names a channel."""
+        return f"{self.client}.{next(self.numbers)}"
+
+
+_registry = _ChannelRegistry()
+
+
+def client_id() -> str:
+    """This process among all callers; a fork has another."""
+    return _registry.client
+
+
+def connect(target: Target, keyring: Keyring) -> Channel:
+    """A channel to the server of `target`, shared with all who mean the same server and hold a key of it.
+
+    Raises:
+        ConnectionLost: it cannot be reached, or another server is at its address.
+        NotAuthentic: who is there does not hold the cluster's key.
+    """
+    registry = _registry
+    known = registry.find(target)
+    if known is not None and _in_common(known.keyring, keyring):
+        return known
+    link, identity = open_connection(target, keyring)
+    with registry.lock:
+        known = registry.by_identity.get(identity)
+        if known is None:
+            mine = RemoteChannel(target._replace(identity=identity), keyring, registry.next_client(), link, _forget)
+            registry.add(mine)
+            return mine
+    link.close()
+    return known
+
+
+def _in_common(one: Keyring, other: Keyring) -> bool:
+    """Whether they have a key in common; where they seem to have none, the server is asked."""
+    return one is other or not set(one.keys()).isdisjoint(other.keys())
+
+
+def _forget(channel: Channel) -> None:
+    with _registry.lock:
+        for index in (_registry.by_identity, _registry.by_address):
+            for key in [key for key, value in index.items() if value is channel]:
+                del index[key]
+
+
+def _after_fork() -> None:
+    """The child has other calls, other connections, and serves nothing."""
+    global _registry
+    before, _registry = _registry, _ChannelRegistry()
+    local_channel.forget_servers()
+    for channel in before.by_identity.values():
+        if isinstance(channel, RemoteChannel):
+            channel.forked(_registry.next_client())
+            _registry.add(channel)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,262 @@
+"""Calls as their caller sees them: a call whose outcome will come, and the items of a stream."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, ResultLost
+from fray_agents.rpc.server.call_table import (
+    CallId,
+    Reply,
+    ReplyKind,
+    Request,
+)
+from fray_agents.rpc.wire.serialization import Payload, unpack, unpack_error
+
+STREAM_WINDOW = 16
+"""Items of a stream that may be under way before its consumer takes one."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReplySource(Protocol):
+    """The channel, as far as its calls need it."""
+
+    def wait(self, pending: PendingCall, deadline: float | None) -> None:
+        """Return when `pending.ready`, or at the deadline (`time.monotonic`)."""
+        ...
+
+    def grant(self, call: CallId, limit: int) -> None:
+        """Say that a stream's caller has room up to `limit`."""
+        ...
+
+    def watch(self) -> None:
+        """See to it that replies are read though nobody waits for them."""
+        ...
+
+
+class PendingCall:
+    """What replies to one call are given to."""
+
+    __slots__ = ("_channel", "event", "ready", "request", "sent")
+
+    def __init__(self, channel: ReplySource, request: Request) -> None:
+        self._channel = channel
+        self.request = request
+        self.sent = 0  # how many times completely
+        self.ready = False
+        self.event: threading.Event | None = None
+
+    @property
+    def id(self) -> CallId:
+        """By which it may be asked for again."""
+        return self.request.id
+
+    def take(self, reply: Reply) -> bool:
+        """Take a reply; whether it was the last. Under the channel's lock."""
+        raise NotImplementedError
+
+    def fail(self, error: Exception) -> None:
+        """No reply will come."""
+        raise NotImplementedError
+
+    def announce(self) -> None:
+        """Wake who waits; without the channel's lock."""
+        event = self.event
+        if event is not None and self.ready:
+            event.set()
+
+
+class ClientCall(PendingCall):
+    """A call that was made; its outcome may be asked for any number of times."""
+
+    __slots__ = ("_callbacks", "_error", "_reply", "_unpacked", "_value")
+
+    def __init__(self, channel: ReplySource, request: Request) -> None:
+        self._channel = channel  # spelt out: this is most of what making a call costs
+        self.request = request
+        self.sent = 0
+        self.ready = False
+        self.event = None
+        self._reply: Reply | None = None
+        self._unpacked = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: deque[Callable[[ClientCall], object]] = deque()
+
+    def done(self) -> bool:
+        """Whether the outcome has come."""
+        if not self.ready:
+            self._channel.watch()
+        return self.ready
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the method returned.
+
+        Args:
+            timeout: seconds to wait; the call goes on, and may be asked again.
+
+        Raises:
+            TimeoutError: it has not come by then.
+            ConnectionLost, NoSuchActor, ResultLost: there will be no outcome.
+            BaseException: what the method raised, with the remote traceback as its cause.
+        """
+        if not self.ready:
+            self._wait(timeout)
+        if not self._unpacked:
+            self._unpack()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What `result` would raise, or None; waits like it."""
+        self._wait(timeout)
+        self._unpack()
+        return self._error
+
+    def add_done_callback(self, function: Callable[[ClientCall], object]) -> None:
+        """Call `function(call)` when the outcome has come, in whatever thread sees it first; at once if it has."""
+        self._callbacks.append(function)
+        if self.ready:
+            self._run_callbacks()
+        else:
+            self._channel.watch()
+
+    def take(self, reply: Reply) -> bool:
+        self._reply = reply
+        self.ready = True
+        return True
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._unpacked = self.ready = True
+
+    def announce(self) -> None:
+        super().announce()
+        if self._callbacks:
+            self._run_callbacks()
+
+    def _wait(self, timeout: float | None) -> None:
+        self._channel.wait(self, None if timeout is None else time.monotonic() + timeout)
+        if not self.ready:
+            name = f"{self.request.actor_id}.{self.request.method}"
+            raise TimeoutError(
+                f"{name} has not answered in {timeout} s; it goes on, and its result can be asked for again"
+            )
+
+    def _unpack(self) -> None:
+        if self._unpacked or self._reply is None:
+            return
+        try:
+            self._value, self._error = decode_reply(self._reply, self.request)
+        except Exception as error:  # a value whose class is not here
+            self._error = undecodable(self.request, error)
+        self._unpacked = True
+        self._reply = None
+
+    def _run_callbacks(self) -> None:
+        """Each once, though two threads may be here."""
+        while True:
+            try:
+                function = self._callbacks.popleft()
+            except IndexError:
+                return
+            try:
+                function(self)
+            except Exception:
+                _log.exception("a callback of %s.%s failed", self.request.actor_id, self.request.method)
+
+
+class ClientStream(PendingCall):
+    """The items of a stream, in order."""
+
+    __slots__ = ("_end", "_error", "_have", "_items", "_taken")
+
+    def __init__(self, channel: ReplySource, request: Request) -> None:
+        super().__init__(channel, request)
+        self._items: deque[Payload] = deque()
+        self._have = 0
+        self._taken = 0
+        self._end: int | None = None
+        self._error: BaseException | None = None
+
+    def take(self, reply: Reply) -> bool:
+        if reply.kind == ReplyKind.ITEM:
+            self._items.append(reply.packed)
+            self._have += 1
+            self.request = self.request._replace(have=self._have)
+        elif reply.kind == ReplyKind.END:
+            self._end = unpack(reply.packed)
+        else:
+            _, self._error = decode_reply(reply, self.request)
+        self.ready = bool(self._items) or self._over
+        return self._over
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, ConnectionLost) and self._have:
+            error.started = True
+        self._error = error
+        self.ready = True
+
+    def items(self) -> Iterator[Any]:
+        """Give them to their consumer; when it stops, the generator is closed."""
+        try:
+            while (packed := self._next()) is not None:
+                yield self._read(packed)
+        finally:
+            if not self._over:
+                self._channel.grant(self.id, -1)
+
+    @property
+    def _over(self) -> bool:
+        return self._error is not None or self._have == self._end
+
+    def _next(self) -> Payload | None:
+        self._channel.wait(self, None)
+        if not self._items:
+            if self._error is not None:
+                raise self._error
+            return None
+        packed = self._items.popleft()
+        self.ready = bool(self._items) or self._over
+        self._taken += 1
+        if self._taken % (STREAM_WINDOW // 2) == 0 and not self._over:
+            self._give_room()
+        return packed
+
+    def _give_room(self) -> None:
+        limit = self._taken + STREAM_WINDOW
+        self.request = self.request._replace(limit=limit)
+        self._channel.grant(self.id, limit)
+
+    def _read(self, packed: Payload) -> Any:
+        try:
+            return unpack(packed)
+        except Exception as error:
+            raise undecodable(self.request, error) from error
+
+
+def decode_reply(reply: Reply, request: Request) -> tuple[Any, BaseException | None]:
+    """A reply's value, or the exception to raise."""
+    if reply.kind == ReplyKind.VALUE:
+        return unpack(reply.packed), None
+    if reply.kind == ReplyKind.ERROR:
+        return None, unpack_error(reply.packed)
+    if reply.kind == ReplyKind.NO_SUCH_ACTOR:
+        return None, NoSuchActor(f"actor {request.actor_id!r} is not served there (any more); look it up again")
+    return None, ResultLost(f"{request.actor_id}.{request.method} ran, but its result was dropped to make room")
+
+
+def undecodable(request: Request, error: Exception) -> Exception:
+    """A result came that cannot be unpickled here."""
+    from fray_agents.rpc.errors import RemoteError
+
+    problem = RemoteError(f"the result of {request.method!r} cannot be unpickled here: {type(error).__name__}: {error}")
+    problem.__cause__ = error
+    return problem

@@ -1,0 +1,127 @@
+"""Calls in JSON, from any language: one at a time on each connection, over the same handshake, with the same seals.
+
+    POST /v1/actors/<name>/methods/<method>    fray-seal, {"args": [...], "kwargs": {...}}
+                                               ->  200  fray-seal, {"result": ...} or {"error": {...}}
+
+Invariant: nothing that comes this way is unpickled. Unsafe: somebody between the two sends what was sealed as JSON to
+where tables of calls are read. Why not here: what a connection speaks is part of the client's proof, and no seal of a
+JSON message fits a table (`SealSequence.next_json`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from urllib.parse import unquote_to_bytes
+
+from fray_agents.rpc.errors import BadMessage, NoSuchActor, NotAuthentic, ResultLost
+from fray_agents.rpc.server.call_table import (
+    CallId,
+    Reply,
+    ReplyKind,
+    Request,
+)
+from fray_agents.rpc.wire.framing import HttpMessage
+from fray_agents.rpc.wire.json_codec import (
+    JSON,
+    MAX_JSON_BODY,
+    error_as_json,
+    parse_call,
+)
+from fray_agents.rpc.wire.messages import CallBatch
+from fray_agents.rpc.wire.sealed_connection import BodyReader, HttpConnection
+from fray_agents.rpc.wire.serialization import Payload
+from fray_agents.rpc.wire.session import SealSequence, constant_time_equal
+from fray_layouts.errors import Malformed
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\nfray-seal: %b\r\n\r\n"
+
+
+class JsonProtocol(HttpConnection):
+    """The server's end; see `connection.Wire`."""
+
+    def __init__(self, sock: socket.socket, incoming: SealSequence, outgoing: SealSequence) -> None:
+        super().__init__(sock, requests=True, max_body=MAX_JSON_BODY)
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._nameless = f"json:{secrets.token_hex(8)}"  # the client of calls without an id of their own
+        self._client = ""
+        self._number = 0
+        self._path: bytes | None = None  # of the request that has not been answered
+        self._problem = ""  # why that request is no call
+
+    @property
+    def comes_back(self) -> bool:
+        return self._client not in ("", self._nameless)
+
+    def receive(self) -> CallBatch | None:
+        message = self._next()
+        if message is None:
+            return None
+        if self._path is not None:
+            raise BadMessage("a call came before the reply of the one before; open a connection for each")
+        body = self._body(message)
+        self._path = message.path
+        try:
+            call = self._call(message.path, body)
+            return CallBatch(*call.id, True, [call], [])
+        except Malformed as error:
+            self._problem = str(error)
+            return CallBatch(self._client, 0, False, [], [])
+
+    def send(self, client: str, replies: list[Reply]) -> None:
+        if not replies:
+            self._answer(b"error", error_as_json("InvalidInput", self._problem))
+            return
+        (reply,) = replies
+        match reply.kind:
+            case ReplyKind.VALUE:
+                self._answer(b"result", reply.packed)
+            case ReplyKind.ERROR:
+                self._answer(b"error", reply.packed)
+            case ReplyKind.NO_SUCH_ACTOR:
+                self._answer(b"error", error_as_json("NoSuchActor", str(NoSuchActor()), retry=True))
+            case _:
+                self._answer(b"error", error_as_json("ResultLost", str(ResultLost())))
+
+    def _body(self, message: HttpMessage) -> bytes:
+        """The body, whole and authentic."""
+        body = message.body
+        if len(body) < message.length:
+            body = bytes(BodyReader(self.sock, body).read(bytearray(message.length)))
+        if not constant_time_equal(
+            message.headers.get(b"fray-seal", b""), self._incoming.next_json(message.path, body)
+        ):
+            raise NotAuthentic("the seal of a call in JSON is wrong")
+        return body
+
+    def _call(self, path: bytes, body: bytes) -> Request:
+        actor_id, method = parse_path(path)
+        call = parse_call(body)
+        client = f"json:{call.client}" if call.client else self._nameless
+        if self._client not in ("", client):
+            raise Malformed("the call: all calls of a connection have one client; open another connection")
+        self._client = client
+        self._number += 1
+        return Request(CallId(client, call.number or self._number), actor_id, method, Payload(body), coding=JSON)
+
+    def _answer(self, field: bytes, packed: Payload) -> None:
+        assert self._path is not None, "a request waits for it"
+        path, self._path = self._path, None  # before the client can have the reply, and send the next call
+        body = b'{"%b":%b}' % (field, packed.data)
+        self.sock.sendall(_HEAD % (len(body), self._outgoing.next_json(path, body)) + body)
+
+
+def parse_path(path: bytes) -> tuple[str, str]:
+    """The actor and the method that a path names. Raises Malformed: it names none."""
+    match path.split(b"/"):
+        case [b"", b"v1", b"actors", name, b"methods", method] if name and method:
+            return _text(name), _text(method)
+    raise Malformed(f"there is nothing at {path[:200]!r}; calls go to /v1/actors/<name>/methods/<method>")
+
+
+def _text(segment: bytes) -> str:
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise Malformed(f"{segment[:200]!r} in the path is not UTF-8") from None

@@ -1,0 +1,132 @@
+"""HTTP/1.1 messages out of bytes, parsed by httptools; no socket here.
+
+A message has a Content-Length and nothing else that could say where it ends: httptools refuses a second one, this
+module refuses transfer encodings. Only the start of a large body goes through the parser: the rest is read straight
+to where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, HttpResponseParser
+
+from fray_agents.rpc.errors import BadMessage
+
+LARGE_BODY = 64 * 1024
+"""Bytes of a body from which it is large: its length is authenticated before memory is taken for it."""
+
+RECEIVE_BYTES = LARGE_BODY  # what is fed at once is never more than this, so that it cannot reach beyond a large body
+MAX_HEAD = 8 * 1024
+
+
+class HttpMessage:
+    """A request or a response, perhaps without the rest of a large body."""
+
+    __slots__ = ("body", "headers", "length", "path", "status")
+
+    def __init__(self) -> None:
+        self.path = b""
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.length = 0
+        self.body = b""
+
+
+class MessageParser:
+    """Feed it bytes; it hands out messages in order.
+
+    Args:
+        requests: whether requests or responses are expected.
+        max_body: a longer body is refused at once.
+    """
+
+    def __init__(self, requests: bool, max_body: int) -> None:
+        self._parser_type = HttpRequestParser if requests else HttpResponseParser
+        self._max_body = max_body
+        self._ready: deque[HttpMessage] = deque()
+        self._restart()
+
+    def next(self) -> HttpMessage | None:
+        """The next message that is complete, or whose head is and whose body is large."""
+        return self._ready.popleft() if self._ready else None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `next` has a message."""
+        return bool(self._ready)
+
+    @property
+    def begun(self) -> bool:
+        """Whether part of a message has come."""
+        return self._message is not None
+
+    def feed(self, data: bytes) -> None:
+        """Parse at most `RECEIVE_BYTES` bytes.
+
+        Raises:
+            BadMessage: it is not HTTP, or a message that nobody here sends.
+        """
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if isinstance(error.__context__, BadMessage):
+                raise error.__context__ from None
+            raise BadMessage(f"not a message of this protocol: {error}") from None
+        message = self._message
+        if message is None:
+            return
+        if not self._head_complete:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD + RECEIVE_BYTES:
+                raise BadMessage(f"a head of more than {MAX_HEAD} bytes")
+        elif message.length > LARGE_BODY:
+            message.body = b"".join(self._body)
+            self._ready.append(message)
+            self._restart()
+
+    def _restart(self) -> None:
+        self._parser = self._parser_type(self)
+        self._message: HttpMessage | None = None
+        self._body: list[bytes] = []
+        self._head_bytes = 0
+        self._head_complete = False
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        self._message = HttpMessage()
+        self._head_bytes = 0
+        self._head_complete = False
+
+    def on_url(self, url: bytes) -> None:
+        assert self._message is not None
+        self._message.path += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._message is not None
+        name = name.lower()
+        if name == b"content-length":
+            self._message.length = int(value)
+        elif name == b"transfer-encoding":
+            raise BadMessage("a transfer encoding is not accepted; send a Content-Length")
+        else:
+            self._message.headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        assert self._message is not None
+        self._head_complete = True
+        if self._message.length > self._max_body:
+            raise BadMessage(f"a body of {self._message.length} bytes; at most {self._max_body} are accepted")
+        if isinstance(self._parser, HttpResponseParser):
+            self._message.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        assert self._message is not None
+        self._message.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._ready.append(self._message)
+        self._message = None
+        self._body = []

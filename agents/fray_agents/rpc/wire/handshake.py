@@ -1,0 +1,152 @@
+"""The requests with which a connection begins.
+
+    POST /session   fray-key, fray-nonce       ->  200  fray-identity, fray-nonce, fray-proof
+    POST /proof     fray-proof                 ->  200
+
+Each side's proof is a seal with the key of its direction, so the other knows that the RPC key is held before a call
+is sent, and before a thread is given to the connection. The client's proof also says how its calls will come: as tables
+(`table`), or as JSON (`json_link`). Neither request has a body. A hint is told by another second request, see `hints`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fray_agents.rpc.errors import BadMessage, NotAuthentic, ServerGone
+from fray_agents.rpc.wire.framing import HttpMessage, MessageParser
+from fray_agents.rpc.wire.session import (
+    Keyring,
+    RpcKey,
+    Session,
+    constant_time_equal,
+    new_nonce,
+)
+
+
+@dataclass
+class ServerHandshake:
+    """The server's side, for one connection.
+
+    Attributes:
+        certificate: fingerprint of the certificate that this connection is encrypted with; empty: it is not.
+    """
+
+    identity: str
+    certificate: str
+    session: Session | None = None
+
+    def answer(self, message: HttpMessage, keys: Iterable[RpcKey]) -> bytes | None:
+        """What to answer to the first request; None if its key is none of `keys`."""
+        if message.path != b"/session":
+            raise BadMessage("a connection begins with /session")
+        key_id = message.headers.get(b"fray-key", b"").decode("latin-1")
+        key = next((key for key in keys if key.id == key_id), None)
+        if key is None:
+            return None
+        client_nonce = message.headers.get(b"fray-nonce", b"")
+        own, identity = new_nonce(), self.identity.encode()
+        self.session = Session.derive(key, client_nonce, own, identity, self.certificate)
+        return http_response(200, identity=identity, nonce=own, proof=self.session.to_client.proof())
+
+
+def speaks_json(session: Session, message: HttpMessage) -> bool:
+    """Whether calls will come as JSON, or else as tables.
+
+    Raises:
+        NotAuthentic: the second request does not show that the client holds the key.
+    """
+    proof = message.headers.get(b"fray-proof", b"")
+    if message.path == b"/proof":
+        if constant_time_equal(proof, session.to_server.proof()):
+            return False
+        if constant_time_equal(proof, session.to_server.proof(b"json")):
+            return True
+    raise NotAuthentic("a wrong proof")
+
+
+class ClientHandshake:
+    """The client's side before there is a link: requests and their answers, all by one deadline.
+
+    Args:
+        certificate: fingerprint of the certificate that the server has shown; empty: the socket is not encrypted.
+        deadline: of `time.monotonic`.
+    """
+
+    def __init__(self, sock: socket.socket, certificate: str, deadline: float) -> None:
+        self.sock = sock
+        self._certificate = certificate
+        self._deadline = deadline
+        self._framing = MessageParser(requests=False, max_body=0)
+
+    def greet(self, keyring: Keyring, identity: str) -> tuple[Session, str]:
+        """A session with the server, which has shown that it holds the key, and the server's identity.
+
+        Args:
+            identity: the server that is meant; empty: any that holds the key.
+
+        Raises:
+            NotAuthentic: the server does not hold the key, or refuses each of ours.
+            ServerGone: another server is there.
+            OSError: the connection broke, or the deadline came.
+        """
+        refused: set[str] = set()
+        for fresh in (False, True):
+            for key in keyring.keys(fresh=fresh):
+                if key.id in refused:
+                    continue
+                refused.add(key.id)
+                own = new_nonce()
+                answer = self.ask(http_request(b"/session", key=key.id.encode(), nonce=own))
+                if answer.status == 200:
+                    return self._session(answer, key, own, identity)
+        raise NotAuthentic(f"the server knows none of the keys {', '.join(sorted(refused)) or '(there are none)'}")
+
+    def _session(self, answer: HttpMessage, key: RpcKey, own: bytes, identity: str) -> tuple[Session, str]:
+        there = answer.headers.get(b"fray-identity", b"")
+        session = Session.derive(key, own, answer.headers.get(b"fray-nonce", b""), there, self._certificate)
+        if not constant_time_equal(answer.headers.get(b"fray-proof", b""), session.to_client.proof()):
+            raise NotAuthentic("who answers at this address does not hold the cluster's key, or passes on what we say")
+        if identity and there != identity.encode():
+            raise ServerGone(f"another server ({there.decode('latin-1')}) is at this address", started=False)
+        return session, there.decode("latin-1")
+
+    def ask(self, data: bytes) -> HttpMessage:
+        """The answer to a request."""
+        self._hurry()
+        self.sock.sendall(data)
+        while (message := self._framing.next()) is None:
+            self._hurry()
+            if not (received := self.sock.recv(4096)):
+                raise ConnectionResetError("closed before it was established")
+            self._framing.feed(received)
+        return message
+
+    def _hurry(self) -> None:
+        self.sock.settimeout(seconds_left(self._deadline))
+
+
+def seconds_left(deadline: float) -> float:
+    """Seconds until then; TimeoutError if there are none."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("not established in time")
+    return seconds
+
+
+def http_response(status: int, **headers: bytes) -> bytes:
+    """A response without a body."""
+    reason = {200: b"OK", 400: b"Bad Request", 401: b"Unauthorized"}[status]
+    return b"HTTP/1.1 %d %b\r\n%b" % (status, reason, _head(headers))
+
+
+def http_request(path: bytes, body: bytes = b"", **headers: bytes) -> bytes:
+    """A request."""
+    return b"POST %b HTTP/1.1\r\nhost: actor\r\n%b%b" % (path, _head(headers, len(body)), body)
+
+
+def _head(headers: dict[str, bytes], length: int = 0) -> bytes:
+    lines = [b"fray-%b: %b\r\n" % (name.encode(), value) for name, value in headers.items()]
+    return b"content-length: %d\r\n%b\r\n" % (length, b"".join(lines))

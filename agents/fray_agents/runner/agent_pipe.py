@@ -1,0 +1,122 @@
+"""JSON lines to and from the agent. Nothing here waits for the agent, so a frozen one cannot hold up the runner.
+
+From the agent: first a `StartRequest`; then `{"deadline": t}` (CLOCK_BOOTTIME), `{"stop": grace, "why": kind}` and
+`{"kill": true}`. To the agent, as `event`: "started" (`pid`), "chunk" (`number`), "usage", "sigterm_sent" and,
+exactly once and last, "exit" (`exit`, `complete_before_stop`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_READ = 1 << 16
+
+
+class StartRequest:
+    """What to run.
+
+    Attributes:
+        directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.
+        command: program and arguments.
+        is_call: the command runs a callable, which tells in `error.json` what it raised.
+        env: the task's complete environment.
+        cwd: where it starts; "" for `work/`.
+        timeout: seconds it may run, or None.
+        grace: seconds between SIGTERM and SIGKILL after a time-out.
+        deadline: CLOCK_BOOTTIME at which it is killed unless the agent moves this on.
+        result_limit, spool_limit: bytes of a result, and of log chunks that wait for the agent.
+        oom_counter: file with an `oom_kill` line, or "" for the one of the runner's cgroup.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.directory: str = fields["directory"]
+        self.command: list[str] = fields["command"]
+        self.is_call: bool = fields["is_call"]
+        self.env: dict[str, str] = fields["env"]
+        self.cwd: str = fields["cwd"]
+        self.timeout: float | None = fields["timeout"]
+        self.grace: float = fields["grace"]
+        self.deadline: float = fields["deadline"]
+        self.result_limit: int = fields["result_limit"]
+        self.spool_limit: int = fields["spool_limit"]
+        self.oom_counter: str = fields["oom_counter"]
+
+    @property
+    def place(self) -> str:
+        """Where the task starts."""
+        return self.cwd or self.path("work")
+
+    def path(self, name: str) -> str:
+        """Path of `name` in the attempt's directory."""
+        return os.path.join(self.directory, name)
+
+
+class AgentPipe:
+    """Both directions of the talk with the agent; `closed` once the agent's end is gone."""
+
+    def __init__(self, inlet: int, outlet: int) -> None:
+        self.inlet = inlet
+        self.outlet = outlet
+        self.closed = False
+        self._received = b""
+        self._unsent = b""
+        os.set_blocking(outlet, False)
+
+    def order(self) -> StartRequest | None:
+        """Wait for the first line; None if the agent went away before it was complete."""
+        while b"\n" not in self._received and not self.closed:
+            self._receive()
+        os.set_blocking(self.inlet, False)
+        line, _, self._received = self._received.partition(b"\n")
+        return None if self.closed else StartRequest(json.loads(line))
+
+    def messages(self) -> list[dict[str, Any]]:
+        """What the agent sent since the last call."""
+        self._receive()
+        *lines, self._received = self._received.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def send(self, event: str, **fields: object) -> None:
+        """Send, or keep until the agent reads again."""
+        self._unsent += json.dumps({"event": event, **fields}).encode() + b"\n"
+        self.flush()
+
+    @property
+    def congested(self) -> bool:
+        """The agent has not read what was sent before."""
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Send what the pipe takes."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self.outlet, self._unsent) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._close()
+
+    def finish(self) -> None:
+        """Wait until the agent has read everything, or is gone."""
+        os.set_blocking(self.outlet, True)
+        self.flush()
+
+    def _receive(self) -> None:
+        try:
+            data = os.read(self.inlet, _READ)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            data = b""
+        self._received += data
+        if not data:
+            self._close()
+
+    def _close(self) -> None:
+        self.closed = True
+        self._unsent = b""

@@ -1,0 +1,145 @@
+"""How an attempt ended, in the fields of `Exit`: decided from plain facts, in one place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from fray_agents.runner.untrusted_files import read_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Ends that stand whatever the task made of its SIGTERM.
+_FINAL_CAUSES = ("timeout", "unhealthy", "lost")
+_SHELL_SIGKILL = 128 + signal.SIGKILL
+MESSAGE_LIMIT = 1_000
+TRACEBACK_LIMIT = 16_000
+DATA_LIMIT = 32_000
+"""Characters: an exit lies inside its job's record. What is longer is cut."""
+_LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TRACEBACK_LIMIT}
+_ERROR_BYTES = 4 * 1024**2
+
+
+class ExitFacts:
+    """What is known when the tree is gone.
+
+    Attributes:
+        status: wait status of the task's main process.
+        cause: kind for which the runner signalled the task while it ran, "" if it did not.
+        cause_message: says that for people.
+        out_of_memory: the kernel's counter of out-of-memory kills rose.
+        error: what a callable's process left in `error.json`, {} for none.
+        result_size: bytes of the result a command left, 0 for none.
+        result_problem: why what it left is no result, "" for nothing.
+        result_limit: bytes that it may have.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        cause: str = "",
+        cause_message: str = "",
+        out_of_memory: bool = False,
+        error: dict[str, Any] | None = None,
+        result_size: int = 0,
+        result_problem: str = "",
+        result_limit: int = 0,
+    ) -> None:
+        self.status = status
+        self.cause = cause
+        self.cause_message = cause_message
+        self.out_of_memory = out_of_memory
+        self.error = error or {}
+        self.result_size = result_size
+        self.result_problem = result_problem
+        self.result_limit = result_limit
+
+
+def exit_fields(facts: ExitFacts) -> dict[str, Any]:
+    """The fields of `Exit` but for usage and log chunks."""
+    code = os.waitstatus_to_exitcode(facts.status)
+    how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
+    ended = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
+    if facts.cause in _FINAL_CAUSES or (facts.cause and code != 0):
+        return {"kind": facts.cause, "message": f"{facts.cause_message} ({ended})", **how}
+    if code == 0:
+        return _success(facts)
+    if facts.error:
+        return {**facts.error, **how}
+    if facts.out_of_memory and code in (-signal.SIGKILL, _SHELL_SIGKILL):
+        return {"kind": "out-of-memory", "message": _OUT_OF_MEMORY, **how}
+    return {"kind": "exited" if code > 0 else "signalled", "message": ended, **how}
+
+
+_OUT_OF_MEMORY = (
+    "killed for lack of memory (SIGKILL while the kernel's out-of-memory counter rose); ask for more memory"
+)
+
+
+def _success(facts: ExitFacts) -> dict[str, Any]:
+    if facts.result_problem:
+        return {"kind": "exited", "message": unreadable_result(facts.result_problem), "code": 0}
+    if facts.result_size > facts.result_limit:
+        return {"kind": "too-large", "message": too_large(facts.result_size, facts.result_limit), "code": 0}
+    return {"kind": "success", "code": 0}
+
+
+def too_large(size: int, limit: int) -> str:
+    """The message about a result of `size` bytes."""
+    remedy = "write it to storage and return its path"
+    return f"the result has {size:,} bytes, and {limit:,} are accepted; {remedy}"
+
+
+def unreadable_result(why: object) -> str:
+    """The message about a result that cannot be had, although the task has succeeded."""
+    return f"its result cannot be read: {why}"
+
+
+def signal_name(number: int) -> str:
+    """ "SIGSEGV", or "signal 40" for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def read_exception(path: str) -> dict[str, Any]:
+    """What a callable's process left at `path`, or why that cannot be read; {} if it came to no such end."""
+    try:
+        left = json.loads(read_file(path, _ERROR_BYTES))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        return _unreadable_error(error)
+    if not isinstance(left, dict):
+        return _unreadable_error("it is not a JSON object")
+    told = {
+        name: left[name] for name in ("message", "exception", "traceback", "data") if isinstance(left.get(name), str)
+    }
+    return {"kind": "too-large" if left.get("kind") == "too-large" else "exception", **told}
+
+
+def _unreadable_error(why: object) -> dict[str, Any]:
+    return {"kind": "exception", "message": f"what it raised cannot be read: {why}"}
+
+
+def bounded_exit(end: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an `Exit` as short as its message to the agent, and a job's record, may be."""
+    for name, limit in _LIMITS.items():
+        if name in end:
+            end[name] = shortened(end[name], limit)
+    if len(end.get("data", "")) > DATA_LIMIT:
+        del end["data"]  # a part of it is of no use
+    return end
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` as valid Unicode; of a longer one both ends, since the last lines say most."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - limit} characters left out ...\n{text[-half:]}"

@@ -1,0 +1,106 @@
+"""The task's processes: everything that descends from the runner.
+
+As a subreaper the runner inherits every process whose parent ended, also daemons in sessions of their own. So the
+tree is what hangs below it in `/proc`, and it is empty exactly when the kernel says that the runner has no child to
+wait for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections import defaultdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KILL_INTERVAL = 0.02
+"""Seconds between two rounds of kills, while some of the tree is left."""
+
+PR_SET_PDEATHSIG = 1
+_THREADS_FIELD = 17
+_PR_SET_CHILD_SUBREAPER = 36
+
+prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
+
+
+def become_subreaper() -> None:
+    """Make this process the foster parent of its orphaned descendants."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def reap() -> tuple[dict[int, int], bool]:
+    """Wait statuses by pid of the children that ended, and whether no process of the tree is left."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, True
+        if pid == 0:
+            return ended, False
+        ended[pid] = status
+
+
+def signal_all(number: int) -> None:
+    """Signal every process of the tree; who starts processes meanwhile needs another call."""
+    for pid in descendants():
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue  # ended by itself, or it is another user's: the caller sees what is left
+
+
+def kill_all() -> None:
+    """Kill the tree, whatever else is broken; returns when nothing of it is left."""
+    while not reap()[1]:
+        signal_all(signal.SIGKILL)
+        time.sleep(KILL_INTERVAL)
+
+
+def descendants(root: int | None = None) -> list[int]:
+    """Process ids of the tree below `root`, by default this process; parents first."""
+    children = _children if os.path.exists("/proc/thread-self/children") else _scan().__getitem__
+    found = children(os.getpid() if root is None else root)
+    for pid in found:
+        found.extend(children(pid))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether any thread of the process still runs, or may."""
+    fields = stat_fields(pid)
+    return bool(fields) and (fields[0] not in "ZX" or int(fields[_THREADS_FIELD]) > 1)
+
+
+def _children(pid: int) -> list[int]:
+    """Children of all threads of `pid`; costs nothing for the other processes of the host."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found.extend(map(int, file.read().split()))
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it ended while we looked
+    return found
+
+
+def _scan() -> defaultdict[int, list[int]]:
+    """Children by parent, for kernels without CONFIG_PROC_CHILDREN."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := stat_fields(int(name))):
+            children[int(fields[1])].append(int(name))
+    return children
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of `/proc/<pid>/stat` from the state on; empty if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []

@@ -1,0 +1,171 @@
+"""What the task prints, as numbered chunk files of lines in the CRI log format.
+
+A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`; P says that the piece ended without a newline: it was too
+long, or the chunk was sealed before the rest came. Putting pieces together, adding a newline after each F, gives back
+the exact bytes. A chunk is written under a name with `.part` and sealed by renaming; the agent ships and then removes
+it. Memory is bounded by one read and one unfinished line per stream, disk by the spool limit: beyond it nothing is
+read, and the task waits in its write.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHUNK_BYTES = 256 * 1024
+LINE_BYTES = 16 * 1024
+READ_BYTES = 64 * 1024
+FIRST_SEAL_DELAY = 1.0
+SEAL_INTERVAL = 5.0
+PART = ".part"
+
+
+def chunk_name(number: int) -> str:
+    """File name of chunk `number`, counted from 1."""
+    return f"{number:08d}"
+
+
+class LineFormatter:
+    """What is printed to one stream, as lines of the log; keeps the one that is not finished."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+        self._rest = b""
+
+    def format(self, data: bytes) -> bytes:
+        """The lines that `data` finishes, b"" if it finishes none."""
+        head = b"%s %s " % (_stamp(), self._name)
+        *lines, rest = (self._rest + data).split(b"\n")
+        out: list[bytes] = []
+        for line in lines:
+            out.append(head + b"F " + _cut(line, head, out))
+        self._rest = _cut(rest, head, out)
+        return b"\n".join([*out, b""])
+
+    def flush(self) -> bytes:
+        """The unfinished line, formatted as a piece."""
+        rest, self._rest = self._rest, b""
+        return b"%s %s P %s\n" % (_stamp(), self._name, rest) if rest else b""
+
+
+class OutputStream(LineFormatter):
+    """One of the task's output pipes."""
+
+    def __init__(self, name: str, fd: int) -> None:
+        super().__init__(name)
+        self.fd = fd
+        self.open = True
+
+    def read(self) -> bytes | None:
+        """Formatted lines of what the pipe holds now, b"" if that finishes none; None if it holds nothing."""
+        try:
+            data = os.read(self.fd, READ_BYTES)
+        except BlockingIOError:
+            return None
+        if data:
+            return self.format(data)
+        self.open = False
+        os.close(self.fd)
+        return None
+
+
+def _cut(line: bytes, head: bytes, out: list[bytes]) -> bytes:
+    """Move full pieces of a long line to `out`; what is left fits one line."""
+    while len(line) > LINE_BYTES:
+        out.append(head + b"P " + line[:LINE_BYTES])
+        line = line[LINE_BYTES:]
+    return line
+
+
+def _stamp() -> bytes:
+    now = time.time_ns()
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9))
+    return f"{seconds}.{now // 1000 % 10**6:06d}Z".encode()
+
+
+class LogChunks:
+    """The chunk files.
+
+    Args:
+        directory: where they are; exists.
+        spool_limit: bytes of sealed chunks beyond which `full` says so until the agent has removed some.
+        sealed: told the number of each chunk once it is complete.
+    """
+
+    def __init__(self, directory: str, spool_limit: int, sealed: Callable[[int], None]) -> None:
+        self.count = 0
+        self._directory = directory
+        self._spool_limit = spool_limit
+        self._sealed = sealed
+        self._spooled = 0
+        self._fd: int | None = None
+        self._size = 0
+        self._since = 0.0
+        self._sealed_at = -SEAL_INTERVAL
+
+    def begin(self) -> None:
+        """Something was printed, if only a part of a line: the current chunk is to be sealed in due time."""
+        if self._fd is None:
+            path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never what the task put there
+            self._since = time.monotonic()
+
+    def append(self, lines: bytes) -> None:
+        """Write formatted lines, sealing every chunk that is filled."""
+        start = 0
+        while start < len(lines):
+            end = start + CHUNK_BYTES - self._size
+            if end < len(lines):
+                end = lines.rfind(b"\n", start, end) + 1
+            if end > start:
+                self._write(lines[start:end])
+                start = end
+            if start < len(lines):
+                self.seal()
+
+    def seal(self) -> None:
+        """Complete the current chunk, if there is one."""
+        if self._fd is None:
+            return
+        os.close(self._fd)
+        self._fd = None
+        self.count += 1
+        path = os.path.join(self._directory, chunk_name(self.count))
+        os.rename(path + PART, path)
+        self._spooled += self._size
+        self._size = 0
+        self._sealed_at = time.monotonic()
+        self._sealed(self.count)
+
+    def due(self) -> float | None:
+        """Monotonic time at which the current chunk is to be sealed, however small; None if there is none.
+
+        A second after its first line, so that followers see it soon, but not more often than the interval.
+        """
+        if self._fd is None:
+            return None
+        return max(self._since + FIRST_SEAL_DELAY, self._sealed_at + SEAL_INTERVAL)
+
+    def full(self) -> bool:
+        """The agent has too many chunks to ship already. Looks at the disk only when that may be so."""
+        if self._spooled > self._spool_limit:
+            self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
+        return self._spooled > self._spool_limit
+
+    def _write(self, lines: bytes) -> None:
+        self.begin()
+        assert self._fd is not None
+        self._size += len(lines)
+        while lines:
+            lines = lines[os.write(self._fd, lines) :]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0  # the agent has just removed it

@@ -1,0 +1,189 @@
+"""The process of a callable.
+
+`python -m fray_agents.tasks.callable_main DIRECTORY RESULT_LIMIT`, or `... --spare MODULE...`.
+
+Loads the pickled (function, args, kwargs) from `call.pickle`, calls it, and leaves in the directory either
+`result.json` or `result.pickle`, or `error.json` with the fields of an `Exit`. Only what every call needs is imported
+before the call.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import math
+import os
+import pickle
+import sys
+import traceback
+from typing import Any
+
+from fray_agents.runner.exit_report import (
+    DATA_LIMIT,
+    MESSAGE_LIMIT,
+    TRACEBACK_LIMIT,
+    shortened,
+    too_large,
+)
+
+_MAX_JSON_DEPTH = 90
+"""How deep lists and dicts may be nested as JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, not imported here."""
+_JSON_SCALARS = (type(None), bool, int, str)
+
+
+class CallFailed(Exception):
+    """An end that is not the callable's own exception: its kind and the message for people."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def main(directory: str, result_limit: int) -> int:
+    """Run the call in `directory`; the exit code."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # followers of the log see it now, not at the end
+    try:
+        function, args, kwargs = _load(os.path.join(directory, "call.pickle"))
+        encoding, data = encode_result(function(*args, **kwargs), result_limit)
+        _write(os.path.join(directory, f"result.{encoding}"), data)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+        traceback.print_exception(error)
+        _write(os.path.join(directory, "error.json"), json.dumps(failure_fields(error)).encode())
+        return 1
+    return 0
+
+
+def wait_for_call(modules: list[str]) -> tuple[str, int]:
+    """Import what most calls need, then become the process of the call that stdin tells; its directory and limit."""
+    for name in modules:
+        importlib.import_module(name)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise SystemExit(0)
+    call = json.loads(line)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(call["env"])
+    if sys.path[0] == os.getcwd():
+        sys.path[0] = call["cwd"]  # where it would be, had it been started there
+    os.chdir(call["cwd"])
+    sys.argv[1:] = [call["directory"], str(call["result_limit"])]
+    return call["directory"], call["result_limit"]
+
+
+def _load(path: str) -> Any:
+    try:
+        with open(path, "rb") as file:
+            return pickle.load(file)
+    except ModuleNotFoundError as error:
+        remedy = (
+            f"module {error.name!r} is missing here: install it on the agents, or define the function in the script"
+        )
+        raise CallFailed("exception", f"the callable cannot be loaded on this host; {remedy}") from error
+    except Exception as error:
+        raise CallFailed("exception", f"the callable cannot be loaded on this host: {_summary(error)}") from error
+
+
+def encode_result(value: Any, limit: int) -> tuple[str, bytes]:
+    """Encoding ("json" or "pickle") and bytes of a return value; raises if it cannot be pickled or exceeds `limit`."""
+    if _is_json(value):
+        encoding, data = "json", json.dumps(value, ensure_ascii=False).encode()
+    else:
+        encoding, data = "pickle", _pickle(value)
+    if len(data) > limit:
+        raise CallFailed("too-large", too_large(len(data), limit))
+    return encoding, data
+
+
+def _pickle(value: Any) -> bytes:
+    import cloudpickle  # only here: it costs more than the interpreter's start
+
+    try:
+        data: bytes = cloudpickle.dumps(value, protocol=5)
+    except Exception as error:
+        remedy = "return something that can, or write it to storage and return its path"
+        name = type(value).__qualname__
+        message = f"the return value, a {name}, cannot be pickled ({_summary(error)}); {remedy}"
+        raise CallFailed("exception", message) from error
+    return data
+
+
+def _is_json(value: Any) -> bool:
+    """JSON gives back exactly this value: types of JSON, not subclasses; text that is Unicode; not nested too deep."""
+    try:
+        return _has_json_types(value, _MAX_JSON_DEPTH)
+    except UnicodeEncodeError:
+        return False
+
+
+def _has_json_types(value: Any, depth: int) -> bool:
+    kind = type(value)
+    if kind is str:
+        value.encode()
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list:
+        return depth > 0 and all(_has_json_types(item, depth - 1) for item in value)
+    if kind is dict:
+        return depth > 0 and all(
+            type(key) is str and _has_json_types(key, 0) and _has_json_types(item, depth - 1)
+            for key, item in value.items()
+        )
+    return kind in _JSON_SCALARS
+
+
+def failure_fields(error: BaseException) -> dict[str, Any]:
+    """What an exception says, in the fields of `Exit`, short enough for the job's record."""
+    described = {"kind": "exception", **exception_fields(error), "data": _pickled_exception(error)}
+    if isinstance(error, CallFailed):
+        cause = error.__cause__
+        described |= {"kind": error.kind, "message": shortened(str(error), MESSAGE_LIMIT), "data": ""}
+        described["exception"] = type(cause).__qualname__ if cause else ""
+    return described
+
+
+def exception_fields(error: BaseException) -> dict[str, str]:
+    """What an exception says, as text: the fields of `Exit` that people read."""
+    text = "".join(traceback.format_exception(error))
+    return {
+        "message": _summary(error),
+        "exception": type(error).__qualname__,
+        "traceback": shortened(text, TRACEBACK_LIMIT),
+    }
+
+
+def _summary(error: BaseException) -> str:
+    """One line: the exception's type and what it says."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(its text cannot be made)"
+    return shortened(f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__, MESSAGE_LIMIT)
+
+
+def _pickled_exception(error: BaseException) -> str:
+    """Base64 of the pickled exception; "" if it does not survive the way there and back, or is large."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(error.with_traceback(None), protocol=5)
+        pickle.loads(data)
+    except Exception:
+        return ""
+    encoded = base64.b64encode(data).decode()
+    return encoded if len(encoded) <= DATA_LIMIT else ""
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path + ".part", "wb") as file:
+        file.write(data)
+    os.rename(path + ".part", path)
+
+
+if __name__ == "__main__":
+    spare = sys.argv[1] == "--spare"
+    sys.exit(main(*wait_for_call(sys.argv[2:]) if spare else (sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,74 @@
+"""The environment of a task's processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fray_agents.host.network import NetworkSettings
+from fray_layouts.records import JobRecord
+
+PRIVATE_VAR = "FRAY_PRIVATE"
+"""Variable of the tasks of a private cluster: what they launch runs there, whatever it asks for."""
+
+CHILDREN_MARKER = "children"
+"""A file of this name in FRAY_TASK_DIR tells the agent that the task submitted children."""
+
+
+ENDPOINTS_FILE = "endpoints"
+"""A file of this name in FRAY_TASK_DIR lists the keys of what the task has published; its agent removes them."""
+
+
+def note_endpoint(task_dir: str, key: str) -> None:
+    """Tell the agent, before it is published, that the task publishes an endpoint under `key`."""
+    with open(Path(task_dir, ENDPOINTS_FILE), "a", encoding="utf-8") as file:
+        file.write(f"{key}\n")
+
+
+def noted_endpoints(listed: bytes) -> list[str]:
+    """What a task may have published, by the list that it has left."""
+    return listed.decode(errors="replace").split("\n")[:-1]
+
+
+THREADS_VAR = "OMP_NUM_THREADS"
+"""Variable that sizes the thread pools of numerical libraries (OpenBLAS, MKL, PyTorch). Without it each task has a
+thread for every core of the host, and tasks that share one slow each other down."""
+
+
+def inherited_environment() -> dict[str, str]:
+    """What every task has of the agent's own environment."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
+    return {"PYTHONUNBUFFERED": "1", **own}
+
+
+def job_variables(job: JobRecord) -> dict[str, str]:
+    """The variables that the job itself asks for; FRAY_* are not its own to set."""
+    asked = {**job.spec.environment.env_vars, **job.spec.environment.secret_env_vars}
+    return {name: value for name, value in asked.items() if not name.startswith("FRAY_")}
+
+
+def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: NetworkSettings) -> dict[str, str]:
+    """As many threads as the job has cores, the agent's own environment, what the spec says, FRAY_*; later ones win.
+
+    FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
+    """
+    spec = job.spec
+    return {
+        THREADS_VAR: str(max(1, int(spec.resources.cpu))),
+        **inherited_environment(),
+        **spec.environment.env_vars,
+        **spec.environment.secret_env_vars,
+        "FRAY_JOB_ID": job.id,
+        "FRAY_JOB_NAME": spec.name,
+        "FRAY_NAMESPACE": spec.namespace,
+        "FRAY_CLUSTER_ADDRESS": root,
+        "FRAY_CLUSTER_SPEC": root,
+        "FRAY_ATTEMPT": str(job.attempt),
+        "FRAY_REPLICA": "0",
+        "FRAY_AGENT_ID": agent,
+        "FRAY_RESULT": str(directory / "result"),
+        "FRAY_TASK_DIR": str(directory),
+        "FRAY_BIND_HOST": reach.bind,
+        "FRAY_ADVERTISE_HOST": reach.advertise,
+        "FRAY_NETWORK": reach.network,
+    }

@@ -1,0 +1,50 @@
+"""Ending a task's processes from the agent, when the runner that should do it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+from fray_agents.runner.process_tree import descendants, is_alive
+
+log = logging.getLogger("fray")
+
+_FIRST_WAIT = 0.02
+_LONGEST_WAIT = 1.0
+
+
+async def kill_tree(runner: asyncio.subprocess.Process, on_left: Callable[[list[int]], None]) -> None:
+    """SIGKILL to everything below the runner, then to the runner; returns when nothing is left.
+
+    The runner goes last: as long as it is there it inherits what is orphaned, so that nothing leaves its tree. What
+    the kernel does not let go (a process that waits for a dead disk, say) is waited for however long that takes.
+
+    Args:
+        on_left: told which processes are still there, once that has taken a second, after each further round.
+    """
+    wait = _FIRST_WAIT
+    while runner.returncode is None:
+        try:
+            left = _kill_round(runner)
+            if wait == _LONGEST_WAIT:
+                on_left(left)
+        except Exception:  # no descriptor or memory is left, perhaps; there must be another round
+            log.exception("the processes below runner %d cannot be killed now", runner.pid)
+        await asyncio.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _kill_round(runner: asyncio.subprocess.Process) -> list[int]:
+    found = descendants(runner.pid)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended, or is another user's
+            os.kill(pid, signal.SIGKILL)
+    left = list(filter(is_alive, found))
+    if not left:
+        with contextlib.suppress(ProcessLookupError):
+            runner.kill()
+    return left or [runner.pid]

@@ -1,0 +1,425 @@
+"""The agent's side of a task: starts its runner, passes on the agent's wishes, and hears how it goes.
+
+Nothing here blocks the event loop. The agent's death closes the pipe, which the runner takes as the order to kill the
+task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fray_agents import runner
+from fray_agents.host.directories import remove_tree
+from fray_agents.runner.exit_report import too_large, unreadable_result
+from fray_agents.runner.task_log import CHUNK_BYTES, PART, chunk_name
+from fray_agents.runner.untrusted_files import file_size, read_file
+from fray_agents.tasks.force_kill import kill_tree
+from fray_layouts.errors import Malformed, Temporary
+from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
+from fray_layouts.records import AttemptExit, ResourceUsage
+
+RUNNER_TIMEOUT = 5.0
+"""Seconds beyond its time after which the agent ends a task itself, because the runner says nothing."""
+
+START_TIMEOUT = 60.0
+"""Seconds that a start may take."""
+
+RESULT_LIMIT = 256 * 1024**2
+SPOOL_LIMIT = 1024**3
+# A command's result is looked into, to see whether it is JSON, up to this size.
+_JSON_LIMIT = 4 * 1024**2
+_TASK_FILE_LIMIT = 1024**2
+_EVENT_LIMIT = 1024**2
+CALLABLE_COMMAND = [sys.executable, "-m", "fray_agents.tasks.callable_main"]
+"""The command of a callable's process, but for its arguments."""
+
+_NO_ANSWER = "its runner did not answer in time, and the agent has killed it and all its processes"
+
+_RUNNER_COMMAND = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
+
+
+class StartFailed(Temporary):
+    """The task could not be started on this host; it may start on another one."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One attempt to run.
+
+    Attributes:
+        directory: made by `start`, removed by `discard`; its own for each attempt.
+        command: program and arguments, or
+        callable_pickle: cloudpickle of (function, args, kwargs).
+        env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
+        variables: those of `env` that the job itself asked for.
+        timeout: seconds it may run.
+        grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
+        cwd: where it starts; by default a fresh `work/` in the directory.
+        result_limit: bytes that its result may have.
+        spool_limit: bytes of log chunks on disk beyond which the task's output waits.
+        oom_counter: file whose `oom_kill` line tells of out-of-memory kills; by default the one of the own cgroup.
+    """
+
+    directory: Path
+    command: list[str] | None
+    callable_pickle: bytes | None
+    env: dict[str, str]
+    timeout: float | None
+    grace: float
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    result_limit: int = RESULT_LIMIT
+    spool_limit: int = SPOOL_LIMIT
+    oom_counter: Path | None = None
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A file in a task's directory, where the task may put anything; what is larger than `limit` bytes is not read."""
+
+    path: Path
+    limit: int
+
+    def read_bytes(self) -> bytes:
+        """What it holds. Raises OSError if it is no file, or too large."""
+        return read_file(str(self.path), self.limit)
+
+    def unlink(self) -> None:
+        """Remove it."""
+        self.path.unlink()
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """What the task returned. encoding: as in `Result`; size in bytes."""
+
+    path: Path
+    encoding: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TaskExit:
+    """How it ended. complete_before_stop: it had succeeded before anything was done to end it."""
+
+    exit: AttemptExit
+    result: ResultFile | None
+    complete_before_stop: bool
+
+
+class ProcessTask:
+    """A task and its runner; made by `start`.
+
+    Attributes:
+        pid: of the task's main process; None if its program could not be executed.
+        runner_pid: of its runner.
+        usage: the latest sample; None before the first.
+        unkilled: processes that SIGKILL does not end.
+        exit: how it ended; set once, when no process of the task is left.
+
+    The runner ends the task. Where it does not answer in time, or in words that nobody understands, the agent does.
+    """
+
+    def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process) -> None:
+        self.pid: int | None = None
+        self.runner_pid = process.pid
+        self.usage: ResourceUsage | None = None
+        self.unkilled: list[int] = []
+        self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
+        self._spec = spec
+        self._process = process
+        self._announced = 0
+        self._chunks: asyncio.Queue[int | None] = asyncio.Queue()
+        self._begun = asyncio.Event()
+        self._deadline = math.inf
+        self._cause = self._message = ""
+        self._watches: list[asyncio.TimerHandle] = []
+        self._killing: asyncio.Task[None] | None = None
+        self._listener = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def start(
+        cls,
+        spec: TaskSpec,
+        deadline: float,
+        lock_fd: int | None,
+        runner: asyncio.subprocess.Process | None = None,
+    ) -> ProcessTask:
+        """Start `spec`'s task; returns when it runs, or has ended already.
+
+        Args:
+            deadline: CLOCK_BOOTTIME in seconds at which it is killed; see `set_deadline`.
+            lock_fd: descriptor of a held lock that stays held as long as the task runs.
+            runner: one that `start_runner` has started; by default a new one.
+
+        Raises:
+            StartFailed: this host cannot run it; that is not the job's fault.
+        """
+        try:
+            task = cls(spec, runner or await start_runner(lock_fd))
+        except OSError as error:
+            raise StartFailed(f"the task's runner could not be started on this host: {error}") from error
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                await task._begin(deadline)
+        except TimeoutError as error:
+            await task._give_up()
+            raise StartFailed(f"the task did not start within {START_TIMEOUT:g} s on this host") from error
+        except OSError as error:
+            await task._give_up()
+            raise StartFailed(f"the task's directory could not be made on this host: {error}") from error
+        except BaseException:
+            await task._give_up()
+            raise
+        if task.exit.done() and (end := task.exit.result().exit).kind == "start-failed":
+            await task.gone()
+            raise StartFailed(end.message)
+        return task
+
+    async def _begin(self, deadline: float) -> None:
+        await asyncio.to_thread(_prepare_directory, self._spec)
+        self._deadline = deadline
+        self._send(**_start_request(self._spec, deadline))
+        if self._spec.timeout is not None:
+            self._expect_end(self._spec.timeout + self._spec.grace, "timeout")
+        await self._begun.wait()
+
+    async def _give_up(self) -> None:
+        self._take_over("start-failed")
+        await self.gone()
+
+    @property
+    def started(self) -> bool:
+        """The task's program was executed."""
+        return self.pid is not None
+
+    def set_deadline(self, boottime: float) -> None:
+        """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
+        if time.clock_gettime(time.CLOCK_BOOTTIME) > self._deadline + RUNNER_TIMEOUT:
+            self._take_over("preempted")  # the job may be someone else's
+            return
+        self._deadline = boottime
+        self._send(deadline=boottime)
+
+    def stop(self, grace: float, why: str) -> None:
+        """End the task: SIGTERM to its whole tree, SIGKILL after `grace` seconds. Again, it can only shorten the grace.
+
+        Args:
+            why: kind of its exit: "stopped", "preempted", "unhealthy".
+        """
+        self._send(stop=grace, why=why)
+        self._expect_end(grace, why)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole tree."""
+        self._send(kill=True)
+        self._expect_end(0.0, "stopped")
+
+    async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
+        """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
+        while (number := await self._chunks.get()) is not None:
+            yield number, TaskFile(self._log_path(number), 2 * CHUNK_BYTES)
+
+    async def gone(self) -> None:
+        """Return when the runner, and with it every process of the task, has ended."""
+        await asyncio.shield(self._listener)
+
+    def left(self, name: str) -> bytes | None:
+        """What the task has left under this name in its directory, if anything. Raises OSError if it is no file."""
+        return read_task_file(self._spec.directory, name)
+
+    async def discard(self) -> None:
+        """Remove the directory and all that is in it; the task must be gone."""
+        await remove_tree(self._spec.directory)
+
+    def _send(self, **message: Any) -> None:
+        if not self._stdin.is_closing():
+            self._stdin.write(json.dumps(message).encode() + b"\n")
+
+    @property
+    def _stdin(self) -> asyncio.StreamWriter:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    async def _listen(self) -> None:
+        """Hear the runner until nothing is left of the task; sets `exit`, whatever happens."""
+        try:
+            await self._hear()
+        except asyncio.CancelledError:  # the loop ends: the runner kills the task and ends
+            self._stdin.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), RUNNER_TIMEOUT)
+            raise
+        except Exception as error:
+            self._take_over("host-failed", f"the agent failed to hear the task's runner: {error!r}")
+            await self._drain()
+        self._stdin.close()
+        code = await self._process.wait()
+        for watch in self._watches:
+            watch.cancel()
+        if not self.exit.done():
+            self._lost(code)
+        self._chunks.put_nowait(None)
+        self._begun.set()
+
+    async def _hear(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            await self._heed(msgspec.json.decode(line))
+
+    async def _drain(self) -> None:
+        """Read on without heeding what is said: before its output has ended, a process cannot be waited for."""
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):  # then it has ended, too
+            while await self._process.stdout.read(_EVENT_LIMIT):
+                pass
+
+    def _expect_end(self, within: float, why: str) -> None:
+        """Unless the runner has ended the task by then, and a margin, the agent does."""
+        watch = asyncio.get_running_loop().call_later(within + RUNNER_TIMEOUT, self._take_over, why)
+        self._watches.append(watch)
+
+    def _take_over(self, cause: str, message: str = _NO_ANSWER) -> None:
+        """End the task without its runner."""
+        if self._killing is None:
+            self._cause, self._message = cause, message
+            self._killing = asyncio.create_task(kill_tree(self._process, self._still_there))
+
+    def _still_there(self, pids: list[int]) -> None:
+        self.unkilled = pids
+
+    async def _heed(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "started":
+                self.pid = msgspec.convert(event["pid"], int)
+                self._begun.set()
+            case "usage":
+                self.usage = msgspec.convert(event["usage"], ResourceUsage)
+            case "chunk":
+                self._announce(event["number"])
+            case "exit":
+                await self._ended(msgspec.convert(event["exit"], AttemptExit), event["complete_before_stop"])
+
+    async def _ended(self, end: AttemptExit, complete_before_stop: bool) -> None:
+        result = None
+        try:
+            if end.kind == "success":
+                result = await asyncio.to_thread(_find_result, self._spec)
+        except OSError as error:
+            end = AttemptExit(kind="exited", code=0, message=unreadable_result(error), usage=end.usage)
+        if result is not None and result.size > self._spec.result_limit:
+            message = too_large(result.size, self._spec.result_limit)
+            end, result = AttemptExit(kind="too-large", code=0, message=message, usage=end.usage), None
+        self.usage = end.usage or self.usage
+        self.exit.set_result(TaskExit(end, result, complete_before_stop))
+        self._expect_end(0.0, end.kind)  # it has nothing left to do
+
+    def _lost(self, code: int) -> None:
+        """If the runner was killed: its task's group goes too, and what it had of the last chunk is kept."""
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        part = self._log_path(self._announced + 1)
+        with contextlib.suppress(OSError):  # there is none, or not in a form that can be kept
+            os.rename(f"{part}{PART}", part)
+            self._announce(self._announced + 1)
+        outside = f"the task's runner was ended from outside (exit code {code}), and the task with it"
+        kind, message = (self._cause, self._message) if self._cause else ("lost", outside)
+        end = AttemptExit(kind=kind, message=message, log_chunks=self._announced)
+        self.exit.set_result(TaskExit(end, None, False))
+
+    def _announce(self, number: int) -> None:
+        self._announced = number
+        self._chunks.put_nowait(number)
+
+    def _log_path(self, number: int) -> Path:
+        return self._spec.directory / "log" / chunk_name(number)
+
+
+def read_task_file(directory: Path, name: str) -> bytes | None:
+    """See `ProcessTask.left`."""
+    try:
+        return read_file(str(directory / name), _TASK_FILE_LIMIT)
+    except FileNotFoundError:
+        return None
+
+
+async def start_runner(
+    lock_fd: int | None, spare_command: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """A runner that waits for its order.
+
+    Args:
+        spare_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
+    """
+    return await asyncio.create_subprocess_exec(
+        *_RUNNER_COMMAND,
+        "" if lock_fd is None else str(lock_fd),
+        *spare_command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C at the agent's terminal is for the agent
+        pass_fds=() if lock_fd is None else (lock_fd,),
+        limit=_EVENT_LIMIT,
+        env=env,
+    )
+
+
+def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
+    """The runner's order; see `fray_agents.runner.agent_pipe.StartRequest`."""
+    call = [*CALLABLE_COMMAND, str(spec.directory), str(spec.result_limit)]
+    return {
+        "directory": str(spec.directory),
+        "command": spec.command or call,
+        "is_call": spec.command is None,
+        "env": spec.env | ({"FRAY_RESULT": str(spec.directory / "result")} if spec.command else {}),
+        "cwd": spec.cwd or "",
+        "timeout": spec.timeout,
+        "grace": spec.grace,
+        "deadline": deadline,
+        "result_limit": spec.result_limit,
+        "spool_limit": spec.spool_limit,
+        "oom_counter": str(spec.oom_counter or ""),
+    }
+
+
+def _prepare_directory(spec: TaskSpec) -> None:
+    spec.directory.mkdir(parents=True, exist_ok=True)
+    if spec.callable_pickle is not None:
+        (spec.directory / "call.pickle").write_bytes(spec.callable_pickle)
+
+
+def _find_result(spec: TaskSpec) -> ResultFile | None:
+    """What the task left as its result. Raises OSError if that is no file."""
+    if spec.command is not None:
+        return _result_file(spec.directory / "result", "bytes")
+    as_json = _result_file(spec.directory / "result.json", "json")
+    return as_json or _result_file(spec.directory / "result.pickle", "pickle")
+
+
+def _result_file(path: Path, encoding: str) -> ResultFile | None:
+    """The file at `path`, if there is one; what is not too long is JSON only if it can be read as such."""
+    try:
+        size = file_size(str(path))
+    except FileNotFoundError:
+        return None
+    if encoding != "pickle" and size <= _JSON_LIMIT:
+        try:
+            parse_json(read_file(str(path), _JSON_LIMIT), MAX_RESULT_DEPTH)
+            encoding = "json"
+        except Malformed:
+            encoding = "bytes"
+    return ResultFile(path, encoding, size)

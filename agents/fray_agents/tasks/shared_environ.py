@@ -1,0 +1,50 @@
+"""Environment variables that jobs in threads ask for: they share `os.environ`, so two that disagree cannot run at once.
+
+Called from one thread, the agent's: nothing here is locked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+
+from fray_layouts.errors import Permanent
+
+_holders: Counter[tuple[str, str]] = Counter()
+_before: dict[str, str | None] = {}
+
+
+class EnvironConflict(Permanent):
+    """Jobs in threads share `os.environ`: run those with other values one after the other, or as processes."""
+
+
+def acquire(variables: Mapping[str, str]) -> None:
+    """Set the variables, for as long as anyone wants them; all or none. Raises Disagreement."""
+    for name, value in variables.items():
+        if name in _before and not _holders[name, value]:
+            raise EnvironConflict(f"{name} has another value in a job that runs now. {EnvironConflict.__doc__}")
+    for name, value in variables.items():
+        if name not in _before:
+            _before[name] = os.environ.get(name)
+            os.environ[name] = value
+        _holders[name, value] += 1
+
+
+def release(variables: Mapping[str, str]) -> None:
+    """Take back what `acquire` has set: what was there before returns, unless the value was changed since."""
+    for name, value in variables.items():
+        _holders[name, value] -= 1
+        if _holders[name, value]:
+            continue
+        del _holders[name, value]
+        before = _before.pop(name)
+        if os.environ.get(name) == value:
+            _restore(name, before)
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = value

@@ -1,0 +1,120 @@
+"""What tasks in threads print: `sys.stdout` and `sys.stderr` also tell the log of the task whose code prints.
+
+That is known by a context variable, so it holds for a task's own thread, its coroutines and the calls that it serves as
+an actor, and not for threads that user code starts. The streams of the process are wrapped by the first task and stay
+so: `print` holds no reference to the stream that it prints to, and one that is replaced and freed under another
+thread's `print` ends the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TextIO
+
+from fray_agents.runner.task_log import (
+    CHUNK_BYTES,
+    LineFormatter,
+    LogChunks,
+    chunk_name,
+)
+from fray_agents.tasks.process_task import TaskFile
+
+STREAMS = ("stdout", "stderr")
+
+current_log: ContextVar[ThreadLog | None] = ContextVar("fray_task_log", default=None)
+os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files and its lock are the parent's
+
+
+class ThreadLog:
+    """One task's log, written by any thread, shipped by the agent's loop, in which it is made."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._lines = {name: LineFormatter(name) for name in STREAMS}
+        self._files = LogChunks(str(directory), sys.maxsize, lambda number: None)
+        self._lock = threading.RLock()  # writing may run a finalizer that prints
+        self._printed = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    def write(self, stream: str, text: str) -> None:
+        """Keep what was printed, unless the task is over."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            is_first = self._files.due() is None
+            self._files.begin()
+            self._files.append(self._lines[stream].format(text.encode(errors="backslashreplace")))
+        if is_first:
+            self._loop.call_soon_threadsafe(self._printed.set)
+
+    def close(self) -> None:
+        """The task is over: complete the last chunk. Called in the loop."""
+        with self._lock:
+            self._closed.set()
+            self._printed.set()
+            for lines in self._lines.values():
+                self._files.append(lines.flush())
+            self._files.seal()
+
+    async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
+        """Number and file of each chunk, in order, until the log is closed."""
+        told = 0
+        while not self._closed.is_set() or told < self._files.count:
+            await self._printed.wait()
+            self._printed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), self._patience())
+            with self._lock:
+                self._files.seal()
+            while told < self._files.count:
+                told += 1
+                yield told, TaskFile(self._directory / chunk_name(told), 2 * CHUNK_BYTES)
+
+    def _patience(self) -> float:
+        due = self._files.due()
+        return 0.0 if due is None else max(0.0, due - time.monotonic())
+
+
+class OutputTee:
+    """A stream of this process that also tells the current task's log; otherwise it is the stream."""
+
+    def __init__(self, name: str, stream: TextIO) -> None:
+        self.stream = stream
+        self._name = name
+
+    def write(self, text: str) -> int:
+        """As `TextIO.write`."""
+        count = self.stream.write(text)
+        log = current_log.get()
+        if log is not None:
+            log.write(self._name, text)
+        return count
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """As `TextIO.writelines`."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (sys, self._name)
+
+
+def tee_process_streams() -> None:
+    """Have the process's streams tell logs from now on; again, should someone have replaced them."""
+    for name in STREAMS:
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, OutputTee):
+            setattr(sys, name, OutputTee(name, stream))

@@ -1,0 +1,90 @@
+"""Shipping a task's logs and result to the bucket, however long the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.process_task import ResultFile
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreError, StoreRefused
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.object_keys import WorkKeys
+from fray_layouts.records import JobRecord, JobResult
+from fray_layouts.spec import MAX_INLINE_BYTES
+
+log = logging.getLogger("fray")
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 8.0
+"""Seconds between two attempts at what the store does not do: they grow."""
+
+
+async def persist(
+    core: Core,
+    act: Callable[[], Awaitable[T]],
+    through: type[StoreError] = StoreError,
+    in_haste: Callable[[], bool] = lambda: False,
+) -> T:
+    """Repeat `act` until the store does it: an outage ends, and so does a refusal.
+
+    Args:
+        through: what it is repeated after.
+        in_haste: whether a refusal is not waited out.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return await act()
+        except through as error:
+            if isinstance(error, StoreRefused) and in_haste():
+                raise
+            await core.clock.sleep(core.jittered(pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, in_haste: Callable[[], bool]) -> int:
+    """Put each sealed chunk under its number, then remove the file; returns the number of the last, 0 if none.
+
+    Args:
+        in_haste: whether the rest is given up if the store refuses it.
+    """
+    last = 0
+    async for number, path in task.chunks():
+        data = path.read_bytes()  # at most a chunk: quicker than a thread
+        key = WorkKeys.log(job.id, job.attempt, 0, number)
+        try:
+            await persist(core, lambda key=key, data=data: core.store.put(key, data, ABSENT), in_haste=in_haste)  # type: ignore[misc]
+        except StoreRefused as error:
+            log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
+            break
+        path.unlink()
+        last = number
+    return last
+
+
+async def upload_result(core: Core, job: JobRecord, file: ResultFile, in_haste: Callable[[], bool]) -> JobResult:
+    """The result as the record holds it; a large one goes to an object of its own first.
+
+    Args:
+        in_haste: whether a refusal is not waited out.
+
+    Raises:
+        StoreRefused: in haste, the store did not take it.
+    """
+    if file.size > MAX_INLINE_BYTES:
+        data = await asyncio.to_thread(file.path.read_bytes)
+        key = WorkKeys.result(job.id, job.attempt, 0)
+        await persist(core, lambda: core.store.put(key, data, ABSENT), in_haste=in_haste)
+        return JobResult(encoding=file.encoding, key=key, size=file.size)
+    data = file.path.read_bytes()
+    if file.encoding == "json":
+        return JobResult(encoding="json", value=msgspec.json.decode(data), size=file.size)
+    return JobResult(encoding=file.encoding, data=base64.b64encode(data).decode(), size=file.size)

@@ -1,0 +1,135 @@
+"""Checkpoints of durable actors in the store. What is written, and when to stop, is decided in `protocol.checkpoint`.
+
+An object is the head, one line of JSON, and then the state's bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.errors import BadRecord, Fenced, StoreError
+from fray_coordinator.protocol.checkpoints import (
+    Checkpoint,
+    checkpoint,
+    fence,
+    landed_before,
+)
+from fray_coordinator.store.interface import (
+    ABSENT,
+    Applied,
+    Object,
+    Outcome,
+)
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
+from fray_layouts.object_keys import CheckpointKey
+from fray_layouts.records import CheckpointHead
+
+
+@dataclass(slots=True)
+class CheckpointLog:
+    """The sequence as its only writer sees it, behind its fence; made by `open_log`. For one task at a time."""
+
+    core: Core
+    job: str
+    actor: str
+    last: Checkpoint
+    _old: list[int] = field(default_factory=list)
+
+    async def write(self, state: bytes) -> None:
+        """Make `state` durable: once this returns, what led to it may be acknowledged.
+
+        Raises:
+            Fenced: a later attempt goes on; nothing more may be acknowledged.
+            StoreUnavailable: not known; call again, with this state or a later one, before anything is acknowledged.
+        """
+        while True:
+            wanted = checkpoint(self.last, state)
+            outcome = await _create(self.core, self.job, self.actor, wanted)
+            if isinstance(outcome, Applied):
+                break
+            if not landed_before(_decoded(wanted.number, outcome.current), wanted):
+                raise _fenced(self.job, self.actor)
+            self._advance(wanted)
+        self._advance(wanted)
+        highest, _ = await asyncio.gather(_is_highest(self.core, self.job, self.actor, wanted.number), self._collect())
+        if not highest:
+            raise _fenced(self.job, self.actor)
+
+    def _advance(self, made: Checkpoint) -> None:
+        self._old.append(self.last.number)
+        self.last = made
+
+    async def _collect(self) -> None:
+        """Delete what nobody restores any more; what the store does not take now is deleted next time."""
+        try:
+            await map_concurrently(self._old, lambda number: self.core.store.delete(self._key(number)))
+            self._old.clear()
+        except StoreError:
+            pass
+
+    def _key(self, number: int) -> str:
+        return CheckpointKey(self.job, self.actor, number).key()
+
+
+async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[bytes | None, CheckpointLog]:
+    """Restore the actor's last state (None: there is none) and shut earlier attempts out.
+
+    Args:
+        actor: name of the sequence within the job.
+        attempt: the job's attempt that this process is.
+
+    Raises:
+        Fenced: a later attempt has been here.
+        StoreUnavailable: call again.
+    """
+    writer = core.chance.token(16)
+    while True:
+        numbers = await _list_numbers(core, job, actor)
+        highest = await _read(core, job, actor, numbers[-1]) if numbers else None
+        if numbers and highest is None:
+            continue  # collected since it was listed: there is a higher one
+        wanted = fence(highest, attempt, writer)
+        if not isinstance(wanted, Checkpoint):
+            raise _fenced(job, actor)
+        outcome = await _create(core, job, actor, wanted)
+        if isinstance(outcome, Applied) and await _is_highest(core, job, actor, wanted.number):
+            return wanted.state, CheckpointLog(core, job, actor, wanted, numbers)
+
+
+async def _list_numbers(core: Core, job: str, actor: str, after: str | None = None) -> list[int]:
+    rows = await core.store.list(CheckpointKey.prefix(job, actor), after)
+    return [found.number for row in rows if (found := CheckpointKey.parse(row.key)) is not None]
+
+
+async def _is_highest(core: Core, job: str, actor: str, number: int) -> bool:
+    return not await _list_numbers(core, job, actor, after=CheckpointKey(job, actor, number).key())
+
+
+async def _read(core: Core, job: str, actor: str, number: int) -> Checkpoint | None:
+    return _decoded(number, await core.store.get(CheckpointKey(job, actor, number).key()))
+
+
+async def _create(core: Core, job: str, actor: str, wanted: Checkpoint) -> Outcome:
+    head = CheckpointHead(attempt=wanted.attempt, writer=wanted.writer, fence=wanted.fence, empty=wanted.state is None)
+    body = msgspec.json.encode(head) + b"\n" + (wanted.state or b"")
+    return await core.store.put(CheckpointKey(job, actor, wanted.number).key(), body, ABSENT)
+
+
+def _decoded(number: int, found: Object | None) -> Checkpoint | None:
+    if found is None:
+        return None
+    line, _, state = found.data.partition(b"\n")
+    try:
+        head = codec.decode(line, CheckpointHead).record
+    except Malformed as error:
+        raise BadRecord(f"checkpoint {number} is damaged: {error}; look at it, then remove it") from None
+    return Checkpoint(number, head.attempt, head.writer, head.fence, None if head.empty else state)
+
+
+def _fenced(job: str, actor: str) -> Fenced:
+    return Fenced(f"a later attempt of job {job} goes on from the checkpoints of {actor}; this process should end")

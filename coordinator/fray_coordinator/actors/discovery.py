@@ -1,0 +1,190 @@
+"""Publishing where actors are called, finding them, and removing what outlived its job.
+
+Who may publish and what has outlived its job is decided in `protocol.naming`. An endpoint goes when its server
+withdraws it; else when its task has ended, by the agent; else by the repair, which removes again what a late write
+brought back: at most two repair intervals after the job's end, or after that write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import chain
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import (
+    Core,
+    is_outage,
+    map_concurrently,
+    map_noting_problems,
+)
+from fray_coordinator.errors import BadRecord, StaleAttempt, StoreUnavailable
+from fray_coordinator.protocol.naming import (
+    HighWaterMark,
+    announced,
+    is_stale,
+    may_replace,
+)
+from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import EndpointKey, JobKeys, NameKeys
+from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+
+
+async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> EndpointRecord:
+    """Publish where an actor is called, over what its earlier attempts published; the record as written.
+
+    Args:
+        singleton: the actor is the only holder of its name, which was taken for its job (`naming.take`) in the
+            endpoint's incarnation. Others of a pool just publish, each under its own actor id.
+
+    Raises:
+        Superseded: a later attempt has published, or the name went to another.
+        StoreUnavailable: it was published, or not, or will be; call again.
+    """
+    key, wanted = _endpoint_key(endpoint), replace(endpoint, published_at=core.now())
+    while True:
+        name = await _read_name(core, endpoint) if singleton else None
+        there = await core.records.read(key, EndpointRecord)
+        if not may_replace(record_of(there), endpoint):
+            raise _stale_attempt(endpoint)
+        if singleton and not await _announce(core, name, endpoint):
+            continue
+        if (await core.records.write(key, EndpointRecord, wanted, there)).wrote:
+            return wanted
+
+
+async def withdraw(core: Core, endpoint: EndpointRecord) -> None:
+    """Remove what this server has published, if it is still there."""
+    await _remove_if(core, _endpoint_key(endpoint), lambda found: found.nonce == endpoint.nonce)
+
+
+async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
+    """Remove what this attempt of the job, or an earlier one, has published under `keys`; all else is left alone."""
+
+    def ours(found: EndpointRecord) -> bool:
+        return found.job == job.id and found.attempt <= job.attempt
+
+    await map_noting_problems(
+        [key for key in keys if EndpointKey.parse(key)], lambda key: _remove_if(core, key, ours), {}
+    )
+
+
+async def lookup(core: Core, namespace: str, name: str) -> list[EndpointRecord]:
+    """The endpoints of the name's latest incarnation, by actor id; keep an `EndpointLookup` to look again."""
+    return await EndpointLookup(core, namespace, name).look()
+
+
+async def lookup_prefix(core: Core, namespace: str, prefix: str) -> list[EndpointRecord]:
+    """`lookup` of every name of the namespace that begins with `prefix`, by name: one listing, and one for each."""
+    rows = await core.store.list(EndpointKey.namespace_folder(namespace))
+    keys = [key for row in rows if (key := EndpointKey.parse(row.key)) is not None]
+    names = sorted({key.name for key in keys if key.name.startswith(prefix)})
+    return list(chain.from_iterable(await map_concurrently(names, lambda name: lookup(core, namespace, name))))
+
+
+@dataclass(slots=True)
+class EndpointLookup:
+    """One caller's view of a name: reads only what changed, and never goes back behind what it has seen."""
+
+    core: Core
+    namespace: str
+    name: str
+    seen: HighWaterMark = field(default_factory=HighWaterMark)
+    _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
+
+    async def look(self) -> list[EndpointRecord]:
+        """The endpoints now, by actor id: one listing, and a read for each that changed; without what is none."""
+        prefix = EndpointKey.folder(self.namespace, self.name)
+        rows = await self.core.store.list(prefix, versions=True)
+        named = [row for row in rows if EndpointKey.parse(row.key)]
+        found = await map_concurrently(named, self._read_row)
+        self._read = {stored.key: stored for stored in found if stored is not None}
+        for stored in self._read.values():
+            self.seen.meet(stored.record)
+        return [stored.record for stored in self._read.values() if self.seen.accepts(stored.record)]
+
+    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
+        before = self._read.get(row.key)
+        if before is not None and before.version == row.version:
+            return before
+        try:
+            return await self.core.records.read(row.key, EndpointRecord, one_of_many=True)
+        except (BadRecord, StoreUnavailable) as error:  # nobody is served there; the pass tells of it
+            if is_outage(error):
+                raise
+            return None
+
+
+async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:
+    """Every endpoint under the root, by namespace and name; `problems` gets those that cannot be read."""
+    keys = [row.key for row in await core.store.list(EndpointKey.prefix) if EndpointKey.parse(row.key)]
+    found = await map_noting_problems(keys, lambda key: core.records.read(key, EndpointRecord), problems)
+    return [stored.record for stored in found if stored is not None]
+
+
+@dataclass(slots=True)
+class StaleEndpoints:
+    """One participant's removals of what outlived its job; reads only endpoints that changed, and jobs in doubt."""
+
+    core: Core
+    _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+
+    async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
+        """List all endpoints and remove those whose job does not run at their attempt.
+
+        Args:
+            running: the attempt at which a job was just seen to run; None: it was not, so its record is read.
+            problems: gets the endpoints that cannot be judged.
+        """
+        rows = [
+            row for row in await self.core.store.list(EndpointKey.prefix, versions=True) if EndpointKey.parse(row.key)
+        ]
+        rows = self._unreadable.sift(rows, problems)
+        read = await map_noting_problems(rows, self._read_row, problems, lambda row: row.key)
+        self._known = {stored.key: stored for stored in read if stored is not None}
+        doubtful = [e for e in self._known.values() if running(e.record.job) != e.record.attempt]
+        await map_noting_problems(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
+
+    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
+        before = self._known.get(row.key)
+        unchanged = before is not None and before.version == row.version
+        return before if unchanged else await self._unreadable.read(self.core.records, row, EndpointRecord)
+
+    async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
+        record = endpoint.record
+        job = record_of(await self.core.records.read(JobKeys.key(record.job), JobRecord)) if record.job else None
+        if is_stale(record, job):
+            await self.core.store.delete(endpoint.key, endpoint.version)
+
+
+async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:
+    """Raise the attempt in the name's record; False if someone wrote it meanwhile. Raises Superseded."""
+    wanted = announced(record_of(name), endpoint)
+    if wanted is None or name is None:
+        raise _stale_attempt(endpoint)
+    return (await core.records.write(name.key, NameRecord, wanted, name)).wrote
+
+
+async def _read_name(core: Core, endpoint: EndpointRecord) -> Stored[NameRecord] | None:
+    return await core.records.read(NameKeys.key(endpoint.namespace, "actor", endpoint.name), NameRecord)
+
+
+async def _remove_if(core: Core, key: str, wanted: Callable[[EndpointRecord], bool]) -> None:
+    found = await core.records.read(key, EndpointRecord)
+    if found is not None and wanted(found.record):
+        await core.store.delete(key, found.version)
+
+
+def _endpoint_key(endpoint: EndpointRecord) -> str:
+    return EndpointKey(endpoint.namespace, endpoint.name, endpoint.actor_id).key()
+
+
+def _stale_attempt(endpoint: EndpointRecord) -> StaleAttempt:
+    return StaleAttempt(
+        f"actor {endpoint.name} in namespace {endpoint.namespace}: attempt {endpoint.attempt} of incarnation "
+        f"{endpoint.incarnation} is not the latest any more; this process should end"
+    )

@@ -1,0 +1,90 @@
+"""Agents that are not what their records say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
+from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.protocol.failure_detection import needs_reaping
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
+from fray_coordinator.protocol.transitions import Status
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.records import AgentRecord, Holding, JobRecord
+
+TIMEOUT_INTERVALS = 2 * DEATH_INTERVALS
+"""Intervals; where many would die at once, each is given one more time-out."""
+
+
+def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Dead agents whose jobs were not all put back, and live ones that list what they cannot hold."""
+    for agent in seen.agents.values():
+        key = AgentKeys.key(agent.id)
+        if needs_reaping(agent) and seen.is_settled(key):
+            what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been put back"
+            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
+        for job, holding in agent.holdings.items() if agent.state == "live" else ():
+            if not seen.is_doubtful(JobKeys.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
+                what = f"it lists attempt {holding.attempt} of {job}, {why}"
+                remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
+                yield SuspectedProblem(Problem(key, what, remedy), seen.versions(JobKeys.key(job)))
+
+
+def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Agents that live by their records alone, while nobody runs who would notice.
+
+    One that is cut off from the store runs its tasks for the outage grace, and then has none.
+    """
+    if seen.is_doubtful(CoordinatorKeys.lease) or not seen.is_settled(CoordinatorKeys.lease):
+        return
+    for agent in seen.agents.values():
+        key = AgentKeys.key(agent.id)
+        if agent.state != "live" or not _is_long_silent(seen, agent):
+            continue
+        waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
+        what = (
+            f"by its record it lives, but it was not heard of for long, and nobody notices: no agent runs, nor "
+            f"`fray coordinate`{waiting}"
+        )
+        remedy = (
+            "start an agent: within minutes it finds this one dead and puts back what it held; or run `fray "
+            "coordinate`, or `fray coordinate --once` several times"
+        )
+        yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+
+
+def unknown(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Agents in a state that this version does not know, of which nothing was heard for long."""
+    for agent in seen.agents.values():
+        key = AgentKeys.key(agent.id)
+        if agent.state == "live" or is_fenced(agent) or not _is_long_silent(seen, agent):
+            continue
+        what = (
+            f"it is in state {agent.state!r}, which this version of Fray does not know, and was not heard of for long: "
+            f"nobody of this version declares it dead; jobs that it lists: {len(agent.holdings)}"
+        )
+        remedy = 'run an agent of a version that knows this state; or, if this one has ended, write "dead" there'
+        yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+
+
+def _is_long_silent(seen: Snapshot, agent: AgentRecord) -> bool:
+    cut_off = max(seen.settings.outage_grace, TIMEOUT_INTERVALS * agent.interval)
+    return seen.now - seen.stored[AgentKeys.key(agent.id)].updated > seen.patience + cut_off
+
+
+def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
+    """Why no agent can have listed this before the job was read; "" if it can.
+
+    A claim that is not resolved may be about anything; what is over may be listed until the next beat.
+    """
+    if holding.phase == "claiming":
+        return ""
+    if job is None:
+        return "but there is no record of this job"
+    if holding.attempt > job.attempt:
+        return f"which never was: the job's record says {job.attempt}"
+    if holding.attempt == job.attempt and job.status == Status.PENDING:
+        return "but by its record the job waits to be started"
+    if holding.attempt == job.attempt and job.lease is not None and job.lease.agent != agent:
+        return f"but by its record agent {job.lease.agent} runs it"
+    return ""

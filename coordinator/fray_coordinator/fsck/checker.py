@@ -1,0 +1,119 @@
+"""The check and the repair.
+
+A live cluster changes while a picture of it is taken, so whatever looks odd is looked at again: a trouble is what two
+pictures, one after the other, show of the same versions of the records in question, after the time that the protocol
+gives to others for putting it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+
+from fray_coordinator.core import Core, describe_error, map_noting_problems
+from fray_coordinator.fsck import (
+    agent_checks,
+    data_checks,
+    inbox_checks,
+    index_checks,
+    job_checks,
+    object_checks,
+    queue_checks,
+)
+from fray_coordinator.fsck.report import Problem, SuspectedProblem
+from fray_coordinator.fsck.snapshot import Snapshot, take_snapshot
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.failure_detector import FailureDetector
+from fray_coordinator.reconcile.repair import Repair
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import (
+    AgentKeys,
+    BlobKeys,
+    EndpointKey,
+    JobKeys,
+    NameKeys,
+)
+
+MAX_PROBLEMS_NAMED = 1000
+"""So many troubles are told one by one; the rest is counted."""
+
+INBOX, WORK, PENDING, CHILDREN, PASS = InboxKeys.prefix, "work/", "pending/", "children/", "coordinator/"
+QUEUES, TASKS = "queues/", "tasks/"
+
+CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str, ...]], ...] = (
+    (object_checks.odd_objects, ()),
+    (object_checks.left_alone_by_the_pass, (PASS, AgentKeys.prefix)),
+    (job_checks.unentered, (PENDING, JobKeys.prefix)),
+    (job_checks.unadmitted, (JobKeys.prefix,)),
+    (job_checks.uncallable, (BlobKeys.prefix, JobKeys.prefix)),
+    (job_checks.unheld, (JobKeys.prefix,)),
+    (job_checks.running, (PENDING, AgentKeys.prefix, JobKeys.prefix)),
+    (job_checks.families, (JobKeys.prefix,)),
+    (job_checks.results, (WORK, JobKeys.prefix)),
+    (agent_checks.agents, (AgentKeys.prefix, JobKeys.prefix)),
+    (agent_checks.silent, (PASS, AgentKeys.prefix)),
+    (agent_checks.unknown, (AgentKeys.prefix,)),
+    (inbox_checks.drops, (INBOX, PASS, AgentKeys.prefix)),
+    (index_checks.entries, (PENDING, AgentKeys.prefix, JobKeys.prefix)),
+    (index_checks.children, (CHILDREN, JobKeys.prefix)),
+    (data_checks.work, (WORK, JobKeys.prefix)),
+    (data_checks.logs, (WORK, JobKeys.prefix)),
+    (data_checks.blobs, (BlobKeys.prefix, JobKeys.prefix)),
+    (data_checks.endpoints, (EndpointKey.prefix, JobKeys.prefix)),
+    (queue_checks.remains, (NameKeys.prefix, QUEUES, TASKS)),
+    (queue_checks.unmade, (NameKeys.prefix, QUEUES, TASKS)),
+    (queue_checks.leases, (NameKeys.prefix, QUEUES)),
+    (queue_checks.set_aside, (NameKeys.prefix, QUEUES)),
+    (queue_checks.large_items, (NameKeys.prefix, QUEUES)),
+    (queue_checks.idle_pools, (NameKeys.prefix, QUEUES, TASKS, JobKeys.prefix)),
+)
+"""Each look, and the areas without which it would see what is not so."""
+
+
+async def check(core: Core) -> list[Problem]:
+    """What does not fit together now; if it is very much, the last one says how much more there is."""
+    found = await _confirmed(core)
+    told_of = [suspicion.trouble for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
+    if untold := sum(1 for _ in found):
+        told_of.append(Problem("/", f"there are {untold} more troubles", "deal with these first, then look again"))
+    return told_of
+
+
+async def repair(core: Core) -> None:
+    """Bury the dead, repair indexes, families and the inbox, and remove data without a record.
+
+    It does not declare anybody dead: that takes longer than one look. What cannot be done keeps it from nothing else;
+    `check` tells of it.
+    """
+    watch = FailureDetector(core)
+    steps: list[Callable[[], Awaitable[object]]] = [
+        lambda: watch.look({}),
+        lambda: map_noting_problems(watch.unburied(), lambda dead: reaper.reap(core, dead), {}, lambda dead: dead.key),
+        lambda: Repair(core, Admission(core)).run(watch.live()),
+    ]
+    await map_noting_problems(steps, lambda step: step(), {}, at_once=1)
+    mends = ((found.trouble.key, found.mend) for found in await _confirmed(core) if found.mend is not None)
+    while batch := list(islice(mends, MAX_PROBLEMS_NAMED)):
+        await map_noting_problems(batch, lambda one: one[1](core), {}, lambda one: one[0], at_once=1)
+
+
+async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:
+    """What two pictures show. Of the first only hashes are kept: everything may be in trouble."""
+    first = await take_snapshot(core)
+    before = {hash((suspicion.trouble, suspicion.versions)) for suspicion in _suspected(first)}
+    again = await take_snapshot(core, first) if before else None
+    return (s for s in _suspected(again) if hash((s.trouble, s.versions)) in before) if again else iter(())
+
+
+def _suspected(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    for look, needs in CHECKS:
+        if any(area in seen.unlisted for area in needs):
+            continue
+        try:
+            yield from look(seen)
+        except Exception as error:  # of an object that nobody thought of: the other looks are worth having
+            what = f"one of the checks ({look.__name__}) could not be made to its end: {describe_error(error)}"
+            yield SuspectedProblem(
+                Problem("/", what, "this is a fault of Fray: please report it with what `fray doctor` says")
+            )

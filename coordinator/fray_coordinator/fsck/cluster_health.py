@@ -1,0 +1,67 @@
+"""What `fray doctor` says of a cluster that is there: records that all need, and what its last pass left undone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from fray_coordinator.clock import SystemClock, system_random
+from fray_coordinator.errors import REMOVE_HINT, BadRecord, StoreRefused
+from fray_coordinator.fsck.areas import CONSEQUENCES
+from fray_coordinator.store.opening import open_store
+from fray_coordinator.store.probe import Finding
+from fray_coordinator.store.records import Records, record_of
+from fray_layouts.object_keys import CLUSTER_KEY, CoordinatorKeys, SecretKeys
+from fray_layouts.records import (
+    ClusterSettings,
+    ReconcilerRecord,
+    Record,
+    RpcSecrets,
+)
+
+CLUSTER_RECORDS: tuple[tuple[str, type[Record]], ...] = (
+    (CLUSTER_KEY, ClusterSettings),
+    (SecretKeys.rpc, RpcSecrets),
+    (CoordinatorKeys.lease, ReconcilerRecord),
+)
+"""Records of the whole cluster. The last one is replaced by itself, so that it is only a warning."""
+
+
+async def check_cluster(root: str) -> list[Finding]:
+    """One finding for each record of the whole cluster that cannot be read, and for each object that the pass skipped.
+
+    Raises:
+        StoreRefused, StoreUnavailable: the root cannot be read; `probe` says why.
+    """
+    clock, chance = SystemClock(), system_random()
+    store = await open_store(root, clock, chance)
+    try:
+        return [finding async for finding in _findings(Records(store, clock, chance))]
+    finally:
+        await store.close()
+
+
+async def _findings(records: Records) -> AsyncIterator[Finding]:
+    for key, kind in CLUSTER_RECORDS:
+        try:
+            found = record_of(await records.read(key, kind))
+        except BadRecord as error:
+            means, remedy = CONSEQUENCES[kind]
+            yield Finding(
+                "warning" if kind is ReconcilerRecord else "error",
+                f"{means} ({str(error).removesuffix(REMOVE_HINT)})",
+                remedy,
+            )
+        except StoreRefused as error:
+            yield Finding(
+                "warning", f"{key} cannot be read: {error}", "ask whoever gives out the rights, if it is needed"
+            )
+        else:
+            for what in _skipped_objects(found) if isinstance(found, ReconcilerRecord) else ():
+                yield Finding("warning", what, "see `fray fsck`")
+
+
+def _skipped_objects(last: ReconcilerRecord) -> Iterator[str]:
+    for key, problem in last.problems.items():
+        yield f"the coordinator's last pass left {key} alone: {problem.removesuffix(REMOVE_HINT)}"
+    if last.problems_untold:
+        yield f"the coordinator's last pass left {last.problems_untold} more objects alone"

@@ -1,0 +1,66 @@
+"""Data that belongs to nothing: a record exists before its data, and a blob before the record that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fray_coordinator.fsck.index_checks import removal_of
+from fray_coordinator.fsck.report import (
+    BY_HAND,
+    BY_REPAIR,
+    BY_SWEEP,
+    Problem,
+    SuspectedProblem,
+)
+from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.protocol.naming import is_stale
+from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
+from fray_layouts.object_keys import BlobKeys, JobKeys, WorkKeys
+
+
+def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Logs and results of jobs and attempts that never were, or are gone."""
+    for key in seen.keys["work/"]:
+        job_id, attempt = WorkKeys.parse(key) or ("", 0)
+        job = seen.jobs.get(job_id)
+        if not seen.has_job(job_id):
+            yield SuspectedProblem(
+                Problem(key, "it belongs to a job that has no record", BY_SWEEP), mend=removal_of(key)
+            )
+        elif job is not None and attempt > job.attempt:
+            what = f"it belongs to an attempt that never was: the job's record says {job.attempt}"
+            yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job_id)))
+
+
+def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Chunks of logs that are gone; they are stored before the record says how many, and deleted after it is marked."""
+    there = set(seen.keys["work/"])
+    for job in seen.jobs.values():
+        ends = {past.attempt: past.exit for past in job.history} | {job.attempt: job.exit}
+        for attempt, end in ends.items() if not job.expiring else ():
+            count = (end.log_chunks or 0) if end is not None else 0
+            chunks = (WorkKeys.log(job.id, attempt, 0, number + 1) for number in range(count))
+            if (gone := next((key for key in chunks if key not in there), None)) is not None:
+                what = f"of the {count} parts of the log of attempt {attempt}, {gone} is gone: the log ends before it"
+                remedy = "nothing brings it back; run the job again if its log is needed"
+                yield SuspectedProblem(Problem(JobKeys.key(job.id), what, remedy), seen.versions(JobKeys.key(job.id)))
+
+
+def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Blobs that no job names; nothing is known while some record is in doubt, which may name any."""
+    if any(seen.is_doubtful(key) for key in seen.keys[JobKeys.prefix]):
+        return
+    used = {job.spec.entrypoint.callable.blob for job in seen.jobs.values() if job.spec.entrypoint.callable}
+    for key in unneeded_blobs(seen.keys[BlobKeys.prefix], used, oldest_used_month(seen.now, seen.settings)):
+        yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), mend=removal_of(key))
+
+
+def endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Addresses of actors whose job does not run any more."""
+    for endpoint in seen.endpoints:
+        job = JobKeys.key(endpoint.record.job)
+        if seen.is_doubtful(job) or not seen.is_settled(endpoint.key, job):
+            continue
+        if is_stale(endpoint.record, seen.jobs.get(endpoint.record.job)):
+            what = "it tells where an actor can be called whose job no longer runs"
+            yield SuspectedProblem(Problem(endpoint.key, what, BY_REPAIR), seen.versions(endpoint.key, job))

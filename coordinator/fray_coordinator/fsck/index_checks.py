@@ -1,0 +1,109 @@
+"""The derived indexes: entries that nobody needs, and those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fray_coordinator.core import Core
+from fray_coordinator.fsck.job_checks import is_orphan
+from fray_coordinator.fsck.report import (
+    BY_FSCK,
+    BY_HAND,
+    BY_REPAIR,
+    BY_SWEEP,
+    Fix,
+    Problem,
+    SuspectedProblem,
+)
+from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.jobs.submission import create_child_entry
+from fray_coordinator.protocol.pending_index import IndexAction, action_for
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.store.records import record_of
+from fray_layouts.object_keys import (
+    AgentKeys,
+    ChildKey,
+    JobKeys,
+    PendingKey,
+)
+from fray_layouts.records import JobRecord
+
+
+def removal_of(key: str) -> Fix:
+    """Deletes what was found to belong to nobody."""
+
+    async def delete(core: Core) -> None:
+        await core.store.delete(key)
+
+    return delete
+
+
+def entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Entries of `pending/` that point at nothing, or not at what they should."""
+    for key in seen.keys["pending/"]:
+        entry = PendingKey.parse(key)
+        if entry is None or seen.is_doubtful(JobKeys.key(entry.job)):
+            continue
+        job = seen.jobs.get(entry.job)
+        if job is not None and not is_terminal(job) and entry.attempt > job.attempt:
+            what = f"the index has an entry of attempt {entry.attempt}, but by its record the job is at {job.attempt}"
+            yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job.id)))
+        elif trouble := _unneeded(seen, key, entry, job):
+            yield SuspectedProblem(trouble, seen.versions(JobKeys.key(entry.job)))
+
+
+def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None) -> Problem | None:
+    agent = job.lease.agent if job is not None and job.lease is not None else ""
+    if not seen.is_settled(JobKeys.key(entry.job)) or seen.is_doubtful(AgentKeys.key(agent)):
+        return None
+    match action_for(entry, job, seen.agents.get(agent), seen.now - seen.patience, seen.settings):
+        case IndexAction.DELETE:
+            return Problem(key, "the index has an entry that nobody needs any more", BY_REPAIR)
+        case IndexAction.RENEW if job is not None and entry.attempt < job.attempt:
+            return Problem(key, "the index has the entry of an earlier attempt", BY_REPAIR)
+        case IndexAction.RENEW:
+            what = "the index has a second entry of this job, with a pool, priority, time or size that is not the job's"
+            return Problem(key, f"{what}: it may start where or when it should not", BY_REPAIR)
+    return None
+
+
+def children(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Entries of `children/` that nobody needs, and children that have none."""
+    for key in seen.keys["children/"]:
+        entry = ChildKey.parse(key)
+        if entry is None:
+            continue
+        child = seen.jobs.get(entry.child)
+        if not seen.has_job(entry.parent) and not seen.has_job(entry.child):
+            what = "neither this parent nor this child has a record"
+            yield SuspectedProblem(Problem(key, what, BY_SWEEP), mend=removal_of(key))
+        elif child is not None and seen.is_settled(JobKeys.key(child.id)) and _is_over(child, entry):
+            what = "this child has ended, or belongs to a later attempt of its parent"
+            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(JobKeys.key(child.id)))
+    yield from _unlisted(seen)
+
+
+def _is_over(child: JobRecord, entry: ChildKey) -> bool:
+    return is_terminal(child) or (child.parent is not None and child.parent.attempt > entry.attempt)
+
+
+def _unlisted(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """An entry is made before its child's record, and stays until the child has ended."""
+    listed = set(seen.keys["children/"])
+    for job in seen.jobs.values():
+        link, key = job.parent, JobKeys.key(job.id)
+        if link is None or link.detached or is_terminal(job) or is_orphan(seen, job):
+            continue
+        entry = ChildKey(link.job, link.attempt, job.id).key()
+        if entry not in listed:
+            what = f"it has no entry {entry}, so it is ended only some time after its parent"
+            yield SuspectedProblem(
+                Problem(key, what, BY_FSCK), seen.versions(key), partial(_create_child_entry, key=key)
+            )
+
+
+async def _create_child_entry(core: Core, key: str) -> None:
+    job = record_of(await core.records.read(key, JobRecord))
+    if job is not None and not is_terminal(job):
+        await create_child_entry(core, job)

@@ -1,0 +1,144 @@
+"""Jobs that nobody will bring to an end, and those who should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
+from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.object_keys import (
+    AgentKeys,
+    BlobKeys,
+    JobKeys,
+    PendingKey,
+)
+from fray_layouts.records import AgentRecord, JobRecord
+
+
+def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Jobs that wait and cannot be found. A submitter makes the entry before the record, all others after it."""
+    entries = set(seen.keys["pending/"])
+    for job in seen.jobs.values():
+        key, entered_first = JobKeys.key(job.id), job.attempt == 1 and job.inbox is None
+        if job.status != Status.PENDING or entry_of(job).key() in entries:
+            continue
+        if entered_first or seen.is_settled(key):
+            what = "it waits, but has no entry in the index, so no agent finds it"
+            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
+
+
+def unadmitted(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Files of the inbox that were left half-way."""
+    for job in seen.jobs.values():
+        key = JobKeys.key(job.id)
+        if job.status != Status.UNADMITTED or not seen.is_settled(key):
+            continue
+        if job.inbox is not None:
+            what = "it was read from the inbox, but neither admitted nor withdrawn"
+            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
+        else:
+            what = "it waits to be admitted, but does not say from which file of the inbox it was made: nobody can tell"
+            yield SuspectedProblem(Problem(key, what, _again(job)), seen.versions(key))
+
+
+def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Jobs that cannot run; what they run is stored before the record, and kept as long as that."""
+    blobs = set(seen.keys[BlobKeys.prefix])
+    for job in seen.jobs.values():
+        key, call = JobKeys.key(job.id), job.spec.entrypoint.callable
+        if not is_terminal(job) and call is not None and call.blob and call.blob not in blobs:
+            what = f"its callable is gone: there is no object {call.blob}, so no attempt of it can run"
+            yield SuspectedProblem(Problem(key, what, _again(job)), seen.versions(key))
+
+
+def _again(job: JobRecord) -> str:
+    """The remedy for a job that will never run: its own id is used up."""
+    other = f" under another id than {job.spec.id!r}" if job.spec.id else ""
+    return f"end it with `fray stop {job.id}`, and submit it again{other}"
+
+
+def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Jobs that run by their records, which do not say where. No rule gives a lease back; only a stop needs none."""
+    for job in seen.jobs.values():
+        if job.status == Status.RUNNING and job.lease is None:
+            key = JobKeys.key(job.id)
+            what = (
+                "by its record it runs, but the record names no agent: none can finish it, and none will start it again"
+            )
+            yield SuspectedProblem(Problem(key, what, _again(job)), seen.versions(key))
+
+
+def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Jobs that nobody runs, though their records say so, and those that nobody stops."""
+    entered = {entry.job for key in seen.keys["pending/"] if (entry := PendingKey.parse(key)) is not None}
+    for job in seen.jobs.values():
+        if job.status != Status.RUNNING or job.lease is None or seen.is_doubtful(AgentKeys.key(job.lease.agent)):
+            continue
+        key, holder = JobKeys.key(job.id), seen.agents.get(job.lease.agent)
+        if holder is None or holder.state != "live":
+            trouble = _under_the_dead(seen, key, job.lease.agent, holder)
+        elif job.id not in holder.holdings:
+            trouble = _disowned(seen, key, holder, job.id in entered)
+        else:
+            trouble = _not_stopped(seen, key, holder, job)
+        if trouble is not None:
+            yield SuspectedProblem(trouble, seen.versions(key))
+
+
+def _under_the_dead(seen: Snapshot, key: str, agent: str, holder: AgentRecord | None) -> Problem | None:
+    if not seen.is_settled(key, AgentKeys.key(agent)):
+        return None
+    what = f"it runs under agent {agent}, which is {holder.state if holder else 'unknown'}"
+    return Problem(key, what, BY_REPAIR)
+
+
+def _disowned(seen: Snapshot, key: str, holder: AgentRecord, is_entered: bool) -> Problem | None:
+    """An agent lists a job from before it claims it, and the entry goes only after a beat that lists it.
+
+    So without an entry there was such a beat; and with one, a beat that was made long after the claim is such a beat.
+    """
+    if is_entered and not seen.outlasted(holder, key):
+        return None
+    what = f"by its record agent {holder.id} runs it, and that agent lives, but does not list it: nobody runs it"
+    remedy = (
+        f"any live agent puts it back within minutes; if it stays so, make agent {holder.id} leave: `fray drain "
+        f"{holder.id}`, or SIGTERM to it"
+    )
+    return Problem(key, what, remedy)
+
+
+def _not_stopped(seen: Snapshot, key: str, holder: AgentRecord, job: JobRecord) -> Problem | None:
+    if job.stop is None or not seen.outlasted(holder, key, job.spec.grace):
+        return None
+    what = f"it was asked to stop, but agent {holder.id}, which lives, has not ended it"
+    return Problem(key, what, f"look at its processes on host {holder.host}; if they are gone, restart that agent")
+
+
+def families(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Children that outlived their parents."""
+    for job in seen.jobs.values():
+        if is_terminal(job) or job.parent is None or job.stop is not None:
+            continue
+        key, parent = JobKeys.key(job.id), JobKeys.key(job.parent.job)
+        if not seen.is_doubtful(parent) and seen.is_settled(key, parent) and is_orphan(seen, job):
+            what = f"its parent {job.parent.job} no longer runs attempt {job.parent.attempt}, but it goes on"
+            yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key, parent))
+
+
+def is_orphan(seen: Snapshot, job: JobRecord) -> bool:
+    """Whether the job is to be stopped, because its parent no longer runs."""
+    parent = seen.jobs.get(job.parent.job) if job.parent is not None else None
+    return judge_child(job, parent, seen.now, seen.settings.repair_interval) is ChildVerdict.STOP
+
+
+def results(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Results that are gone; they are stored before the record says so, and deleted after it is marked."""
+    data = set(seen.keys["work/"])
+    for job in seen.jobs.values():
+        if job.result is not None and job.result.key and not job.expiring and job.result.key not in data:
+            key = JobKeys.key(job.id)
+            what = f"it succeeded, but its result is gone: there is no object {job.result.key}"
+            yield SuspectedProblem(Problem(key, what, "run it again if the result is needed"), seen.versions(key))

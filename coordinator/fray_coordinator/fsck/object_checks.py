@@ -1,0 +1,81 @@
+"""Objects that are not what their names say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fray_coordinator.errors import REMOVE_HINT
+from fray_coordinator.fsck.areas import AREAS, CONSEQUENCES, Kind
+from fray_coordinator.fsck.report import (
+    BY_FSCK,
+    BY_HAND,
+    Problem,
+    SuspectedProblem,
+)
+from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.jobs import doorbell
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
+
+
+def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """What cannot be read, lies under another's name, or has a name that means nothing."""
+    for key, problem in seen.unreadable.items():
+        yield _unreadable(key, problem.removesuffix(REMOVE_HINT))
+    for key, own in seen.misplaced.items():
+        remedy = f"move it there if nothing lies there; else {BY_HAND}"
+        yield SuspectedProblem(Problem(key, f"it holds a record that belongs under {own}", remedy))
+    for key in seen.strays:
+        yield SuspectedProblem(_stray(key))
+    for area, why in seen.unlisted.items():
+        yield SuspectedProblem(_unlisted(area, why))
+    for key in seen.foreign:
+        what = "it is none of Fray's: Fray never looks at it and never removes it"
+        remedy = "move it out of this root, unless a newer version of Fray put it here"
+        yield SuspectedProblem(Problem(key, what, remedy))
+
+
+def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """What the passes that run could not deal with, though it looks sound here."""
+    if seen.passes is None or not seen.passes_run():
+        return
+    last = seen.passes.record
+    named = {*seen.unreadable, *seen.misplaced, *seen.strays, *seen.drops}
+    there = {key for keys in seen.keys.values() for key in keys}
+    for key, problem in last.problems.items():
+        if key not in named and (key in there or key.endswith("/")):
+            what = f"the coordinator's last pass left it alone: {problem.removesuffix(REMOVE_HINT)}"
+            yield SuspectedProblem(Problem(key, what, "the next pass tries again; if it stays so, look at it"))
+    if last.problems_untold:
+        what = f"the coordinator's last pass left more objects alone than it names: {last.problems_untold} more"
+        yield SuspectedProblem(Problem(CoordinatorKeys.lease, what, "deal with those that are named first"))
+
+
+def _unlisted(area: str, why: str) -> Problem:
+    if area == "/":
+        what = f"what lies here beside Fray's own objects cannot be listed ({why})"
+        return Problem(area, what, "Fray does not need it; better give the cluster a folder of its own")
+    what = f"it cannot be listed ({why}): nothing there was looked at, nor what can only be told with it"
+    return Problem(area, what, "see that the storage answers and that the credentials may list it, then look again")
+
+
+def _stray(key: str) -> Problem:
+    if key.startswith(InboxKeys.prefix):
+        what = "no agent looks at it, so it becomes no job: specs are inbox/<name>.json, right in the inbox"
+        return Problem(key, what, "rename it, or remove it")
+    return Problem(key, "its name is not one that Fray gives to what lies here", BY_HAND)
+
+
+def _unreadable(key: str, problem: str) -> SuspectedProblem:
+    means, remedy = CONSEQUENCES[_kind(key)]
+    what, pool = f"{means} ({problem})", PoolKeys.parse(key)
+    if pool is not None:
+        return SuspectedProblem(Problem(key, what, BY_FSCK), mend=partial(doorbell.ring, pool=pool))
+    return SuspectedProblem(Problem(key, what, remedy))
+
+
+def _kind(key: str) -> Kind:
+    kind = next(area.kind(key) for area in AREAS if key.startswith(area.prefix))
+    assert kind is not None, "strays are not read"
+    return kind

@@ -1,0 +1,202 @@
+"""Queues and worker pools: what belongs to none, and what nobody will clear away. Of items, only the names are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.fsck.index_checks import removal_of
+from fray_coordinator.fsck.report import BY_SWEEP, Problem, SuspectedProblem
+from fray_coordinator.fsck.snapshot import Snapshot
+from fray_coordinator.pool import worker_pools
+from fray_coordinator.protocol import queue_scan
+from fray_coordinator.protocol.queue_lease import is_complete, restored, undone_items
+from fray_coordinator.protocol.queue_segments import all_creates_landed, is_collection_overdue
+from fray_coordinator.protocol.retention import pool_unused_since
+from fray_coordinator.queue.claiming import read_segment
+from fray_coordinator.queue.collector import SWEEP_INTERVAL
+from fray_coordinator.queue.open_queue import find_queue
+from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
+from fray_layouts.object_keys import NameKeys
+from fray_layouts.queue_keys import (
+    QueueKeys,
+    SegmentName,
+    TaskKeys,
+    owner_of,
+)
+from fray_layouts.queue_records import QueueLease
+from fray_layouts.records import NameRecord
+
+QueueOwner = tuple[str, str, int]
+"""Namespace, name and incarnation."""
+
+
+def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """What is left of queues and pools that were removed, and what no name leads to.
+
+    A name is taken before anything else is made, and freed before anything is removed.
+    """
+    for owner, keys in _by_owner(seen).items():
+        namespace, name, incarnation = owner
+        key, record = _name_key(owner), _name(seen, owner)
+        if seen.is_doubtful(key):
+            continue
+        if record is None or incarnation > record.incarnation:
+            what = (
+                f"{len(keys)} objects of a queue or pool of this name lie under {name}~{incarnation}, but the name's "
+                f"record {f'says {record.incarnation}' if record else 'is gone'}: nobody finds them, and who next "
+                "takes the name may meet them"
+            )
+            remedy = f"write the record back with incarnation {incarnation}, or remove them if nobody needs them"
+            yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+        elif not _lives(seen, owner) and seen.is_settled(key):
+            what = f"of the queue or pool that was removed as incarnation {incarnation}, {len(keys)} objects are left"
+            mend = partial(worker_pools.remove, namespace=namespace, name=name, incarnation=incarnation)
+            yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), mend)
+
+
+def unmade(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Names that were taken for queues and pools which nobody made, or whose records are gone."""
+    there = {*seen.keys["queues/"], *seen.keys["tasks/"]}
+    for key in seen.keys[NameKeys.prefix]:
+        namespace, kind, name = NameKeys.parse(key) or ("", "", "")
+        if kind != worker_pools.NAME_KIND or key not in seen.stored or not seen.is_settled(key):
+            continue
+        owner = (namespace, name, seen.stored[key].record.incarnation)
+        settings = QueueKeys.of(*owner).settings
+        if _lives(seen, owner) and settings not in there:
+            what = f"the name is taken, but there is no {settings}: whoever made this queue did not finish"
+            remedy = (
+                f"make it again under this name, which finishes it; or free the name: `fray queue rm {name} "
+                f"--namespace {namespace}`"
+            )
+            yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
+
+
+def leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Leases whose segments are gone: consumers clear them away together."""
+    for queue, keys in _living(seen):
+        for segment in queue_scan.parse_listing(queue, keys).orphans:
+            key = queue.lease(segment)
+            if key in seen.stored and seen.is_settled(key) and _is_old(seen, queue, segment, seen.patience):
+                what = _of_a_lost_segment(seen.stored[key].record, SegmentName.items_of(segment))
+                mend = partial(_discard, queue=queue, segment=segment)
+                yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), mend)
+
+
+def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Segments that consumers could not read."""
+    for queue, keys in _living(seen):
+        for key in keys:
+            segment, is_lease = queue.parse(key) or ("", False)
+            if is_lease and key in seen.stored and (problem := seen.stored[key].record.problem):
+                what = f"nobody gets its items, {SegmentName.items_of(segment)} by its name: {problem}"
+                remedy = (
+                    "put back what belongs there, then `fray fsck --repair` gives it to consumers again; if nobody "
+                    f"needs it, remove this and {key}"
+                )
+                mend = partial(_give_back, queue=queue, segment=segment)
+                yield SuspectedProblem(Problem(queue.segment(segment), what, remedy), seen.versions(key), mend)
+
+
+def large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Items without a segment; they are stored before it, and deleted before it."""
+    for queue, keys in _living(seen):
+        there = set(keys)
+        for key in keys:
+            segment, _ = queue.parse_large(key) or ("", 0)
+            if not segment or queue.segment(segment) in there:
+                continue
+            quarantine = seen.stored[queue.settings].record.quarantine
+            if all_creates_landed(SegmentName.time_of(segment), seen.now - seen.patience - SWEEP_INTERVAL, quarantine):
+                what = "it is an item of a queue whose segment never came, or is gone: nobody gets it"
+                yield SuspectedProblem(Problem(key, what, BY_SWEEP), mend=removal_of(key))
+
+
+def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Worker pools that nobody has used, or ended, for longer than a job is kept that has ended."""
+    for owner, keys in _by_owner(seen).items():
+        pool = seen.stored.get(TaskKeys.of(*owner).pool)
+        if pool is None or not _lives(seen, owner) or any(seen.has_job(job) for job in pool.record.jobs):
+            continue
+        record, now = pool.record, seen.now - seen.patience - POOL_SWEEP_INTERVAL
+        if pool_unused_since(record.created_at, record.used_at, now, seen.settings):
+            namespace, name, _ = owner
+            what = (
+                "no driver and no worker has used this pool for longer than jobs are kept, and nobody has shut it "
+                f"down: its {len(keys)} objects are left"
+            )
+            mend = partial(worker_pools.remove_if_unused, namespace=namespace, name=name)
+            yield SuspectedProblem(Problem(pool.key, what, BY_SWEEP), seen.versions(pool.key), mend)
+
+
+def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:
+    """All keys of queues and pools."""
+    found: dict[QueueOwner, list[str]] = {}
+    for key in (*seen.keys["queues/"], *seen.keys["tasks/"]):
+        if (owner := owner_of(key)) is not None:
+            found.setdefault(owner, []).append(key)
+    return found
+
+
+def _living(seen: Snapshot) -> Iterator[tuple[QueueKeys, list[str]]]:
+    """The queues that can be opened, dead letters apart, with their keys in order."""
+    found: dict[QueueKeys, list[str]] = {}
+    for key in seen.keys["queues/"]:
+        if (queue := QueueKeys.around(key)) is not None:
+            found.setdefault(queue, []).append(key)
+    for queue, keys in found.items():
+        owner = owner_of(queue.settings)
+        if owner is not None and _lives(seen, owner) and queue.settings in seen.stored:
+            yield queue, keys
+
+
+def _name_key(owner: QueueOwner) -> str:
+    namespace, name, _ = owner
+    return NameKeys.key(namespace, worker_pools.NAME_KIND, name)
+
+
+def _name(seen: Snapshot, owner: QueueOwner) -> NameRecord | None:
+    stored = seen.stored.get(_name_key(owner))
+    return stored.record if stored is not None else None
+
+
+def _lives(seen: Snapshot, owner: QueueOwner) -> bool:
+    """Whether this incarnation has the name."""
+    record = _name(seen, owner)
+    return record is not None and record.state == "held" and record.incarnation == owner[2]
+
+
+def _is_old(seen: Snapshot, queue: QueueKeys, segment: str, seconds: float) -> bool:
+    """Whether what is to be done about the segment, by whoever comes by, was to be done so many seconds ago."""
+    quarantine = seen.stored[queue.settings].record.quarantine
+    return is_collection_overdue(SegmentName.time_of(segment), seen.now - seconds, quarantine)
+
+
+def _of_a_lost_segment(lease: QueueLease, items: int) -> str:
+    left = len(undone_items(lease, items))
+    if left in (0, items):
+        return "it is the lease of a segment that was cleared away, and whoever did that ended before this was, too"
+    return f"its segment is gone, though {left} of its {items} items were not done: push them again, they are lost"
+
+
+async def _give_back(core: Core, queue: QueueKeys, segment: str) -> None:
+    """Let consumers have what was set aside, if it can be read by now."""
+    home = await find_queue(core, queue)
+    with suppress(BadRecord):
+        if home is not None and await read_segment(home, segment) is not None:
+            key = queue.lease(segment)
+            await core.records.update(key, QueueLease, lambda lease: restored(lease) if lease else None)
+
+
+async def _discard(core: Core, queue: QueueKeys, segment: str) -> None:
+    """Delete a lease on condition of the version that was read before the segment was found absent."""
+    lease = await core.records.read(queue.lease(segment), QueueLease)
+    home = await find_queue(core, queue)
+    if home is not None and lease is not None and await core.store.get(queue.segment(segment)) is None:
+        if is_complete(lease.record, SegmentName.items_of(segment)):
+            await home.finished.note([segment])
+        await core.store.delete(lease.key, lease.version)

@@ -1,0 +1,40 @@
+"""What the check finds, and what it says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fray_coordinator.core import Core
+
+BY_REPAIR = "`fray fsck --repair` puts it right, and so does any live agent soon"
+BY_FSCK = "`fray fsck --repair` puts it right"
+BY_SWEEP = "`fray fsck --repair` removes it"
+BY_HAND = "look at it, and remove it if nobody needs it"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that does not fit. key: the object; what, remedy: for people."""
+
+    key: str
+    what: str
+    remedy: str
+
+
+Fix = Callable[[Core], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectedProblem:
+    """A trouble as one picture shows it.
+
+    Attributes:
+        versions: of the records that it was concluded from. What a second picture shows of the same versions is no
+            passing state.
+        mend: what `repair` does about it; None: the services do it, or nobody may.
+    """
+
+    trouble: Problem
+    versions: tuple[str, ...] = ()
+    mend: Fix | None = None

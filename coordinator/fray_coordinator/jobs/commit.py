@@ -1,0 +1,44 @@
+"""Ending attempts: the commit, and what follows from it. What is written is decided in `protocol.finish`."""
+
+from __future__ import annotations
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import pending_index
+from fray_coordinator.protocol.claiming import holds_attempt
+from fray_coordinator.protocol.commit import AlreadySettled, AttemptEnd, end_of_attempt
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import PendingKey
+from fray_layouts.records import JobRecord
+
+
+async def end_attempt(
+    core: Core, held: Stored[JobRecord], agent: str, ending: AttemptEnd, entry: PendingKey | None
+) -> Stored[JobRecord] | None:
+    """Write how the attempt ended, if its lease still stands; what is large was stored before.
+
+    Args:
+        held: the record as the claim or the restart left it, or as read since.
+        entry: what the job was claimed by, if that was not removed yet. It outlives a restart, because perhaps no
+            applied beat lists the job so far.
+
+    Returns:
+        The record as it is now; None if it is gone. Its status says whether the ending was accepted.
+
+    Raises:
+        StoreUnavailable: unresolved; call again until it answers.
+    """
+    attempt = held.record.attempt
+
+    def decide(job: JobRecord | None) -> JobRecord | None:
+        wanted = end_of_attempt(job, attempt, agent, ending, core.now(), core.settings)
+        return None if isinstance(wanted, AlreadySettled) else wanted
+
+    stored = (await core.records.update(held.key, JobRecord, decide, known=held)).stored
+    if stored is None:
+        return None
+    if stored.record.status == Status.PENDING and stored.record.attempt > attempt:
+        await pending_index.finish_requeue(core, stored.record, entry)
+    elif entry is not None and not holds_attempt(stored.record, attempt + 1, agent):
+        await pending_index.delete_entry(core, entry)
+    return stored

@@ -1,0 +1,135 @@
+"""Finding jobs and agents for people: by id, by a part of one, by what is active; and why a job still waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.errors import JobNotFound
+from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
+from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
+from fray_coordinator.store.records import Stored
+from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import (
+    AgentKeys,
+    JobId,
+    JobKeys,
+    PendingKey,
+    Shape,
+)
+from fray_layouts.records import AgentRecord, JobRecord
+
+_MAX_SHOWN = 5
+
+
+async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:
+    """The record of a job; raises JobNotFound."""
+    found = await core.records.read(JobKeys.key(JobId.checked(job_id)), JobRecord)
+    if found is None:
+        raise _job_not_found(core, job_id)
+    return found
+
+
+async def find_job(core: Core, text: str) -> Stored[JobRecord]:
+    """The job that `text` means: its id, the beginning of its id, or its name.
+
+    Raises:
+        JobNotFound: nothing fits.
+        InvalidInput: several fit.
+    """
+    exact = await core.records.read(JobKeys.key(JobId.checked(text)), JobRecord)
+    if exact is not None:
+        return exact
+    rows = await core.store.list(JobKeys.prefix + text)
+    ids = [job for job in (JobKeys.parse(row.key) for row in rows) if job]
+    named = [job for job in ids if job.rpartition("-")[0] == text]
+    fitting = named or ids
+    if not fitting:
+        raise _job_not_found(core, text)
+    if len(fitting) > 1:
+        shown = ", ".join(fitting[:_MAX_SHOWN]) + (", ..." if len(fitting) > _MAX_SHOWN else "")
+        raise InvalidInput("job", text, f"{len(fitting)} jobs begin so ({shown}); give more of the id")
+    return await read_job(core, fitting[0])
+
+
+async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
+    """Every job's record, in order of submission; `problems` gets those that cannot be read."""
+    rows = await core.store.list(JobKeys.prefix)
+    return await read_jobs(core, [job for job in (JobKeys.parse(row.key) for row in rows) if job], problems)
+
+
+async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
+    """The jobs that wait or run, found by the index and by what agents hold: finished ones cost nothing."""
+    entries = [PendingKey.parse(row.key) for row in await core.store.list("pending/")]
+    ids = {entry.job for entry in entries if entry}
+    ids.update(job for agent in agents for job in agent.holdings)
+    return [job for job in await read_jobs(core, ids, problems) if job.ended_at is None]
+
+
+async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:
+    """The records that exist under these ids, in order of submission; `problems` gets those that cannot be read."""
+    keys = [JobKeys.key(job) for job in ids]
+    found = await map_noting_problems(keys, lambda key: core.records.read(key, JobRecord), problems)
+    return sorted((stored.record for stored in found if stored), key=lambda job: (job.submitted_at, job.id))
+
+
+async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:
+    """Every agent's record, as observers take it; `problems` gets those that cannot be read."""
+    keys = [row.key for row in await core.store.list(AgentKeys.prefix) if AgentKeys.parse(row.key)]
+    found = await map_noting_problems(keys, lambda key: core.records.read(key, AgentRecord), problems)
+    return [
+        replace(agent, record=with_bounded_interval(agent.record, core.settings))
+        for agent in found
+        if agent is not None
+    ]
+
+
+def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
+    """Whether a record that says "live" has not been written for longer than its agent may be silent."""
+    return now - agent.updated > DEATH_INTERVALS * agent.record.interval
+
+
+def live_agents(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> list[AgentRecord]:
+    """The agents of a pool that live, as far as their records tell."""
+    found = [agent for agent in agents if agent.record.pool == pool and not agent.record.driver]
+    return [agent.record for agent in found if agent.record.state == "live" and not is_silent(agent, now)]
+
+
+def host_kind(agent: AgentRecord) -> HostKind:
+    """What the agent's host is, as its record says."""
+    return HostKind(agent.preemptible, agent.inbound)
+
+
+def unschedulable_reason(job: JobRecord, live: Sequence[AgentRecord]) -> str:
+    """Why none of `live`, the live agents of its pool, will ever start the pending job; "" if one could."""
+    pool = job.spec.pool
+    if not live:
+        return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`"
+    shape = shape_of(job.spec)
+    short = {agent.id: shortage(shape, agent.capacity, host_kind(agent)) for agent in live}
+    if not all(short.values()):
+        return ""
+    lacks = "; ".join(f"{agent}: {what}" for agent, what in short.items())
+    return f"no live agent in pool {pool} could ever run it ({lacks})"
+
+
+def waiting_reasons(job: JobRecord, live: Sequence[AgentRecord], now: float) -> list[str]:
+    """Why a pending job has not started, in sentences; `live`: the live agents of its pool."""
+    if hopeless := unschedulable_reason(job, live):
+        return [hopeless]
+    if now < job.not_before:
+        return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
+    shape = shape_of(job.spec)
+    able = [agent for agent in live if not shortage(shape, agent.capacity, host_kind(agent))]
+    return [f"{agent.id}: {_waiting_reason(shape, agent)}" for agent in able]
+
+
+def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:
+    """What keeps an agent from a job that it could run, as far as its record tells."""
+    lacks = shortage(shape, agent.free, host_kind(agent))
+    return "; ".join(filter(None, [lacks, agent.trouble])) or "has room and should claim it soon"
+
+
+def _job_not_found(core: Core, text: str) -> JobNotFound:
+    return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")

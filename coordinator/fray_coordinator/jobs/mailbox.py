@@ -1,0 +1,32 @@
+"""Asking an agent to look at its jobs. Losing mail costs latency only: agents look on the repair interval anyway."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import AgentNotFound, BadRecord
+from fray_coordinator.protocol.heartbeat import draining, with_mail
+from fray_layouts import object_keys
+from fray_layouts.records import AgentRecord
+
+
+async def post_mail(core: Core, agent_id: str) -> None:
+    """Put mail into the agent's record, unless some lies there unread, or nobody will read it, or it takes none."""
+    with suppress(BadRecord):
+        await core.records.update(
+            object_keys.AgentKeys.key(agent_id), AgentRecord, lambda agent: with_mail(agent) if agent else None
+        )
+
+
+async def drain(core: Core, agent_id: str) -> str:
+    """Ask the agent to take no more work and to leave when it has none; returns its id.
+
+    Raises:
+        AgentNotFound: there is no live agent with this id.
+    """
+    key = object_keys.AgentKeys.key(object_keys.JobId.checked(agent_id, "agent"))
+    update = await core.records.update(key, AgentRecord, lambda agent: draining(agent) if agent else None)
+    if update.stored is None or update.stored.record.state != "live":
+        raise AgentNotFound(f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those there are")
+    return agent_id

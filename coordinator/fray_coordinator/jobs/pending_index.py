@@ -1,0 +1,102 @@
+"""Keeping the pending index in agreement with the records. What to do is decided in `protocol.index`."""
+
+from __future__ import annotations
+
+from fray_coordinator.core import Core
+from fray_coordinator.jobs import doorbell
+from fray_coordinator.protocol.commit import requeue_lost
+from fray_coordinator.protocol.heartbeat import is_fenced
+from fray_coordinator.protocol.pending_index import IndexAction, action_for
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.interface import ABSENT, ANY
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts import codec, object_keys
+from fray_layouts.object_keys import PendingKey
+from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
+
+
+async def create_entry(core: Core, job: JobRecord, again: bool = False) -> None:
+    """Create the entry of the job's current attempt; `again` writes it as a new version even if it exists."""
+    op = core.chance.token(16)
+    body = PendingEntry(op=op, created_op=op, job=job.id, attempt=job.attempt)
+    await core.store.put(entry_of(job).key(), codec.encode(body), ANY if again else ABSENT, op)
+
+
+async def delete_entry(core: Core, entry: PendingKey) -> None:
+    """Delete an entry: its attempt has ended, or an applied beat lists it."""
+    await core.store.delete(entry.key())
+
+
+async def finish_requeue(core: Core, job: JobRecord, before: PendingKey | None) -> None:
+    """Finish a requeue: the new attempt's entry, then the removal of the old one, if there is one, then the bell."""
+    await create_entry(core, job)
+    if before is not None:
+        await delete_entry(core, before)
+    await doorbell.ring(core, job.spec.pool)
+
+
+async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[JobRecord] | None:
+    """Put the job back if its holder is dead or absent, and see that job and index agree; the record as it is now."""
+    lease = known.record.lease
+    if known.record.status != Status.RUNNING or lease is None:
+        return known
+    holder = await core.records.read(object_keys.AgentKeys.key(lease.agent), AgentRecord, one_of_many=True)
+    if not is_fenced(record_of(holder)):
+        return known
+    return await put_back(core, known, lease.agent)
+
+
+async def put_back(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
+    """Put the job back if `agent`, which is dead or absent, holds it."""
+    before = entry_of(known.record)
+    update = await core.records.update(
+        known.key,
+        JobRecord,
+        lambda job: requeue_lost(job, agent, core.now(), core.settings) if job else None,
+        known=known,
+    )
+    if update.wrote and update.stored is not None:
+        await _finish_put_back(core, update.stored.record, before)
+    return update.stored
+
+
+async def put_back_dropped(core: Core, known: Stored[JobRecord]) -> None:
+    """Put back a job that its live holder has dropped, on condition of the version that this was concluded from."""
+    lease = known.record.lease
+    why = "lives, but has dropped it"
+    wanted = requeue_lost(known.record, lease.agent, core.now(), core.settings, why) if lease is not None else None
+    if wanted is not None and (written := await core.records.write(known.key, JobRecord, wanted, known)).wrote:
+        assert written.stored is not None, "it was just written"
+        await _finish_put_back(core, written.stored.record, entry_of(known.record))
+
+
+async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> None:
+    """Finish what taking a job from its agent began."""
+    if job.status == Status.PENDING:
+        await finish_requeue(core, job, before)
+    else:
+        await delete_entry(core, before)
+
+
+async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
+    """Look at one entry and give it what it needs."""
+    lies = await core.store.get(key)
+    if lies is None:
+        return
+    job = await core.records.read(object_keys.JobKeys.key(entry.job), JobRecord, one_of_many=True)
+    lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else it decides nothing
+    holder = (
+        await core.records.read(object_keys.AgentKeys.key(lease.agent), AgentRecord, one_of_many=True)
+        if lease
+        else None
+    )
+    care = action_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
+    match care:
+        case IndexAction.DELETE:
+            await core.store.delete(key, lies.version)
+        case IndexAction.RENEW if job is not None:
+            await create_entry(core, job.record)
+            await core.store.delete(key, lies.version)
+        case IndexAction.PUT_BACK if job is not None and lease is not None:
+            await put_back(core, job, lease.agent)

@@ -1,0 +1,54 @@
+"""Stopping jobs: the flag in the job's record first, then the mail to whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import JobNotFound
+from fray_coordinator.jobs import mailbox, pending_index
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.stopping import request_stop
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_coordinator.store.records import Stored
+from fray_layouts import object_keys
+from fray_layouts.records import JobRecord
+
+
+async def stop(core: Core, job_id: str, reason: str, by: str = "user") -> JobRecord:
+    """Ask that the job end; a job that has ended is left as it is.
+
+    Args:
+        reason: shown to people.
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    key = object_keys.JobKeys.key(object_keys.JobId.checked(job_id))
+    job = await stop_if(core, key, lambda job: request_stop(job, core.now(), reason, by))
+    if job is None:
+        raise JobNotFound(f"there is no job {job_id} under {core.root}; `fray ps --all` lists those that exist")
+    return job
+
+
+async def stop_if(
+    core: Core, key: str, decide: Callable[[JobRecord], JobRecord | None], known: Stored[JobRecord] | None = None
+) -> JobRecord | None:
+    """Write the stop that `decide` makes of the record as it is when it is written, and do what follows from it.
+
+    Args:
+        decide: returns None to let the job live.
+        known: the record, if it was just read.
+
+    Returns:
+        The record as it is now; None if there is none.
+    """
+    update = await core.records.update(key, JobRecord, lambda job: decide(job) if job else None, known=known)
+    if update.stored is None:
+        return None
+    job = update.stored.record
+    if update.wrote and is_terminal(job):
+        await pending_index.delete_entry(core, entry_of(job))
+    elif job.status == Status.RUNNING and job.stop is not None and job.lease is not None:
+        await mailbox.post_mail(core, job.lease.agent)
+    return job

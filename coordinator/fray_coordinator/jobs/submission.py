@@ -1,0 +1,152 @@
+"""Submitting jobs.
+
+The index entry is written first, then the record, then the doorbell: an entry without a record is ignored, and a record
+without an entry is found by the pass. A child's `children/` entry comes before both, so that no child can be missed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.errors import ParentNotRunning
+from fray_coordinator.jobs import doorbell, pending_index
+from fray_coordinator.protocol import cascade
+from fray_coordinator.protocol.job_identity import identify
+from fray_coordinator.protocol.pending_index import is_created_late
+from fray_coordinator.protocol.resubmission import check_resubmission
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.interface import ABSENT
+from fray_coordinator.store.records import Stored
+from fray_layouts import object_keys
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import ChildEntry, JobRecord, ParentLink
+from fray_layouts.spec import MAX_INLINE_BYTES, CallableSpec, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job that a submission made, or found: `found` is True if a job with this id existed before."""
+
+    job: JobRecord
+    found: bool
+
+
+async def submit(
+    core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | None = None, ids: Sequence[str] = ()
+) -> list[Submitted]:
+    """Submit jobs, sharing what they can: one look at each parent and one ring of each pool's doorbell.
+
+    Args:
+        specs: checked specs. One with an `id` finds the job that was submitted with that id before, under the same
+            name in the same namespace.
+        attempt_of_parent: the parent's attempt that submits, as FRAY_ATTEMPT says; None: its current one.
+        ids: job ids that `JobId.fresh` made a moment ago for these specs, where they must be known before; none has
+            an `id` then.
+
+    Raises:
+        ParentNotRunning: a spec names a parent that has ended, or never was.
+        InvalidInput: a job was submitted under a spec's `id` before, and runs something else.
+        StoreUnavailable: some were perhaps submitted; with ids of their own they can be submitted again.
+    """
+    named = sorted({spec.parent for spec in specs if spec.parent and attempt_of_parent is None})
+    parents = dict(zip(named, await map_concurrently(named, lambda parent: running_parent(core, parent)), strict=True))
+
+    async def one(numbered: tuple[int, JobSpec]) -> Submitted:
+        number, spec = numbered
+        parent = parents.get(spec.parent)
+        attempt = parent.attempt if parent else attempt_of_parent if spec.parent else None
+        complete = await _with_blob(core, spec)
+        return await _submit_one(core, _record(core, complete, parent, attempt, ids[number] if ids else ""))
+
+    done = await map_concurrently(enumerate(specs), one, at_once=32)
+    pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
+    await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
+    return done
+
+
+async def running_parent(core: Core, parent: str) -> JobRecord:
+    """The record of `parent`, which runs; raises ParentNotRunning."""
+    found = await core.records.read(object_keys.JobKeys.key(object_keys.JobId.checked(parent, "parent")), JobRecord)
+    if found is None or found.record.status != Status.RUNNING:
+        state = "unknown" if found is None else found.record.status
+        raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
+    return found.record
+
+
+async def put_blob(core: Core, data: bytes) -> str:
+    """Store bytes under their digest; returns the key."""
+    key = object_keys.BlobKeys.key(core.now(), hashlib.sha256(data).hexdigest())
+    await core.store.put(key, data, ABSENT)
+    return key
+
+
+async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
+    """The spec with a large callable moved to an object of its own."""
+    call = spec.entrypoint.callable
+    if call is None or len(call.pickle) <= MAX_INLINE_BYTES * 4 // 3:
+        return spec
+    try:
+        data = b64decode(call.pickle, validate=True)
+    except ValueError as error:
+        raise InvalidInput("entrypoint.callable.pickle", "...", f"give base64 of a pickle ({error})") from None
+    key = await put_blob(core, data)
+    return replace(spec, entrypoint=replace(spec.entrypoint, callable=CallableSpec(blob=key)))
+
+
+async def _submit_one(core: Core, job: JobRecord) -> Submitted:
+    spec = job.spec
+    if spec.id and (earlier := await core.records.read(object_keys.JobKeys.key(job.id), JobRecord)) is not None:
+        return Submitted(await _adopt(core, earlier, job), True)
+    await create_child_entry(core, job)
+    await pending_index.create_entry(core, job)
+    written = await core.records.write(object_keys.JobKeys.key(job.id), JobRecord, job, None)
+    if not written.wrote and written.stored is not None:  # under a fresh id it is ours, and somebody went on from it
+        return Submitted(await _adopt(core, written.stored, job), bool(spec.id))
+    if is_created_late(job, core.now(), core.settings):
+        await pending_index.create_entry(core, job, again=True)
+    return Submitted(job, False)
+
+
+def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str) -> JobRecord:
+    now = core.now()
+    job_id, spec = identify(spec, parent, fresh or object_keys.JobId.fresh(spec.name, now, core.chance.token()))
+    return JobRecord(
+        id=job_id,
+        spec=spec,
+        status=str(Status.PENDING),
+        submitted_at=now,
+        parent=ParentLink(job=spec.parent, attempt=parent_attempt, detached=spec.detached) if parent_attempt else None,
+    )
+
+
+async def create_child_entry(core: Core, job: JobRecord) -> None:
+    """Create the `children/` entry of a job that has a parent; it comes before the record."""
+    if job.parent is not None and not job.parent.detached:
+        entry = object_keys.ChildKey(job.parent.job, job.parent.attempt, job.id)
+        await core.records.write(entry.key(), ChildEntry, ChildEntry(child=job.id), None)
+
+
+async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> JobRecord:
+    """Make a child of an earlier attempt a child of this one: the entry first, then the attempt in the record.
+
+    Raises:
+        InvalidInput: the job that was submitted under this id runs something else.
+    """
+    check_resubmission(earlier.record, wanted)
+    link = wanted.parent
+    if link is None or cascade.adopted(earlier.record, link.job, link.attempt) is None:
+        return earlier.record
+    await create_child_entry(core, wanted)
+    update = await core.records.update(
+        earlier.key,
+        JobRecord,
+        lambda job: cascade.adopted(job, link.job, link.attempt) if job else None,
+        known=earlier,
+    )
+    return update.stored.record if update.stored else earlier.record

@@ -1,0 +1,80 @@
+"""Outcomes of tasks as objects: workers write batches, drivers read what came since they looked last.
+
+The name of a batch begins with the storage's time at which it was written, so a driver lists behind what it has read.
+A write may land late, under a name in the past: the driver lists from `LATE_WRITE_SECONDS` before the newest name it
+knows, and from the beginning once every repair interval. That often it also looks again at what holds no outcomes: an
+object that a stranger left, or a copy that is not complete yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.errors import REMOVE_HINT, BadRecord
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.errors import Malformed
+from fray_layouts.escaping import escaped
+from fray_layouts.pool_records import TaskOutcome, decode_outcomes, encode_outcomes
+from fray_layouts.queue_keys import TaskKeys
+
+log = logging.getLogger("fray")
+
+LATE_WRITE_SECONDS = 5.0
+"""Seconds that a batch may land after the time in its name and still be found by the next look."""
+
+
+async def write_outcomes(core: Core, tasks: TaskKeys, outcomes: Iterable[TaskOutcome]) -> None:
+    """Make a batch durable; what it is about may be acknowledged once this returns. Raises StoreUnavailable."""
+    await core.store.put(tasks.outcome(core.now(), core.chance.token()), encode_outcomes(outcomes), ABSENT)
+
+
+@dataclass(slots=True)
+class OutcomeReader:
+    """One driver's view of the outcomes of its tasks."""
+
+    core: Core
+    tasks: TaskKeys
+    _seen: set[str] = field(default_factory=set)
+    _odd: dict[str, str] = field(default_factory=dict)
+    _from: float = 0.0
+    _full_look: float = 0.0
+
+    async def look(self) -> list[TaskOutcome]:
+        """The outcomes that no earlier look has returned, oldest batch first; what holds none is logged, once.
+
+        Raises:
+            StoreUnavailable: look again later.
+        """
+        now = self.core.clock.boottime()
+        full = now >= self._full_look
+        after = None if full else self.tasks.outcomes_after(max(self._from - LATE_WRITE_SECONDS, 0.0))
+        rows = await self.core.store.list(self.tasks.outcomes, after)
+        keys = [row.key for row in rows if self.tasks.time_of(row.key) is not None]
+        fresh = [key for key in keys if key not in self._seen and (full or key not in self._odd)]
+        odd: dict[str, str] = {}
+        batches = await map_noting_problems(fresh, self._read, odd)
+        self._seen.update(key for key in fresh if key not in odd)
+        self._note(odd)
+        if full:
+            self._full_look = now + self.core.settings.repair_interval
+        return [outcome for batch in batches for outcome in batch]
+
+    async def _read(self, key: str) -> list[TaskOutcome]:
+        found = await self.core.store.get(key)
+        if found is None:
+            return []
+        try:
+            outcomes = decode_outcomes(found.data)
+        except Malformed as error:
+            raise BadRecord(f"{key} holds no outcomes: {error}{REMOVE_HINT}") from None
+        self._from = max(self._from, self.tasks.time_of(key) or 0.0)
+        return outcomes
+
+    def _note(self, odd: dict[str, str]) -> None:
+        for key, problem in odd.items():
+            if key not in self._odd:
+                log.warning("outcomes of tasks may be missing: %s", escaped(problem))
+        self._odd.update(odd)

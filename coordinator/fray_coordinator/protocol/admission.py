@@ -1,0 +1,58 @@
+"""Admitting what people drop into the inbox.
+
+Invariant: each version of a dropped file becomes exactly one job, however many agents see it and whenever they die.
+Unsafe: two agents read one file; the first admits it, runs it and deletes it; the second, slow, creates the job again.
+Or: a person overwrites the file between the read and the admission, and a version that nobody wanted any more runs.
+Why not here: the job's id is a function of key, version and time, so both create the same record; it is created
+UNADMITTED and cannot be claimed; it is admitted only if the inbox still holds that version afterwards, and withdrawn
+otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its version. On
+local files time and inode of a file change and come again as people work on it, so before anything else the file gets a
+name that was never given before: that name and the time in it stand for key and time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from fray_coordinator.protocol.job_identity import identify
+from fray_coordinator.protocol.stopping import stop_now
+from fray_coordinator.protocol.transitions import Event, Status, transition
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.key_encoding import digest_text
+from fray_layouts.object_keys import JobId
+from fray_layouts.records import InboxOrigin, JobRecord
+from fray_layouts.spec import JobSpec
+
+
+def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent: JobRecord | None = None) -> JobRecord:
+    """The unadmitted record of a dropped spec; the same for everybody who read that version.
+
+    Args:
+        updated: the storage's time of the drop, or when it was taken in: dropping the same bytes again later is a new
+            job.
+    """
+    origin = InboxOrigin(key=InboxKeys.dropped_as(key), version=version)
+    if key != origin.key:
+        origin.taken_in = key
+    token = digest_text(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
+    job_id, spec = identify(spec, parent, JobId.fresh(spec.name, updated, token))
+    return JobRecord(
+        id=job_id,
+        spec=spec,
+        status=str(Status.UNADMITTED),
+        submitted_at=updated,
+        inbox=origin,
+    )
+
+
+def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) -> JobRecord | None:
+    """The record admitted or withdrawn; None if that is decided already.
+
+    Args:
+        version_in_inbox: what the inbox holds under the record's key, read *after* `job` was read or created.
+    """
+    if job.status != Status.UNADMITTED or job.inbox is None:
+        return None
+    if version_in_inbox == job.inbox.version:
+        return transition(job, Event.ADMIT)
+    return stop_now(job, now, "its file in the inbox was changed or taken away before it was admitted", by="user")

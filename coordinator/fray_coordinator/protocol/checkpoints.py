@@ -1,0 +1,58 @@
+"""Checkpoints of a durable actor: one sequence of create-only numbers for all attempts of its job.
+
+Invariant: the highest number holds every call that was acknowledged.
+Unsafe: attempt 1 freezes before it writes a checkpoint; attempt 2 restores an older one and answers calls; attempt 1
+wakes, writes the next number, and answers too: two histories, and the next restore loses one of them.
+Why not here: an attempt's first act is to take the next number for a fence that holds the state it restored, so an
+earlier attempt's next number is taken; and after every applied create the writer lists: a fence that is not the highest
+is made again from what is, a checkpoint that is not the highest is not acknowledged. Numbers below one's own are
+deleted only once that one exists; who lists a number and finds it gone lists again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One number's content.
+
+    Attributes:
+        attempt: of the job whose process wrote it.
+        writer: that process, unique.
+        fence: it was written to shut earlier attempts out, not to acknowledge calls.
+        state: None if the actor never wrote one.
+    """
+
+    number: int
+    attempt: int
+    writer: str
+    fence: bool
+    state: bytes | None
+
+
+class _LaterAttempt:
+    """A later attempt goes on from here: this process must neither write nor answer any more."""
+
+
+LATER_ATTEMPT = _LaterAttempt()
+
+
+def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint | _LaterAttempt:
+    """What a process writes first, having read the highest number."""
+    if highest is None:
+        return Checkpoint(1, attempt, writer, True, None)
+    if highest.attempt > attempt:
+        return LATER_ATTEMPT
+    return Checkpoint(highest.number + 1, attempt, writer, True, highest.state)
+
+
+def checkpoint(last: Checkpoint, state: bytes) -> Checkpoint:
+    """What a process writes to make `state` durable, after its own `last`."""
+    return Checkpoint(last.number + 1, last.attempt, last.writer, False, state)
+
+
+def landed_before(found: Checkpoint | None, wanted: Checkpoint) -> bool:
+    """Whether the number is taken by an earlier write of the same process whose outcome it never learnt."""
+    return found is not None and found.writer == wanted.writer

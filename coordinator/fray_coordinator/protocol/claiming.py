@@ -1,0 +1,77 @@
+"""Claiming a pending job.
+
+Invariant: at most one agent runs an attempt, and an agent that might hold one says so in every beat.
+Unsafe: the claim's reply is lost; the agent forgets it; the claim lands; the index entry is deleted; nobody runs it.
+Why not here: the claim is listed in the heartbeat until it is known to be applied or rejected, the entry outlives it,
+and whether it was applied is judged by what the record says, never by the id of a write.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fray_coordinator.protocol.cascade import ChildVerdict, cascade_reason
+from fray_coordinator.protocol.stopping import stop_now
+from fray_coordinator.protocol.transitions import Event, Status, transition
+from fray_layouts.records import JobLease, JobRecord
+
+AVOIDED_HOST_SECONDS = 60.0
+"""How long a host that failed to start a job leaves it to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Do not claim. `until`: the storage's time before which looking again is useless; None: the entry is stale."""
+
+    until: float | None
+
+
+def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -> JobRecord | Skip:
+    """What to write to claim `attempt`, or to stop a job that must not start, or why not to claim.
+
+    Args:
+        job: the record as read, before its parent was read.
+        attempt: the attempt that the index entry names.
+        lease: the claimer, with the storage's time now as `since`.
+        family: `cascade.verdict` on the job and its parent.
+    """
+    now = lease.since
+    if job.status != Status.PENDING or job.attempt != attempt:
+        return Skip(None)
+    if family is ChildVerdict.STOP:
+        return stop_now(job, now, cascade_reason(job), by="parent")
+    if is_pending_too_long(job, now):
+        return expire(job, now)
+    if family is ChildVerdict.WAIT:
+        return Skip(now + AVOIDED_HOST_SECONDS)
+    ready = job.not_before + (AVOIDED_HOST_SECONDS if lease.host in job.avoid else 0.0)
+    if now < ready:
+        return Skip(ready)
+    return transition(job, Event.CLAIM, lease=lease, started_at=now)
+
+
+def is_pending_too_long(job: JobRecord, now: float) -> bool:
+    """Whether a pending job has waited longer than its limit."""
+    return job.status == Status.PENDING and now > waits_until(job)
+
+
+def waits_until(job: JobRecord) -> float:
+    """The storage's time after which a pending job has waited too long; each attempt's wait begins anew."""
+    since = job.history[-1].ended_at if job.history else job.submitted_at
+    return since + job.spec.pending_timeout if job.spec.pending_timeout is not None else math.inf
+
+
+def expire(job: JobRecord, now: float) -> JobRecord:
+    """The record of a pending job that has waited too long."""
+    return stop_now(job, now, f"not started within its pending_timeout of {job.spec.pending_timeout:g} s", by="expired")
+
+
+def holds_attempt(job: JobRecord | None, attempt: int, agent: str) -> bool:
+    """Whether `agent` holds `attempt` of the job, by the record's content."""
+    return job is not None and job.status == Status.RUNNING and names_holder(job, attempt, agent)
+
+
+def names_holder(job: JobRecord, attempt: int, agent: str) -> bool:
+    """Whether the record, running or ended, says that `agent` has or had `attempt`."""
+    return job.attempt == attempt and job.lease is not None and job.lease.agent == agent

@@ -1,0 +1,68 @@
+"""The pending index: which entries stay, which go, which are missing.
+
+Invariant: every PENDING job can be found: it has an entry, or one will be made by the next repair.
+Unsafe: a claim is applied, its entry deleted, its agent dies before any beat lists it: the job runs nowhere and
+nothing points at it. Or: an old entry is deleted while its job waits at a later attempt whose entry was never made.
+Why not here: an entry goes only after an applied beat lists its job and attempt, or after that attempt ended; the
+later entry is created first; and entries without a record go only when their time is further away than the quarantine
+(behind or, as no submitter writes it, ahead), on condition of the version that was read before the record was found
+absent.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from fray_coordinator.protocol.heartbeat import is_fenced
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.object_keys import PendingKey
+from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
+
+
+class IndexAction(Enum):
+    """What an entry needs."""
+
+    LEAVE = "leave"
+    DELETE = "delete"
+    RENEW = "create the entry that the record asks for, then delete this one"
+    PUT_BACK = "its holder is dead or absent: put the job back"
+
+
+def action_for(
+    entry: PendingKey, job: JobRecord | None, holder: AgentRecord | None, now: float, settings: ClusterSettings
+) -> IndexAction:
+    """What to do about an entry.
+
+    Args:
+        entry: as parsed; its version was read before `job`.
+        job: the record its name points at, or None.
+        holder: the record of the agent in the job's lease, or None if it is absent or there is no lease.
+        now: the storage's clock.
+    """
+    if job is None:
+        return IndexAction.DELETE if abs(now - entry.time) > settings.quarantine else IndexAction.LEAVE
+    if is_terminal(job):
+        return IndexAction.DELETE
+    if job.status == Status.PENDING:
+        return _action_while_pending(entry, job)
+    if job.status == Status.RUNNING:
+        return _action_while_running(job, holder)
+    return IndexAction.LEAVE
+
+
+def _action_while_pending(entry: PendingKey, job: JobRecord) -> IndexAction:
+    """An entry's name is a function of the record: one of an earlier attempt, pool or priority is not the job's."""
+    return IndexAction.LEAVE if entry.attempt > job.attempt or entry.key() == entry_of(job).key() else IndexAction.RENEW
+
+
+def _action_while_running(job: JobRecord, holder: AgentRecord | None) -> IndexAction:
+    if holder is None or is_fenced(holder):
+        return IndexAction.PUT_BACK
+    holding = holder.holdings.get(job.id)
+    return IndexAction.DELETE if holding is not None and holding.attempt >= job.attempt else IndexAction.LEAVE
+
+
+def is_created_late(job: JobRecord, created_at: float, settings: ClusterSettings) -> bool:
+    """Whether the submitter must write the entry again, because a sweeper may have seen it without its record."""
+    return created_at - job.submitted_at > settings.quarantine / 2

@@ -1,0 +1,115 @@
+"""What a listing of segments and leases tells, which segment to try, and when to look again.
+
+A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: that a segment had
+no lease is a reason to try, not to hold it. A claim that another won costs two requests; so consumers that know each
+other share the segments out among themselves by rendezvous hashing, and each begins with those for which it comes
+first. Who looks in vain because of others rests longer, who finds work rests less: as many stay awake as are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from math import exp2
+from zlib import crc32
+
+from fray_layouts.key_encoding import encode_time
+from fray_layouts.queue_keys import QueueKeys
+
+MAX_SPREAD_PER_CONSUMER = 8
+"""Segments for each consumer, at most, among which one is chosen."""
+MIN_REST, MAX_REST = 0.2, 5.0
+"""Seconds between looks of a consumer that finds nothing."""
+REST_HALF_LIFE = 2.0
+"""Seconds of work after which the rest is half as long."""
+MAX_LISTING_AGE = 0.3
+"""Seconds after which a listing of few segments is old: others take one each in about that time."""
+CREATE_SETTLE_SECONDS = 5.0
+"""Seconds after which a create has landed, as a rule: later names are looked at again before a queue counts as empty.
+What lands later still is found on the repair interval."""
+
+
+@dataclass(slots=True)
+class SegmentListing:
+    """One listing: segments without and with a lease, leases without a segment, all in order of the queue."""
+
+    free: list[str] = field(default_factory=list)
+    leased: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+
+def parse_listing(names: QueueKeys, keys: Iterable[str], before: str = "") -> SegmentListing:
+    """Take a listing apart. before: the last segment of the page before this one."""
+    sight = SegmentListing()
+    last = before
+    for segment, is_lease in filter(None, map(names.parse, keys)):
+        if not is_lease:
+            sight.free.append(segment)
+            last = segment
+        elif segment != last:
+            sight.orphans.append(segment)
+        else:
+            sight.leased.append(segment)
+            if sight.free and sight.free[-1] == segment:
+                sight.free.pop()
+    return sight
+
+
+def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) -> int:
+    """Which of the first `spread` free segments to try: the oldest of those for which fewest others come first.
+
+    Args:
+        me, others: consumers, as they call themselves in leases.
+    """
+    mine, theirs = _salt(me), [_salt(other) for other in others]
+    best, fewest = 0, len(theirs) + 1
+    for at in range(min(len(free), spread)):
+        segment = crc32(free[at].encode())
+        weight = _weight(segment, mine)
+        before = sum(_weight(segment, other) > weight for other in theirs)
+        if before < fewest:
+            best, fewest = at, before
+        if not before:
+            break
+    return best
+
+
+def _salt(consumer: str) -> int:
+    """Of what it drew, which ends its name: not of its host and process."""
+    return crc32(consumer.rpartition(" ")[2].encode())
+
+
+def _weight(segment: int, salt: int) -> int:
+    """Evenly spread, and drawn anew for each pair."""
+    return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF
+
+
+def is_scarce(free: int, others: int) -> bool:
+    """Whether others will have taken those free segments soon."""
+    return free <= 2 * others
+
+
+def widened(spread: float, others: int) -> float:
+    """Among how many to choose after a claim that another won."""
+    return min(2 * spread, MAX_SPREAD_PER_CONSUMER * (others + 1.0))
+
+
+def narrowed(spread: float) -> float:
+    """The same after a claim that was won."""
+    return max(1.0, spread * 0.9)
+
+
+def lengthened(rest: float) -> float:
+    """The rest after a look that was in vain because of others."""
+    return min(1.5 * rest, MAX_REST)
+
+
+def shortened(rest: float, worked: float) -> float:
+    """The rest after seconds of work: who finds work is needed."""
+    return max(MIN_REST, rest * exp2(-worked / REST_HALF_LIFE))
+
+
+def rescan_from(names: QueueKeys, reached: str, now: float) -> str:
+    """The key after which creates may still be landing: `reached`, or earlier."""
+    start = encode_time(max(0.0, now - CREATE_SETTLE_SECONDS))
+    return min(reached, names.segment(f"{start}{'0' * 9}"))

@@ -1,0 +1,110 @@
+"""The lease of the coordinator's pass.
+
+Invariant: some process runs the pass soon, whoever dies; two at once do no harm.
+Unsafe: the holder dies and its successor begins with empty suspects, and dies too, so that no death is ever declared.
+Why not here: suspects live in the lease's record and are inherited; the lease ages like a beat, by successful reads at
+most two intervals apart. Holding it saves requests, it protects nothing: every write of the pass is conditional by
+itself. A record that cannot be read ages like any other and is then replaced: what is lost with it is suspects, which
+are observed again, and hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import nlargest
+from itertools import islice
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
+from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
+from fray_layouts.bounds import MAX_SAFE_INTEGER
+from fray_layouts.records import (
+    AgentRecord,
+    ClusterSettings,
+    PoolSummary,
+    ReconcilerRecord,
+    Suspect,
+)
+
+LEASE_INTERVALS = 3
+
+UNREADABLE_HOLDER = "unreadable"
+"""The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
+
+MAX_PROBLEMS = 50
+"""So many problems the lease's record names, and counts the rest."""
+
+MAX_SUSPECTS = 1000
+"""So many of the most silent agents the lease's record names; a successor begins anew with the others."""
+
+MAX_POOLS = 1000
+"""So many pools the lease's record describes, the largest first."""
+
+
+def is_unchanged(before: ReconcilerRecord, now: ReconcilerRecord) -> bool:
+    """Whether the holder has done nothing between two reads; others may have written suspects into its record."""
+    return (before.holder, before.progress) == (now.holder, now.progress)
+
+
+def lease_age(age: float, unchanged: bool, gap: float | None, settings: ClusterSettings) -> float:
+    """Seconds for which the lease has been seen to stand still, after one more successful read of it."""
+    if not unchanged:
+        return 0.0
+    if gap is None or gap > MAX_GAP_INTERVALS * settings.pass_interval:
+        return age
+    return age + gap
+
+
+def may_take(record: ReconcilerRecord | None, age: float, settings: ClusterSettings) -> bool:
+    """Whether the lease is free or has not moved for long enough."""
+    return record is None or not record.holder or age >= LEASE_INTERVALS * settings.pass_interval
+
+
+def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRecord | None) -> dict[str, Suspect]:
+    """The suspects a successor begins with.
+
+    The lease's age is credited to the old holder only if its beat is still the one it noted in the lease: otherwise it
+    lived on after its last pass, and how long it has been silent is not known. No more is credited than ends the
+    holder's own trust: perhaps nobody could write meanwhile, and once somebody can, a live holder has the rest to beat.
+    """
+    suspects = dict(record.suspects)
+    if old_holder is not None and old_holder.state == "live" and old_holder.beat == record.holder_beat:
+        credit = Suspect(beat=old_holder.beat, age=min(age, TRUST_INTERVALS * old_holder.interval))
+        suspects = merge_suspects({record.holder: credit}, suspects)
+    return suspects
+
+
+def renewed(record: ReconcilerRecord, holder: str, holder_beat: int) -> ReconcilerRecord:
+    """The record as its holder leaves it whenever it has come further."""
+    return replace(record, holder=holder, progress=(record.progress + 1) % MAX_SAFE_INTEGER, holder_beat=holder_beat)
+
+
+def after_pass(
+    record: ReconcilerRecord,
+    holder: str,
+    holder_beat: int,
+    suspects: Mapping[str, Suspect],
+    pools: Mapping[str, PoolSummary],
+    problems: Mapping[str, str],
+    repaired_at: float,
+) -> ReconcilerRecord:
+    """What a holder writes after each of its passes: the renewal, and as much of what it knows as stays small."""
+    most_silent = nlargest(MAX_SUSPECTS, suspects.items(), key=lambda item: item[1].age)
+    largest = nlargest(MAX_POOLS, pools.items(), key=lambda item: item[1].agents)
+    return replace(
+        renewed(record, holder, holder_beat),
+        suspects=dict(most_silent),
+        pools=dict(largest),
+        problems=dict(islice(problems.items(), MAX_PROBLEMS)),
+        problems_untold=max(len(problems) - MAX_PROBLEMS, 0),
+        repaired_at=repaired_at,
+    )
+
+
+def after_run_without_lease(
+    record: ReconcilerRecord, suspects: Mapping[str, Suspect], alive: set[str]
+) -> ReconcilerRecord:
+    """What a run without the lease (`fray coordinate --once`) adds: its suspects, for later runs to go on from."""
+    merged = merge_suspects(suspects, record.suspects)
+    return replace(record, suspects={name: s for name, s in merged.items() if name in alive})

@@ -1,0 +1,34 @@
+"""Stopping a job.
+
+Invariant: once a stop is acknowledged, no later attempt starts.
+Unsafe: the stop's flag is set while the holder's requeue is on its way; the next attempt runs although it was stopped.
+Why not here: the flag lives in the job's record, so the requeue is rejected and decided again, and every requeue of a
+job with the flag, by anyone, ends it STOPPED. A pending job is stopped by one write, whoever wins the race.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fray_coordinator.protocol.transitions import Event, Status, transition
+from fray_layouts.records import AttemptExit, JobRecord, StopRequest
+
+
+def request_stop(job: JobRecord, now: float, reason: str, by: str = "user") -> JobRecord | None:
+    """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before).
+
+    A running job whose record names no holder was damaged: nobody else can end it, since every commit needs the lease.
+    """
+    if job.status in (Status.PENDING, Status.UNADMITTED) or (job.status == Status.RUNNING and job.lease is None):
+        return stop_now(job, now, reason, by)
+    if job.status == Status.RUNNING and job.stop is None:
+        return replace(job, stop=StopRequest(at=now, reason=reason, by=by))
+    return None
+
+
+def stop_now(job: JobRecord, now: float, reason: str, by: str) -> JobRecord:
+    """The record of a job that ends without having been run to an end."""
+    wish = job.stop or StopRequest(at=now, reason=reason, by=by)
+    return transition(
+        job, Event.STOP, stop=wish, ended_at=now, exit=AttemptExit(kind="stopped", message=wish.reason or "stopped")
+    )

@@ -1,0 +1,163 @@
+"""Looking at a queue from outside: how much is in it, what is next, and clearing it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fray_coordinator.actors import naming
+from fray_coordinator.core import Core, map_concurrently, map_noting_problems
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_scan import parse_listing
+from fray_coordinator.queue.claiming import read_segment
+from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.queue.producer import EncodedItem
+from fray_coordinator.store.records import Stored
+from fray_layouts.object_keys import NameKeys
+from fray_layouts.queue_keys import SegmentName
+from fray_layouts.queue_records import DeadLetterOrigin, QueueLease
+
+
+@dataclass(slots=True)
+class Counts:
+    """Items by state.
+
+    Attributes:
+        available: nobody has them.
+        pending: in segments that somebody holds.
+        segments: objects that hold items, finished ones included.
+        oldest: when the oldest item that is not done was pushed, storage's clock; None if there is none.
+        problems: segments that are set aside, and those whose leases cannot be read; `fray fsck` tells why.
+    """
+
+    available: int = 0
+    pending: int = 0
+    segments: int = 0
+    oldest: float | None = None
+    problems: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """An item as it lies in the queue."""
+
+    item: EncodedItem
+    segment: str
+    index: int
+    letter: DeadLetterOrigin | None
+
+
+async def count_items(home: OpenQueue, mine: Mapping[str, HeldSegment]) -> Counts:
+    """Count everything; one listing, and one read for each lease. mine: what this process holds, known exactly."""
+    free, leased = await _list_segments(home)
+    mine = {segment: held for segment, held in mine.items() if not held.expired}
+    counts = Counts(sum(map(SegmentName.items_of, free)), 0, len(free) + len(leased))
+    waiting = list(free)
+    for segment in [segment for segment in leased if segment in mine]:
+        counts.available += len(mine[segment].ready)
+        counts.pending += len(mine[segment].out)
+        waiting.append(segment)
+    others = [segment for segment in leased if segment not in mine]
+    for segment, lease in zip(others, await map_concurrently(others, lambda s: _read_lease(home, s)), strict=True):
+        if isinstance(lease, BadRecord) or (lease is not None and lease.record.problem):
+            counts.problems += 1
+            continue
+        left = len(rules.undone_items(lease.record, SegmentName.items_of(segment))) if lease else 0
+        if lease is not None and _is_held(home, lease):
+            counts.pending += left
+        else:
+            counts.available += left
+        if left:
+            waiting.append(segment)
+    counts.oldest = SegmentName.time_of(min(waiting)) if waiting else None
+    return counts
+
+
+async def peek_items(home: OpenQueue, mine: Mapping[str, HeldSegment], limit: int = 1) -> list[Peeked]:
+    """The next items that nobody has, oldest first; nothing changes."""
+    found: list[Peeked] = []
+    free, leased = await _list_segments(home)
+    for segment in sorted(free + leased):
+        if len(found) >= limit:
+            break
+        with suppress(BadRecord):  # whoever claims it sets it aside
+            found += await _available_in(home, segment, segment in leased, mine.get(segment))
+    return found[:limit]
+
+
+async def purge_items(home: OpenQueue) -> dict[str, int]:
+    """Complete every item, whoever has it; how many there were in each segment. They are collected as usual."""
+    free, leased = await _list_segments(home)
+
+    async def close(segment: str) -> int:
+        items, closed = SegmentName.items_of(segment), 0
+        nonce = home.core.chance.token(16)
+
+        def decide(found: QueueLease | None) -> QueueLease | None:
+            nonlocal closed
+            lease = found or rules.claimed(nonce, "purge", 0.0)
+            closed = len(rules.undone_items(lease, items))
+            return rules.purged(lease, items, nonce) if closed else None
+
+        with suppress(BadRecord):  # nobody can say what is done of it; fsck tells of it
+            await home.core.records.update(home.keys.lease(segment), QueueLease, decide)
+        return closed
+
+    segments = sorted(free + leased)
+    return {
+        segment: items
+        for segment, items in zip(segments, await map_concurrently(segments, close), strict=True)
+        if items
+    }
+
+
+async def list_queues(core: Core) -> list[tuple[str, str]]:
+    """(namespace, name) of every queue that has a name in a cluster."""
+    rows = await core.store.list(NameKeys.prefix)
+    named = [(found[0], found[2]) for row in rows if (found := NameKeys.parse(row.key)) and found[1] == "queue"]
+
+    async def living(name: tuple[str, str]) -> tuple[str, str] | None:
+        return name if await naming.read_held(core, name[0], "queue", name[1]) is not None else None
+
+    odd: dict[str, str] = {}  # fsck tells of them
+    return [name for name in await map_noting_problems(named, living, odd, str) if name is not None]
+
+
+async def _list_segments(home: OpenQueue) -> tuple[list[str], list[str]]:
+    rows = await home.core.store.list(home.keys.segments)
+    sight = parse_listing(home.keys, (row.key for row in rows))
+    return sight.free, sight.leased
+
+
+async def _read_lease(home: OpenQueue, segment: str) -> Stored[QueueLease] | BadRecord | None:
+    try:
+        return await home.core.records.read(home.keys.lease(segment), QueueLease)
+    except BadRecord as error:
+        return error
+
+
+def _is_held(home: OpenQueue, lease: Stored[QueueLease]) -> bool:
+    return bool(lease.record.owner) and not rules.has_expired(lease.record, 0.0, lease.updated, home.core.now())
+
+
+async def _available_in(home: OpenQueue, segment: str, leased: bool, held: HeldSegment | None) -> list[Peeked]:
+    items = list(range(SegmentName.items_of(segment)))
+    if held is not None and not held.expired:
+        items = list(held.ready)
+    elif leased and (lease := await _read_lease(home, segment)) is not None:
+        if isinstance(lease, BadRecord) or lease.record.problem:
+            return []
+        items = [] if _is_held(home, lease) else rules.undone_items(lease.record, len(items))
+    content = await read_segment(home, segment) if items else None
+    if content is None:
+        return []
+    header, found = content.header, []
+    for item in items:
+        body = content.bodies[item]
+        if item in header.large and (large := await home.core.store.get(home.keys.large(segment, item))):
+            body = large.data
+        found.append(Peeked(EncodedItem(body, header.encoding), segment, item, header.letter))
+    return found

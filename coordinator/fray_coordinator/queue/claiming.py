@@ -1,0 +1,103 @@
+"""Claiming a segment: the lease first, then the segment; the lease of one that is not there goes again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_segments import looks_late
+from fray_coordinator.queue.held_segment import HeldSegment, SegmentContent
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.store.interface import NameAbsent, Object
+from fray_coordinator.store.records import Stored
+from fray_layouts.errors import Malformed
+from fray_layouts.queue_keys import SegmentName
+from fray_layouts.queue_records import QueueLease, decode_segment
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLost:
+    """Somebody else has the segment; `lease` as it lies there (None: it is gone)."""
+
+    lease: Stored[QueueLease] | None
+
+
+async def claim(home: OpenQueue, segment: str, timeout: float) -> HeldSegment | ClaimLost | None:
+    """Claim a segment that was seen without a lease; None if there is nothing to be had in it.
+
+    Raises:
+        BadRecord: segment or lease is none; such a segment is set aside.
+    """
+    return await _write(home, segment, rules.claimed(_nonce(home), home.holder, timeout), None)
+
+
+async def take_over(
+    home: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
+) -> HeldSegment | ClaimLost | None:
+    """Take a segment whose lease was released or has expired. Raises as `claim` does.
+
+    Args:
+        with_word: it was this process's own.
+    """
+    wanted = rules.taken_over(lease.record, _nonce(home), home.holder, timeout, with_word)
+    return await _write(home, segment, wanted, lease)
+
+
+async def _write(
+    home: OpenQueue, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
+) -> HeldSegment | ClaimLost | None:
+    sent = home.core.clock.boottime()
+    written = await home.core.records.write(home.keys.lease(segment), QueueLease, wanted, current)
+    if not written.wrote or written.stored is None:
+        return ClaimLost(written.stored)
+    try:
+        content = await read_segment(home, segment)
+    except BadRecord as error:
+        await home.core.records.write(
+            written.stored.key, QueueLease, rules.set_aside(wanted, str(error)), written.stored
+        )
+        raise
+    if content is None:
+        await discard_lease(home, written.stored)
+        return None
+    if await _was_finished(home, segment, content):
+        if isinstance(await home.core.store.delete(home.keys.segment(segment), content.version), NameAbsent):
+            await discard_lease(home, written.stored)
+        return None
+    if rules.is_complete(wanted, SegmentName.items_of(segment)):
+        return None
+    return HeldSegment(home, segment, written.stored, sent, content)
+
+
+async def read_segment(home: OpenQueue, segment: str) -> SegmentContent | None:
+    """The segment; None if it is absent. Raises BadRecord for what is none."""
+    key = home.keys.segment(segment)
+    found = await home.core.store.get(key, one_of_many=True)
+    try:
+        return content_of(segment, found) if found is not None else None
+    except Malformed as error:
+        raise BadRecord(f"{key} does not hold the segment of a queue that its name promises: {error}") from None
+
+
+def content_of(segment: str, found: Object) -> SegmentContent:
+    """What lies under a segment's name. Raises Malformed for what is no segment of that name."""
+    header, bodies = decode_segment(found.data)
+    if len(bodies) != SegmentName.items_of(segment):
+        raise Malformed(f"{len(bodies)} items, and {SegmentName.items_of(segment)} in its name")
+    return SegmentContent(found.version, found.updated, header, bodies)
+
+
+async def _was_finished(home: OpenQueue, segment: str, content: SegmentContent) -> bool:
+    """Whether the segment landed, once more, after it was finished; to be asked under a lease."""
+    late = looks_late(SegmentName.time_of(segment), content.updated, home.settings.quarantine)
+    return late and await home.finished.holds(segment)
+
+
+async def discard_lease(home: OpenQueue, lease: Stored[QueueLease]) -> None:
+    """Delete the lease of a segment that was found absent after the lease was seen."""
+    await home.core.store.delete(lease.key, lease.version)
+
+
+def _nonce(home: OpenQueue) -> str:
+    return home.core.chance.token(16)

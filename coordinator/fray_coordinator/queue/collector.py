@@ -1,0 +1,185 @@
+"""Clearing away what is finished: large items and the segment at once, its lease once its name is written down.
+
+So a lease without a segment is finished, or was never used: nobody has to read it to know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fray_coordinator.core import is_outage, map_concurrently
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.protocol.queue_segments import all_creates_landed, is_collectable, is_collection_overdue
+from fray_coordinator.queue.claiming import content_of, discard_lease
+from fray_coordinator.queue.held_segment import HeldSegment
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.store.interface import NameAbsent, Object
+from fray_coordinator.store.records import Stored
+from fray_layouts.errors import Malformed
+from fray_layouts.queue_keys import SegmentName
+from fray_layouts.queue_records import QueueLease
+
+FINISHED_PER_OBJECT = 1000
+"""Segments whose names are written down together."""
+GATHER_SHARE = 0.25
+"""Of the quarantine: how long a lease that may go waits for others."""
+SWEEP_INTERVAL = 600.0
+"""Seconds between looks for large items that no segment came for."""
+SWEEP_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedSegment:
+    """A finished segment: what is to be deleted, as it was last seen."""
+
+    segment: str
+    version: str
+    large: list[int]
+    lease: Stored[QueueLease]
+
+
+class Collector:
+    """One participant's share of the clearing."""
+
+    def __init__(self, home: OpenQueue) -> None:
+        self._home = home
+        self._clock = home.core.clock
+        self._finished: list[CompletedSegment] = []
+        self._leases: dict[str, Stored[QueueLease]] = {}
+        self._noted_at = float("-inf")
+        self._orphans: dict[str, float] = {}
+        self._swept_at = self._clock.boottime()
+        self._swept = ""
+
+    def finished(self, held: HeldSegment) -> None:
+        """All items of a segment that this process holds are done."""
+        self._finished.append(
+            CompletedSegment(held.segment, held.content.version, held.content.header.large, held.stored)
+        )
+
+    async def turn(self) -> None:
+        """Clear away what this process finished: the segments, and the leases that are old enough by now."""
+        now = self._clock.boottime()
+        due = [segment for segment, lease in self._leases.items() if self._may_go(segment, lease)]
+        if len(due) >= FINISHED_PER_OBJECT or now >= self._noted_at + GATHER_SHARE * self._home.settings.quarantine:
+            self._noted_at = now
+            for batch in (
+                due[begin : begin + FINISHED_PER_OBJECT] for begin in range(0, len(due), FINISHED_PER_OBJECT)
+            ):
+                await self._home.finished.note(batch)
+                await map_concurrently(batch, self._let_go)
+        if now > self._swept_at + SWEEP_INTERVAL:
+            self._swept_at = now
+            await self.sweep_large()
+            await self._home.finished.sweep()
+        await self.clear()
+
+    async def clear(self) -> None:
+        """Delete the segments that this process finished; one that alone is not answered for has to wait."""
+        left: list[CompletedSegment] = []
+        try:
+            while batch := self._finished[:FINISHED_PER_OBJECT]:
+                cleared = await map_concurrently(batch, self._is_cleared)
+                self._finished = self._finished[len(batch) :]
+                left += [finished for finished, done in zip(batch, cleared, strict=True) if not done]
+        finally:
+            self._finished += left
+
+    async def others(self, segment: str, lease: Stored[QueueLease]) -> None:
+        """A finished segment of somebody else, who may be gone."""
+        if self._is(is_collection_overdue, segment):
+            await self.now(segment, lease)
+
+    async def now(self, segment: str, lease: Stored[QueueLease]) -> None:
+        """Look at a segment whose lease was seen: both are to go if it is finished, the lease if it is alone."""
+        found = await self._home.core.store.get(self._home.keys.segment(segment))
+        if rules.is_complete(lease.record, SegmentName.items_of(segment)):
+            if found is None:
+                self._leases[segment] = lease
+            else:
+                await self._clear(CompletedSegment(segment, found.version, _large_in(segment, found), lease))
+        elif found is None:
+            await discard_lease(self._home, lease)
+
+    async def orphans(self, segments: list[str], all_of_them: bool) -> None:
+        """Leases that were listed without their segments. all_of_them: the listing began at the oldest segment."""
+        now, known = self._clock.boottime(), self._orphans
+        seen = {segment: known.get(segment, now) for segment in segments if segment not in self._leases}
+        self._orphans = seen if all_of_them else known | seen
+        await map_concurrently(
+            [segment for segment in seen if self._is_left(segment, now - seen[segment])], self._orphan
+        )
+
+    def _is_left(self, segment: str, seen_for: float) -> bool:
+        """Whether the one who finished it would have cleared it away by now."""
+        if self._is(all_creates_landed, segment):
+            return True
+        due = self._is(is_collection_overdue, segment) or SegmentName.time_of(segment) > self._home.core.now()
+        return seen_for > self._home.settings.quarantine and due
+
+    async def _orphan(self, segment: str) -> None:
+        try:
+            lease = await self._home.core.records.read(self._home.keys.lease(segment), QueueLease)
+            if lease is not None:
+                await self.now(segment, lease)
+        except (BadRecord, StoreRefused, StoreUnavailable) as error:  # fsck tells of it
+            if is_outage(error):
+                raise
+
+    async def sweep_large(self) -> None:
+        """Delete large items whose segment never came, and comes no more, or is gone.
+
+        One page at a time: the next look goes on behind it.
+        """
+        names, store = self._home.keys, self._home.core.store
+        rows = await store.list(names.all_large, self._swept or None, SWEEP_PAGE)
+        self._swept = rows[-1].key if len(rows) == SWEEP_PAGE else ""
+        of: dict[str, list[str]] = {}
+        for key in [row.key for row in rows]:
+            if (found := names.parse_large(key)) and self._is(all_creates_landed, found[0]):
+                of.setdefault(found[0], []).append(key)
+        for segment, keys in of.items():
+            if await store.get(names.segment(segment)) is None:
+                for key in keys:
+                    await store.delete(key)
+
+    async def _is_cleared(self, finished: CompletedSegment) -> bool:
+        try:
+            await self._clear(finished)
+        except StoreUnavailable as error:
+            if is_outage(error):
+                raise
+            return False
+        return True
+
+    async def _clear(self, finished: CompletedSegment) -> None:
+        """Delete all but the lease; that is next."""
+        names, store = self._home.keys, self._home.core.store
+        for item in finished.large:
+            await store.delete(names.large(finished.segment, item))
+        if isinstance(await store.delete(names.segment(finished.segment), finished.version), NameAbsent):
+            self._leases[finished.segment] = finished.lease
+
+    async def _let_go(self, segment: str) -> None:
+        """Delete the lease, and the segment before it: it may have landed again since, while that looks not late."""
+        lease = self._leases.pop(segment)
+        await self._home.core.store.delete(self._home.keys.segment(segment))
+        await discard_lease(self._home, lease)
+
+    def _may_go(self, segment: str, lease: Stored[QueueLease]) -> bool:
+        """By the time in its name, or, if that lies far ahead, because no create was sent after the end."""
+        ended_long_ago = all_creates_landed(lease.updated, self._home.core.now(), self._home.settings.quarantine)
+        return ended_long_ago or self._is(is_collectable, segment)
+
+    def _is(self, rule: Callable[[float, float, float], bool], segment: str) -> bool:
+        return rule(SegmentName.time_of(segment), self._home.core.now(), self._home.settings.quarantine)
+
+
+def _large_in(segment: str, found: Object) -> list[int]:
+    """Items that are objects of their own, as far as the segment can be read: others are swept."""
+    try:
+        return content_of(segment, found).header.large
+    except Malformed:
+        return []

@@ -1,0 +1,93 @@
+"""The bell of a queue: a hint that something came or came back, rung at most once a second and read on condition.
+
+Where requests are free there is none: a listing is the better hint. A ring that is lost costs a repair interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from fray_coordinator.errors import BadRecord, StoreError
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.store.interface import ANY, NotModified
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
+from fray_layouts.records import Doorbell
+
+RING_INTERVAL = 1.0
+"""Seconds between two rings by one process: GCS lets a name be written once a second."""
+
+log = logging.getLogger("fray")
+
+
+class QueueDoorbell:
+    """One participant's hand on the bell.
+
+    Attributes:
+        came_back: whether somebody gave something back before the change that was heard last, as far as it tells.
+    """
+
+    def __init__(self, home: OpenQueue) -> None:
+        self.came_back = True
+        self._home = home
+        self._heard: str | None = ""
+        self._rung_at = float("-inf")
+        self._due = False
+        self._came_back_at = self._known_back = 0.0
+        self._ringing: asyncio.Task[None] | None = None
+
+    def ring(self, came_back: bool = False) -> None:
+        """Ring soon: at once, or when a second has passed since this process rang.
+
+        Args:
+            came_back: something was given back; else something new is there.
+        """
+        if self._home.core.store.local:
+            return
+        self._due = True
+        if came_back:
+            self._came_back_at = self._home.core.now()
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.ensure_future(self._ring())
+
+    async def changed(self) -> bool:
+        """Whether it was rung since the last time that this was asked; the first time it was."""
+        key, store = self._home.keys.bell, self._home.core.store
+        try:
+            answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
+        except (StoreError, BadRecord):
+            return True  # a listing tells more
+        if isinstance(answer, NotModified):
+            return False
+        before, self._heard = self._heard, answer.version if answer else None
+        self.came_back = answer is not None and self._tells_of_more(answer.data)
+        return before != self._heard
+
+    def _tells_of_more(self, data: bytes) -> bool:
+        """Whether something came back that no bell told of before."""
+        try:
+            at = codec.decode(data, Doorbell).record.came_back_at
+        except Malformed:
+            return True
+        before, self._known_back = self._known_back, max(at, self._known_back)
+        return at > before
+
+    async def close(self) -> None:
+        """Wait for the ring that is due."""
+        if self._ringing is not None:
+            await self._ringing
+
+    async def _ring(self) -> None:
+        core = self._home.core
+        while self._due:
+            await core.clock.sleep(max(0.0, self._rung_at + RING_INTERVAL - core.clock.boottime()))
+            self._due, self._rung_at = False, core.clock.boottime()
+            op = core.chance.token(16)
+            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now(), came_back_at=self._came_back_at))
+            try:
+                await core.store.put(self._home.keys.bell, body, ANY, op)
+            except StoreError:
+                continue  # it is a hint
+            except Exception:
+                log.exception("the bell of a queue was not rung")

@@ -1,0 +1,54 @@
+"""The names of segments that were finished lately, kept for longer than a create can be on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.protocol.queue_segments import all_creates_landed
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
+from fray_layouts.key_encoding import encode_time
+from fray_layouts.queue_keys import QueueKeys, SegmentName
+from fray_layouts.queue_records import FinishedSegments
+
+
+class FinishedLog:
+    """One participant's view of a queue's `finished/`; what was read is remembered as long as it lies there."""
+
+    def __init__(self, core: Core, names: QueueKeys, quarantine: float) -> None:
+        self._core = core
+        self._names = names
+        self._quarantine = quarantine
+        self._read: dict[str, frozenset[str]] = {}
+
+    async def note(self, segments: Collection[str]) -> None:
+        """Write down that these are finished, before their leases go."""
+        key = self._names.finished_at(self._core.now(), self._core.chance.token(16))
+        await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
+
+    async def holds(self, segment: str) -> bool:
+        """Whether the segment was finished before. Raises StoreError: that is not known."""
+        since = self._names.finished + encode_time(SegmentName.time_of(segment))
+        rows = await self._core.store.list(self._names.finished, since)
+        keys = [row.key for row in rows if self._names.finished_time(row.key) is not None]
+        await map_concurrently([key for key in keys if key not in self._read], self._load)
+        return any(segment in self._read[key] for key in keys)
+
+    async def sweep(self) -> None:
+        """Delete what nobody can need any more."""
+        rows = await self._core.store.list(self._names.finished)
+        self._read = {row.key: self._read[row.key] for row in rows if row.key in self._read}
+        times = [(row.key, self._names.finished_time(row.key)) for row in rows]
+        now, quarantine = self._core.now(), self._quarantine
+        old = [key for key, time in times if time is not None and all_creates_landed(time, now, quarantine)]
+        await map_concurrently(old, self._core.store.delete)
+
+    async def _load(self, key: str) -> None:
+        try:
+            found = await self._core.store.get(key)
+            names = codec.decode(found.data, FinishedSegments).record.segments if found else []
+        except Malformed:
+            names = []  # an odd object says nothing: an item may come twice, none is lost
+        self._read[key] = frozenset(names)

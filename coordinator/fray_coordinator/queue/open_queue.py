@@ -1,0 +1,115 @@
+"""One queue, opened: where it lies and what its participants agreed on."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+
+from fray_coordinator.clock import (
+    Clock,
+    RandomSource,
+    SystemClock,
+    system_random,
+)
+from fray_coordinator.core import LOCAL_SETTINGS, Core, core_on
+from fray_coordinator.errors import BadRecord, RootMismatch
+from fray_coordinator.queue.finished_log import FinishedLog
+from fray_coordinator.store.opening import open_store
+from fray_coordinator.store.records import Records
+from fray_coordinator.store.store import Store
+from fray_layouts import object_keys
+from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_records import QUEUE_LAYOUT, QueueRecord
+from fray_layouts.records import ClusterSettings
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """A queue and a participant's way to it.
+
+    Attributes:
+        holder: what the participant calls itself in leases.
+    """
+
+    core: Core
+    keys: QueueKeys
+    settings: QueueRecord
+    holder: str
+    finished: FinishedLog
+
+
+async def open_queue(core: Core, queue: QueueKeys, wanted: QueueRecord | None = None) -> OpenQueue:
+    """Open the queue, and make it if it is not there.
+
+    Args:
+        wanted: its settings, if it is made.
+
+    Raises:
+        RootMismatch: it has another layout version, or what lies there is no queue.
+    """
+    fresh = wanted or QueueRecord()
+
+    def decide(found: QueueRecord | None) -> QueueRecord | None:
+        return QueueRecord(
+            quarantine=fresh.quarantine, max_deliveries=fresh.max_deliveries, created_at=core.now()
+        ) if found is None else None  # fmt: skip
+
+    try:
+        update = await core.records.update(queue.settings, QueueRecord, decide)
+    except BadRecord as error:
+        raise RootMismatch(f"{core.root}/{queue.prefix} is not a queue: {error}") from None
+    assert update.stored is not None, "it was found or created"
+    return _checked(core, queue, update.stored.record)
+
+
+async def find_queue(core: Core, queue: QueueKeys) -> OpenQueue | None:
+    """Open the queue if it is there. Raises as `open_queue` does."""
+    try:
+        found = await core.records.read(queue.settings, QueueRecord)
+    except BadRecord as error:
+        raise RootMismatch(f"{core.root}/{queue.prefix} is not a queue: {error}") from None
+    return None if found is None else _checked(core, queue, found.record)
+
+
+def _checked(core: Core, queue: QueueKeys, found: QueueRecord) -> OpenQueue:
+    if found.layout != QUEUE_LAYOUT:
+        raise RootMismatch(
+            f"the queue at {core.root}/{queue.prefix} has layout version {found.layout}, this Fray uses "
+            f"{QUEUE_LAYOUT}; use a Fray of that version, or another queue"
+        )
+    holder = f"{_host()}, pid {os.getpid()}, {core.chance.token(4)}"
+    return OpenQueue(core, queue, found, holder, FinishedLog(core, queue, found.quarantine))
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
+async def open_root(root: str, named: bool) -> Core:
+    """A core on the root of a cluster, for a queue that is named in it; else on one that holds nothing but one queue.
+
+    Raises:
+        RootMismatch: the root is of the other kind.
+        InvalidInput, StoreRefused, StoreUnavailable: as `open_store` says.
+    """
+    clock, chance = SystemClock(), system_random()
+    store = await open_store(root, clock, chance)
+    try:
+        is_cluster = await store.get(object_keys.CLUSTER_KEY) is not None
+        if is_cluster and not named:
+            raise RootMismatch(f"{store.root} is a cluster's root; give the queue a name in it, or a folder of its own")
+        if named and not is_cluster and await store.get(QueueKeys().settings) is not None:
+            raise RootMismatch(f"{store.root} holds a queue without a name; leave the name out, or use another root")
+        return await core_on(store, None, clock, chance) if named else standalone_core(store, clock, chance)
+    except BaseException:
+        await store.close()
+        raise
+
+
+def standalone_core(store: Store, clock: Clock, chance: RandomSource) -> Core:
+    """A core without a cluster: intervals as a new cluster has them."""
+    settings = LOCAL_SETTINGS if store.local else ClusterSettings()
+    return Core(store, Records(store, clock, chance), clock, chance, settings)

@@ -1,0 +1,91 @@
+"""Putting items into a queue: segments that are valid when the push returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fray_coordinator.core import map_concurrently
+from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, is_create_too_slow
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.open_queue import OpenQueue
+from fray_coordinator.store.interface import ABSENT, Applied
+from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
+from fray_layouts.queue_records import DeadLetterOrigin, SegmentHeader, encode_segment
+
+MAX_SEGMENT_BYTES = 8 * 1024 * 1024
+"""Bytes of items after which a segment is closed, however many were wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedItem:
+    """What is pushed: bytes, and how they are to be read ("pickle" or "json")."""
+
+    body: bytes
+    encoding: str = "pickle"
+
+
+class Producer:
+    """Names segments and creates them."""
+
+    def __init__(self, home: OpenQueue, bell: QueueDoorbell) -> None:
+        self._home = home
+        self._bell = bell
+        self._token = home.core.chance.token(6)
+        self._last = (0.0, 0)
+
+    async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> None:
+        """Put the items at the end, in this order; when it returns they are there to stay.
+
+        Args:
+            batch: items of each segment; so many are handed to one consumer at a time.
+
+        Raises:
+            StoreUnavailable: some may be in the queue, some not, and some may still come.
+        """
+        await map_concurrently(_segments(items, batch_size(len(items), batch)), self._push_segment)
+        self._bell.ring()
+
+    async def _push_segment(self, items: Sequence[EncodedItem]) -> None:
+        while not await self.create(self._name(len(items)), items):
+            continue
+
+    async def create(
+        self, segment: SegmentName, items: Sequence[EncodedItem], letter: DeadLetterOrigin | None = None
+    ) -> bool:
+        """Create this very segment; False if another name is to be taken: the name is another's, or it took so long
+        that the large items may have been swept.
+        """
+        core, names = self._home.core, self._home.keys
+        large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM_BYTES]
+        for number in large:
+            await core.store.put(names.large(str(segment), number), items[number].body, ABSENT)
+        inline = [b"" if number in large else item.body for number, item in enumerate(items)]
+        header = SegmentHeader(
+            encoding=items[0].encoding, sizes=[len(body) for body in inline], large=large, letter=letter
+        )
+        outcome = await core.store.put(names.segment(str(segment)), encode_segment(header, inline), ABSENT)
+        swept = bool(large) and is_create_too_slow(segment.time, core.now(), self._home.settings.quarantine)
+        return isinstance(outcome, Applied) and not swept
+
+    def _name(self, items: int) -> SegmentName:
+        """A name behind all that this producer gave before."""
+        time, order = self._last
+        now = round(self._home.core.now(), 3)
+        self._last = (now, 0) if now > time else (time, order + 1)
+        if self._last[1] == MAX_ORDERS:
+            self._last = (time + 0.001, 0)
+        return SegmentName(self._last[0], self._last[1], self._token, items)
+
+
+def _segments(items: Sequence[EncodedItem], batch: int) -> Iterator[Sequence[EncodedItem]]:
+    """The items in segments of `batch`, fewer where one would become too large or mix encodings."""
+    begin, size = 0, 0
+    for number, item in enumerate(items):
+        full = number - begin == batch or (number > begin and size + len(item.body) > MAX_SEGMENT_BYTES)
+        if full or item.encoding != items[begin].encoding:
+            yield items[begin:number]
+            begin, size = number, 0
+        size += len(item.body) if len(item.body) < LARGE_ITEM_BYTES else 0
+    if begin < len(items):
+        yield items[begin:]

@@ -1,0 +1,201 @@
+"""The inbox: files that people drop become jobs, or are rejected with the reason beside them.
+
+What is decided is in `protocol.inbox`. This module keeps what must be seen twice: a file that does not parse may still
+be on its way, so it is rejected only after it lay unchanged over two looks. One round deals with every file that lay
+there when it began, so however many are dropped, each has its turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.errors import ParentNotRunning
+from fray_coordinator.jobs import doorbell, pending_index
+from fray_coordinator.jobs.submission import create_child_entry, running_parent
+from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_drop
+from fray_coordinator.protocol.resubmission import check_resubmission
+from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.interface import ABSENT, Object
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts import object_keys
+from fray_layouts.errors import InvalidInput, Malformed
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.parsing import parse_json
+from fray_layouts.records import JobRecord, ParentLink, Rejection
+from fray_layouts.spec import JobSpec, parse_spec
+
+MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
+"""So many files are dealt with at a time. Local files are read and written by few threads, which beats need too."""
+
+LISTING_PAGE = 1000
+"""Names asked for at a time: so many a bucket tells in one request."""
+
+REJECTION_SWEEP_INTERVAL = 600.0
+"""Seconds between two looks at the reasons of rejections, of which there may be many for a month."""
+
+_MAX_REJECTED_CONTENT = 64 * 1024
+
+
+@dataclass(slots=True)
+class Admission:
+    """One participant's work on the inbox; remembers which odd files it has seen, and since when.
+
+    Attributes:
+        problems: what went wrong in the last round, by key.
+    """
+
+    core: Core
+    problems: dict[str, str] = field(default_factory=dict)
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _rejections_seen_at: float = float("-inf")
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some file must be looked at again before it can be judged."""
+        return bool(self._seen)
+
+    async def run(self) -> None:
+        """Deal with every file in the inbox, and now and then with the reasons of rejections."""
+        keys = await self._drops()
+        problems: dict[str, str] = {}
+        self._seen = {key: self._seen[key] for key in keys if key in self._seen}
+        await map_noting_problems(
+            keys,
+            self.look,
+            problems,
+            at_once=MAX_CONCURRENT_LOCAL_FILES if self.core.store.local else MAX_CONCURRENT_FILES,
+        )
+        await self._remove_old_rejections(problems)
+        self.problems = problems
+
+    async def look(self, key: str) -> None:
+        """Deal with one key under `inbox/`."""
+        if InboxKeys.is_drop(key):
+            await self._look_at_drop(key)
+        elif InboxKeys.parse_aside(key):
+            await self._look_aside(key)
+
+    async def _drops(self) -> list[str]:
+        """What lies in the inbox, reasons of rejections apart: where they fill a page, the rest of them is skipped."""
+        keys: list[str] = []
+        after: str | None = None
+        page = None if self.core.store.local else LISTING_PAGE
+        while True:
+            rows = await self.core.store.list(InboxKeys.prefix, after, page)
+            keys += [row.key for row in rows if not row.key.startswith(InboxKeys.rejected_prefix)]
+            if page is None or len(rows) < page:
+                return keys
+            last = rows[-1].key
+            after = InboxKeys.behind_rejections if last.startswith(InboxKeys.rejected_prefix) else last
+
+    async def _remove_old_rejections(self, problems: dict[str, str]) -> None:
+        """The reason of a rejection is kept as long as a finished job."""
+        now = self.core.now()
+        if now - self._rejections_seen_at < REJECTION_SWEEP_INTERVAL:
+            return
+        rows = await self.core.store.list(InboxKeys.rejected_prefix, versions=True)
+        kept_since = now - retention_seconds(self.core.settings)
+        old = [row.key for row in rows if InboxKeys.is_rejection(row.key) and (row.updated or now) < kept_since]
+        await map_noting_problems(old, self.core.store.delete, problems)
+        self._rejections_seen_at = now
+
+    async def settle_record(self, job: Stored[JobRecord]) -> None:
+        """Admit or withdraw an unadmitted record by what the inbox holds now, and finish what follows."""
+        origin = job.record.inbox
+        if origin is None:
+            return
+        lies = await self.core.store.get(origin.place)
+        version = lies.version if lies else None
+
+        def decide(now: JobRecord | None) -> JobRecord | None:
+            if now is None or now.op != job.record.op:
+                return None  # another record than the one that was read before the inbox: another look decides it
+            return admit_or_withdraw(now, version, self.core.now())
+
+        settled = record_of((await self.core.records.update(job.key, JobRecord, decide, known=job)).stored)
+        if settled is None or settled.status == Status.UNADMITTED:
+            return
+        if settled.status == Status.PENDING:
+            await pending_index.create_entry(self.core, settled)
+            await doorbell.ring(self.core, settled.spec.pool)
+        if version == origin.version:
+            await self._take_away(origin.place, origin.version)
+
+    async def _look_at_drop(self, key: str) -> None:
+        drop = await self.core.store.get(key, one_of_many=True)
+        if drop is None:
+            return
+        if not _is_json_object(drop.data) and not self._lay_still(key, drop.version):
+            return
+        try:
+            spec = parse_spec(drop.data)
+            if self.core.store.renames and InboxKeys.time_taken(key) is None:
+                await self._take_in(key, drop.version)
+            else:
+                await self._admit(key, drop, spec)
+        except (InvalidInput, ParentNotRunning) as error:
+            await self._reject(key, drop, str(error))
+
+    async def _take_in(self, key: str, version: str) -> None:
+        """Give a local file a name that nobody gives again; whoever is the first to do so goes on with it."""
+        taken_in = InboxKeys.taken_in(key, self.core.now(), self.core.chance.token())
+        await self.core.store.withdraw(key, version, taken_in)
+        await self._look_at_drop(taken_in)
+
+    async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
+        parent = await running_parent(self.core, spec.parent) if spec.parent else None
+        dropped_at = InboxKeys.time_taken(key) if self.core.store.renames else None
+        job = record_of_drop(key, drop.version, dropped_at or drop.updated, spec, parent)
+        if parent is not None:
+            job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
+            await create_child_entry(self.core, job)
+        written = await self.core.records.write(object_keys.JobKeys.key(job.id), JobRecord, job, None)
+        if written.stored is None:
+            return
+        if written.stored.record.inbox == job.inbox:
+            await self.settle_record(written.stored)
+        else:  # resubmitted under an id of its own: the first job stands for this drop too
+            check_resubmission(written.stored.record, job)
+            await self._take_away(key, drop.version)
+
+    async def _reject(self, key: str, drop: Object, reason: str) -> None:
+        content = drop.data[:_MAX_REJECTED_CONTENT].decode("utf-8", "replace")
+        rejection = Rejection(
+            key=InboxKeys.dropped_as(key), reason=reason, rejected_at=self.core.now(), content=content
+        )
+        await self.core.store.put(InboxKeys.rejected(key, drop.version), msgspec.json.encode(rejection), ABSENT)
+        await self._take_away(key, drop.version)
+
+    async def _take_away(self, key: str, version: str) -> None:
+        await self.core.store.withdraw(key, version, InboxKeys.aside(key, version, self.core.chance.token(8)))
+
+    async def _look_aside(self, key: str) -> None:
+        """A local file that was moved aside: what it held was dealt with, unless a `cp` went on writing into it."""
+        parsed = InboxKeys.parse_aside(key)
+        lies = await self.core.store.get(key, one_of_many=True)
+        if parsed is None or lies is None or not self._lay_still(key, lies.version):
+            return
+        stem, dealt_with = parsed
+        if lies.version != dealt_with:
+            await self.core.store.put(InboxKeys.key(f"{stem}-{lies.version[:8]}"), lies.data, ABSENT)
+        await self.core.store.delete(key, lies.version)
+
+    def _lay_still(self, key: str, version: str) -> bool:
+        """Whether the file was seen unchanged over two looks, far enough apart."""
+        now = self.core.clock.boottime()
+        known, since = self._seen.get(key, ("", now))
+        if known != version:
+            self._seen[key] = (version, now)
+            return False
+        return now - since >= self.core.settings.inbox_patience
+
+
+def _is_json_object(data: bytes) -> bool:
+    try:
+        return isinstance(parse_json(data), dict)
+    except Malformed:
+        return False

@@ -1,0 +1,246 @@
+"""Watching the agents: who is silent, for how long, who is dead. What that means is decided in `protocol.death`."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import (
+    Core,
+    describe_error,
+    is_outage,
+    map_noting_problems,
+)
+from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.protocol.failure_detection import (
+    defer_mass_failure,
+    has_timed_out,
+    needs_reaping,
+    observe,
+)
+from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
+from fray_coordinator.protocol.retention import removable_agents
+from fray_coordinator.protocol.scheduling import free_slots
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.background import BackgroundWork
+from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Stored
+from fray_layouts.bounds import MAX_SAFE_INTEGER
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import (
+    AgentRecord,
+    HintEndpoint,
+    PoolSummary,
+    Suspect,
+)
+
+MAX_CONCURRENT_READS = 64
+"""A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
+
+MAX_PASS_READS = 2000
+"""So many unknown records a look waits for, which take a second or two; so many agents it declares dead.
+
+More of them are read beside the looks, those that were written last first: who is known already is judged in time.
+"""
+BESIDE = "agents/ not read yet"
+"""The name of that work."""
+
+VERDICT_PATIENCE = 3.0
+"""Seconds for which a death is tried to be written.
+
+A verdict that waited for the end of an outage of writes would be there before the beat that waits as well.
+"""
+
+HINT_ENDPOINTS_PER_POOL = 3
+"""Agents of each pool whom submitters may tell."""
+
+
+@dataclass(slots=True)
+class FailureDetector:
+    """One observer. It keeps the record of each agent that may still change, as last read, and when that was.
+
+    Attributes:
+        agents: by id; those that have ended and are buried are not among them.
+        beside: does what a look need not wait for.
+        problems: what went wrong in the last look, by key.
+        complete: every agent's record was read that is answered.
+        someone_died: an agent that lived is dead, since whoever asks reset this.
+    """
+
+    core: Core
+    beside: BackgroundWork = field(default_factory=BackgroundWork)
+    agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
+    someone_died: bool = False
+    _ended: dict[str, Listed] = field(default_factory=dict)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _lived: frozenset[str] = frozenset()
+    _known: dict[str, Suspect] = field(default_factory=dict)
+    _confirmed: dict[str, Suspect] = field(default_factory=dict)
+    _read_at: dict[str, float] = field(default_factory=dict)
+    _unanswered: dict[str, str] = field(default_factory=dict)
+
+    def live(self) -> dict[str, Stored[AgentRecord]]:
+        """The agents that live, as far as this version knows their states, by id."""
+        return {name: agent for name, agent in self.agents.items() if agent.record.state == "live"}
+
+    def unburied(self) -> list[Stored[AgentRecord]]:
+        """The agents that have ended and whose jobs may still have to be put back; those with few of them first."""
+        dead = [agent for agent in self.agents.values() if needs_reaping(agent.record)]
+        return sorted(dead, key=lambda agent: len(agent.record.holdings))
+
+    async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
+        """Read every agent's record once, declare the dead, and tell what is now known of the others.
+
+        A row of a listing that shows the known version is a successful read. Each agent's age is counted from the end
+        of one read of its record to the begin of the next look, which is never more than the time between what the two
+        saw. (From the end of one look to the begin of the next would be too little: a look at many agents takes long.)
+        """
+        self.problems, self._lived = {}, frozenset(self.live())
+        begun, read_at = self.core.clock.boottime(), self._read_at
+        await self._read_all()
+        seen = {
+            name: observe(
+                agent.record,
+                self._known.get(name),
+                suspects.get(name),
+                begun - read_at[name] if name in read_at else None,
+            )
+            for name, agent in self.live().items()
+        }
+        seen |= await self._judge(seen)
+        live = self.live()
+        self._known = {name: suspect for name, suspect in seen.items() if name in live}
+        return self._known
+
+    def confirm(self) -> None:
+        """This observer could write after its last look, so agents could too: the silence that it saw is theirs."""
+        self._confirmed = self._known
+
+    def discount(self) -> None:
+        """This observer could not write: perhaps nobody could, and what it saw since it last could is no silence."""
+        self._known, self._read_at = self._confirmed, {}
+
+    async def forget_old(self) -> None:
+        """Remove records of agents that have ended, are buried, and are old or many."""
+        ended = {key: row.updated or 0.0 for key, row in self._ended.items()}
+        due = removable_agents(ended, self.core.now(), self.core.settings)[:MAX_PASS_READS]
+        problems: dict[str, str] = {}
+        await map_noting_problems(
+            due, lambda key: self.core.store.delete(key, self._ended[key].version or ""), problems
+        )
+
+    def silent(self) -> dict[str, Suspect]:
+        """What a successor must know: of those who owe a beat, and of the spared."""
+        live = self.live()
+        return {n: s for n, s in self._known.items() if n in live and (s.spared or s.age >= live[n].record.interval)}
+
+    def pools(self) -> dict[str, PoolSummary]:
+        """Per pool: its live agents and the one-core tasks they can run at once."""
+        views: dict[str, PoolSummary] = {}
+        hearing: dict[str, list[AgentRecord]] = {}
+        for agent in (agent for agent in self.live().values() if not agent.record.driver):
+            view = views.setdefault(agent.record.pool, PoolSummary())
+            view.agents += 1
+            view.slots = min(view.slots + free_slots(agent.record.capacity), MAX_SAFE_INTEGER)
+            if agent.record.ear is not None:
+                hearing.setdefault(agent.record.pool, []).append(agent.record)
+        return {pool: replace(view, ears=_hint_endpoints(hearing.get(pool, ()))) for pool, view in views.items()}
+
+    async def _read_all(self) -> None:
+        rows = await self.core.store.list(AgentKeys.prefix, versions=True)
+        listed_at = self.core.clock.boottime()
+        rows = self._unreadable.sift((row for row in rows if AgentKeys.parse(row.key)), self.problems)
+        before = {agent.key: agent for agent in self.agents.values()}
+        ended, self._ended, self.agents, self._read_at = self._ended, {}, {}, {}
+        changed: list[Listed] = []
+        unknown: list[Listed] = []
+        for row in rows:
+            if (known := before.get(row.key)) is not None and known.version == row.version:
+                self._keep(known, listed_at)
+            elif (gone := ended.get(row.key)) is not None and gone.version == row.version:
+                self._ended[row.key] = gone
+            else:
+                (unknown if known is None else changed).append(row)
+                if known is not None:
+                    self.agents[known.record.id] = known  # until it is read
+        await self._read(changed, unknown)
+
+    async def _read(self, changed: list[Listed], unknown: list[Listed]) -> None:
+        """Read what has changed and is new; what is new to us and very much, and what was not answered, beside."""
+        rows = {row.key: row for row in [*changed, *unknown]}
+        self._unanswered = {key: why for key, why in self._unanswered.items() if key in rows}
+        self.problems |= self._unanswered
+        late = [rows[key] for key in self._unanswered]
+        changed, unknown = ([row for row in some if row.key not in self._unanswered] for some in (changed, unknown))
+        self.complete = len(unknown) <= MAX_PASS_READS
+        if not self.complete:
+            late = sorted(unknown, key=lambda row: -(row.updated or 0.0)) + late
+            unknown = []
+        if late:
+            self.beside.begin(
+                BESIDE,
+                lambda: map_noting_problems(late, self._read_beside, {}, lambda row: row.key, MAX_CONCURRENT_READS),
+            )
+        await map_noting_problems(
+            changed + unknown, self._read_row, self.problems, lambda row: row.key, MAX_CONCURRENT_READS
+        )
+
+    async def _read_beside(self, row: Listed) -> None:
+        """Read it, unless a look has meanwhile."""
+        if row.key in self._unanswered or (AgentKeys.parse(row.key) not in self.agents and row.key not in self._ended):
+            await self._read_row(row)
+
+    async def _read_row(self, row: Listed) -> None:
+        try:
+            agent = await self._unreadable.read(self.core.records, row, AgentRecord)
+        except Exception as error:
+            if not (isinstance(error, BadRecord) or is_outage(error)):
+                self._unanswered[row.key] = describe_error(error)
+            raise
+        self._unanswered.pop(row.key, None)
+        if agent is not None:
+            as_believed = dataclasses.replace(agent, record=with_bounded_interval(agent.record, self.core.settings))
+            self._keep(as_believed, self.core.clock.boottime())
+
+    def _keep(self, agent: Stored[AgentRecord], read_at: float | None) -> None:
+        record = agent.record
+        self.someone_died |= record.state == "dead" and record.id in self._lived
+        if is_fenced(record) and not needs_reaping(record):
+            self._ended[agent.key] = Listed(agent.key, agent.version, agent.updated)
+            self.agents.pop(record.id, None)
+            return
+        self.agents[record.id] = agent
+        if read_at is not None:
+            self._read_at[record.id] = read_at
+
+    async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
+        """Declare the doomed dead; returns those who are spared for now."""
+        live = self.live()
+        guilty = {name: suspect for name, suspect in seen.items() if has_timed_out(live[name].record, suspect)}
+        spared = defer_mass_failure(guilty, len(live))
+
+        async def declare_dead(name: str) -> None:
+            try:
+                killed = await reaper.declare_agent_dead(self.core, live[name], VERDICT_PATIENCE)
+            except StoreUnavailable as error:  # whether it is an outage the next write of the lease tells
+                self.problems[AgentKeys.key(name)] = describe_error(error)
+                return
+            if killed is not None:
+                self._keep(killed, None)
+
+        doomed_now = sorted(guilty.keys() - spared.keys())[:MAX_PASS_READS]
+        await map_noting_problems(doomed_now, declare_dead, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
+        return spared
+
+
+def _hint_endpoints(hearing: Iterable[AgentRecord]) -> list[HintEndpoint]:
+    """Those of the agents with the most room."""
+    chosen = heapq.nlargest(HINT_ENDPOINTS_PER_POOL, hearing, key=lambda agent: (agent.free.cpu, agent.id))
+    return [agent.ear for agent in chosen if agent.ear is not None]

@@ -1,0 +1,65 @@
+"""Burying dead agents: every job that the record lists is put back, and only then is the record marked buried."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.jobs import pending_index
+from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.store.records import Stored
+from fray_layouts import object_keys
+from fray_layouts.records import AgentRecord, JobRecord
+
+
+async def declare_agent_dead(
+    core: Core, agent: Stored[AgentRecord], patience: float | None = None
+) -> Stored[AgentRecord] | None:
+    """Declare the agent dead on condition of the beat that was observed; None if it lives after all.
+
+    Args:
+        patience: as in `Store.put`.
+    """
+    beat = agent.record.beat
+    update = await core.records.update(
+        agent.key, AgentRecord, lambda now: declare_dead(now, beat) if now else None, agent, patience
+    )
+    stored = update.stored
+    return stored if stored is not None and stored.record.state == "dead" else None
+
+
+async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
+    """Put back what the dead agent held and mark it buried once job and index agree for all of it.
+
+    Only what names the agent of this very key is put back: a copy of a record says nothing about whom it was made of.
+
+    Raises:
+        BadRecord: some of the jobs cannot be read; the others were put back.
+    """
+    dead = object_keys.AgentKeys.parse(agent.key)
+    if dead is None or not needs_reaping(agent.record):
+        return
+    problems: dict[str, str] = {}
+    await map_noting_problems(agent.record.holdings, lambda job: _put_back_job(core, job, dead), problems)
+    if problems:
+        raise BadRecord(_summarize(problems))
+
+    def mark(now: AgentRecord | None) -> AgentRecord | None:
+        return replace(now, buried=True) if now is not None and needs_reaping(now) else None
+
+    await core.records.update(agent.key, AgentRecord, mark, known=agent)
+
+
+async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
+    """Look at one listed job, in whatever state, until it and the index agree."""
+    job = await core.records.read(object_keys.JobKeys.key(job_id), JobRecord)
+    now = await pending_index.put_back(core, job, dead) if job is not None else None
+    if now is not None and now.record.status == Status.PENDING:
+        await pending_index.create_entry(core, now.record)
+
+
+def _summarize(problems: dict[str, str]) -> str:
+    first, *more = problems.values()
+    return f"{first}; and {len(more)} more of its jobs" if more else first

@@ -1,0 +1,275 @@
+"""The coordinator's pass: one function that does what no single job's holder does.
+
+It watches the agents, buries the dead, admits the inbox, and now and then repairs. Any agent runs it under
+`coordinator/pass.json`; `fray coordinate --once` runs it without the lease. Two at once do no harm: every write is
+conditional by itself. A pass itself only watches: all else may take long, so it goes on beside the passes that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from msgspec.structs import replace
+
+from fray_coordinator.core import Core, describe_error, is_outage
+from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
+from fray_coordinator.protocol import reconciler_lease
+from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
+from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.background import BackgroundWork
+from fray_coordinator.reconcile.failure_detector import BESIDE, FailureDetector
+from fray_coordinator.reconcile.repair import Repair
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.records import AgentRecord, ReconcilerRecord, Suspect
+
+MAX_LISTED_PER_SECOND = 2000.0
+"""So many jobs' names the repairs list on average at most: a million kept jobs are a thousand paid requests."""
+
+MAX_CONCURRENT_REAPS = 64
+"""So many dead agents are buried at a time, those who held little first."""
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """One participant's share in the coordinator's pass.
+
+    Attributes:
+        identity: agent id, or "once-..." for a run without an agent.
+        own_beat: the agent's current beat, noted in the lease for its successor.
+    """
+
+    core: Core
+    identity: str
+    own_beat: Callable[[], int] = lambda: 0
+    watch: FailureDetector = field(init=False)
+    admission: Admission = field(init=False)
+    repair: Repair = field(init=False)
+    lease: Stored[ReconcilerRecord] | None = None
+    _age: float = 0.0
+    _looked_at: float | None = None
+    _beside: BackgroundWork = field(default_factory=BackgroundWork)
+    _failed: dict[str, str] = field(default_factory=dict)
+    _repaired_at: float = 0.0
+    _orphans: bool = False
+
+    def __post_init__(self) -> None:
+        self.watch = FailureDetector(self.core, self._beside)
+        self.admission = Admission(self.core)
+        self.repair = Repair(self.core, self.admission)
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether the last look found the lease to be ours."""
+        return self.lease is not None and self.lease.record.holder == self.identity
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What went wrong lately, by the key of the object or the folder."""
+        works = (self.watch, self.admission, self.repair, self._beside)
+        return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
+
+    def pool_slots(self, pool: str) -> int:
+        """Free slots of a pool as the last pass saw them; a hint."""
+        view = self.lease.record.pools.get(pool) if self.lease else None
+        return view.slots if view else 1
+
+    def fleet(self) -> int:
+        """Live agents of all pools, as the last pass saw them; at least one, a hint."""
+        views = self.lease.record.pools.values() if self.lease else ()
+        return max(sum(view.agents for view in views), 1)
+
+    async def turn(self) -> bool:
+        """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
+        try:
+            await self._look_at_lease()
+            if not self.holds_lease and not await self._take():
+                self.stop()
+                return False
+            await self._run()
+            self.watch.confirm()
+        except StoreError:
+            self.watch.discount()
+            raise
+        except BadRecord:  # of the lease: all else is noted where it is read
+            self._begin_anew(await self._unreadable_lease())
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Leave what goes on beside the passes to whoever comes next."""
+        self._beside.stop()
+
+    async def once(self) -> None:
+        """Run without the lease: two looks, so that silence can be told, then leave the suspects for later runs."""
+        self.lease = await self._read_lease()
+        suspects = dict(self.lease.record.suspects) if self.lease else {}
+        suspects = await self._look(suspects)
+        await self._serve()
+        if self.watch.live() or self.admission.waiting:
+            await self._leave(suspects)  # who cannot write can tell nobody's silence from an outage of writes
+            self.watch.discount()
+            suspects = await self._look(suspects)
+            wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
+            await self.core.clock.sleep(wait)
+            suspects = await self._look(suspects)
+        self._beside.begin(JobKeys.prefix, self._repair)
+        await self._serve()
+        await self._leave(suspects)
+
+    async def _leave(self, suspects: dict[str, Suspect]) -> None:
+        """Write what was seen without the lease into it; whoever sees one for long that cannot be read replaces it."""
+        if self.lease is not None and self.lease.record.holder == reconciler_lease.UNREADABLE_HOLDER:
+            return
+        alive = set(self.watch.live())
+        await self.core.records.update(
+            CoordinatorKeys.lease,
+            ReconcilerRecord,
+            lambda now: reconciler_lease.after_run_without_lease(now or ReconcilerRecord(), suspects, alive),
+        )
+
+    async def resign(self) -> None:
+        """Give the lease up, so that another need not wait for it to age."""
+        if self.holds_lease:
+            await self.core.records.update(
+                CoordinatorKeys.lease,
+                ReconcilerRecord,
+                lambda now: replace(now, holder="") if now and now.holder == self.identity else None,
+                known=self.lease,
+            )
+
+    async def _look_at_lease(self) -> None:
+        clock, before = self.core.clock, self.lease
+        gap = None if self._looked_at is None else clock.boottime() - self._looked_at
+        self.lease = await self._read_lease()
+        self._looked_at = clock.boottime()
+        unchanged = bool(before and self.lease and reconciler_lease.is_unchanged(before.record, self.lease.record))
+        self._age = reconciler_lease.lease_age(self._age, unchanged, gap, self.core.settings)
+
+    async def _read_lease(self) -> Stored[ReconcilerRecord] | None:
+        records = self.core.records
+        try:
+            return await (
+                records.reread(self.lease) if self.lease else records.read(CoordinatorKeys.lease, ReconcilerRecord)
+            )
+        except BadRecord:
+            return await self._unreadable_lease()
+
+    async def _unreadable_lease(self) -> Stored[ReconcilerRecord] | None:
+        """One that cannot be read counts as held by nobody knows whom: it ages, and is then replaced."""
+        lies = await self.core.store.get(CoordinatorKeys.lease)
+        if lies is None:
+            return None
+        return Stored(
+            CoordinatorKeys.lease,
+            ReconcilerRecord(holder=reconciler_lease.UNREADABLE_HOLDER),
+            {},
+            lies.version,
+            lies.updated,
+        )
+
+    async def _take(self) -> bool:
+        found = self.lease.record if self.lease else None
+        if not reconciler_lease.may_take(found, self._age, self.core.settings):
+            return False
+        suspects: dict[str, Suspect] = {}
+        if found is not None:
+            suspects = reconciler_lease.inherited_suspects(found, self._age, await self._old_holder(found.holder))
+        wanted = replace(
+            found or ReconcilerRecord(), holder=self.identity, suspects=suspects, holder_beat=self.own_beat()
+        )
+        written = await self.core.records.write(CoordinatorKeys.lease, ReconcilerRecord, wanted, self.lease)
+        self._begin_anew(written.stored)
+        return written.wrote
+
+    async def _old_holder(self, name: str) -> AgentRecord | None:
+        """None if it is absent or cannot be read: nothing is known of its silence."""
+        if not name:
+            return None
+        try:
+            found = record_of(await self.core.records.read(AgentKeys.key(name), AgentRecord, one_of_many=True))
+        except (BadRecord, StoreUnavailable) as error:
+            if is_outage(error):
+                raise
+            return None
+        return with_bounded_interval(found, self.core.settings) if found is not None else None
+
+    def _begin_anew(self, lease: Stored[ReconcilerRecord] | None) -> None:
+        """Age is that of one version of the lease: what was counted before it was met is not its own."""
+        self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
+
+    async def _run(self) -> None:
+        assert self.lease is not None, "a pass runs under the lease"
+        last = self.lease.record
+        await self._look_under_lease(last.suspects)
+        self._orphans |= self.watch.someone_died
+        self.watch.someone_died = False
+        if last.repaired_at <= self.core.now():
+            self._repaired_at = max(self._repaired_at, last.repaired_at)
+        if self.watch.complete and self._repair_is_due():
+            self._beside.begin(JobKeys.prefix, self._repair)
+        await self._serve(self.core.settings.poll_interval)
+        await self._renew(self._tell)
+
+    async def _look_under_lease(self, suspects: dict[str, Suspect]) -> None:
+        """The first look at very many agents may outlast the lease, so it is renewed meanwhile."""
+        looking = asyncio.create_task(self._look(suspects))
+        try:
+            while not (await asyncio.wait([looking], timeout=self.core.settings.pass_interval))[0]:
+                await self._renew(lambda now: reconciler_lease.renewed(now, self.identity, self.own_beat()))
+            looking.result()
+        finally:
+            looking.cancel()
+
+    async def _look(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
+        """Watch the agents; what nobody thought of ends this look only."""
+        self._failed = {}
+        try:
+            return await self.watch.look(suspects)
+        except StoreError:  # perhaps another, who then takes the lease, is answered
+            raise
+        except Exception as error:
+            self._failed[AgentKeys.prefix] = describe_error(error)
+            return suspects
+
+    async def _serve(self, seconds: float | None = None) -> None:
+        """Begin what else there is to do, or go on with it, but not for long."""
+        unburied = self.watch.unburied()
+        self._beside.forget_all_but(
+            [JobKeys.prefix, AgentKeys.prefix, BESIDE, InboxKeys.prefix, *(dead.key for dead in unburied)]
+        )
+        for dead in unburied[:MAX_CONCURRENT_REAPS]:
+            self._beside.begin(dead.key, partial(reaper.reap, self.core, dead))
+        self._beside.begin(AgentKeys.prefix, self.watch.forget_old)
+        self._beside.begin(InboxKeys.prefix, self.admission.run)
+        await self._beside.wait(seconds)
+
+    def _repair_is_due(self) -> bool:
+        """A death makes it due at once: what the dead agent claimed after its last beat no burial can see."""
+        interval = 0.0 if self._orphans else self.core.settings.repair_interval
+        return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
+
+    async def _repair(self) -> None:
+        begun, self._orphans = self.core.now(), False
+        await self.repair.run(self.watch.live())
+        self._repaired_at = begun
+
+    async def _renew(self, tell: Callable[[ReconcilerRecord], ReconcilerRecord]) -> None:
+        def renewed(now: ReconcilerRecord | None) -> ReconcilerRecord | None:
+            return tell(now) if now is not None and now.holder == self.identity else None
+
+        update = await self.core.records.update(CoordinatorKeys.lease, ReconcilerRecord, renewed, known=self.lease)
+        self._begin_anew(update.stored)
+
+    def _tell(self, now: ReconcilerRecord) -> ReconcilerRecord:
+        """The lease renewed, with all that this pass has found out."""
+        beat, suspects, pools = self.own_beat(), self.watch.silent(), self.watch.pools()
+        if not self.watch.complete:  # what is known of the others is the last holder's
+            suspects, pools = merge_suspects(suspects, now.suspects), now.pools
+        return reconciler_lease.after_pass(now, self.identity, beat, suspects, pools, self.problems, self._repaired_at)

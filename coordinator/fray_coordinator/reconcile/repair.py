@@ -1,0 +1,283 @@
+"""The slow repair: everything that hints and indexes missed, found by listing.
+
+This, not the submitter, guarantees that no job is lost: `jobs/` is the truth, `pending/` and `children/` are derived.
+Only records whose version changed since the last repair are read, and little of them is kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fray_coordinator.actors.discovery import StaleEndpoints
+from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.jobs import (
+    cascade,
+    doorbell,
+    pending_index,
+    retention,
+    stopping,
+)
+from fray_coordinator.pool import worker_pools
+from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.protocol.claiming import expire, is_pending_too_long
+from fray_coordinator.protocol.dropped_jobs import MissedJob, is_dropped, is_unlisted
+from fray_coordinator.protocol.heartbeat import with_bounded_interval
+from fray_coordinator.protocol.retention import may_remove, oldest_used_month
+from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.reconcile.admission import Admission
+from fray_coordinator.reconcile.job_summary import EndedJob, OpenJob, summarize
+from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
+from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import (
+    AgentKeys,
+    BlobKeys,
+    ChildKey,
+    EndpointKey,
+    JobKeys,
+    PendingKey,
+)
+from fray_layouts.queue_keys import TaskKeys
+from fray_layouts.records import AgentRecord, JobRecord
+
+T = TypeVar("T")
+POOL_SWEEP_INTERVAL = 3600.0
+"""Seconds between looks for worker pools that nobody uses any more."""
+UNREAD_PATIENCE = 3600.0
+"""Seconds for which a record that is not answered keeps all ended jobs: it may be the child of any.
+
+After that it counts as one that cannot be read, so one object does not fill the storage. Jobs are kept for days.
+"""
+
+
+@dataclass(slots=True)
+class Repair:
+    """One participant's repairs."""
+
+    core: Core
+    admission: Admission
+    _found: dict[str, str] = field(default_factory=dict)
+    _unread_since: dict[str, float] = field(default_factory=dict)
+    _found_before: dict[str, str] = field(default_factory=dict)
+    _endpoints: StaleEndpoints = field(init=False)
+    _jobs: dict[str, OpenJob] = field(default_factory=dict)
+    _ended: dict[str, EndedJob] = field(default_factory=dict)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+    _holders: UnreadableHolders = field(init=False)
+    _unlisted: dict[str, MissedJob] = field(default_factory=dict)
+    _seen_unlisted: dict[str, MissedJob] = field(default_factory=dict)
+    _swept_until: str = ""
+    _pools_due: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._endpoints = StaleEndpoints(self.core)
+        self._holders = UnreadableHolders(self.core)
+        self._pools_due = self.core.clock.boottime() + POOL_SWEEP_INTERVAL
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """By key, what went wrong with it in the last run that ended, or in the one that goes on."""
+        return self._found_before | self._found
+
+    @property
+    def size(self) -> int:
+        """How many jobs the last run saw."""
+        return len(self._jobs) + len(self._ended)
+
+    async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
+        """One repair. `live`: the agents, by id, that a look just before saw alive."""
+        self._found = {}
+        await self._read_jobs()
+        steps = {
+            "pending/": lambda: self._mend(live),
+            "children/": self._end_families,
+            EndpointKey.prefix: lambda: self._endpoints.remove(self._attempt_running, self._found),
+            BlobKeys.prefix: self._sweep_blobs,
+            TaskKeys.area: self._sweep_pools,
+        }
+        await map_noting_problems(steps, lambda area: steps[area](), self._found, at_once=1)
+        self._found_before = self._found
+
+    async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
+        entries = {row.key for row in await self.core.store.list("pending/")}
+        self._seen_unlisted, self._unlisted = self._unlisted, {}
+        self._holders.begin()
+        await self._each(self._jobs, lambda key: self._mend_job(key, live, entries))
+        await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
+
+    async def _end_families(self) -> None:
+        """End the children whose parents ended, and remove the jobs that nobody needs any more."""
+        children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list("children/")) if c]
+        parents = {child.parent for child in children if self._may_need_cascade(child)}
+        await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
+        with_children = {child.parent for child in children} | self._parents()
+        if not self._child_may_be_unread():
+            await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
+
+    async def _read_jobs(self) -> None:
+        rows = await self.core.store.list(JobKeys.prefix, versions=True)
+        rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), self._found)
+        jobs, ended = self._jobs, self._ended
+        unread, self._unread_since = self._unread_since, {}
+        self._jobs, self._ended = {}, {}
+
+        async def read(row: Listed) -> None:
+            known = jobs.get(row.key) or ended.get(row.key)
+            if known is None or known.version != row.version:
+                job = await self._read_row(row, unread.get(row.key))
+                known = summarize(job, self.core.settings) if job is not None else None
+            if known is not None:
+                self._remember(row.key, known)
+
+        await self._each(rows, read, lambda row: row.key)
+
+    async def _read_row(self, row: Listed, unread_since: float | None) -> Stored[JobRecord] | None:
+        try:
+            return await self._unreadable.read(self.core.records, row, JobRecord)
+        except BadRecord:
+            raise
+        except Exception:
+            now = self.core.clock.boottime()
+            self._unread_since[row.key] = now if unread_since is None else unread_since
+            raise
+
+    def _child_may_be_unread(self) -> bool:
+        """Whether a record may soon be read that was not answered so far, and names the parent that it needs."""
+        now = self.core.clock.boottime()
+        return any(now - since < UNREAD_PATIENCE for since in self._unread_since.values())
+
+    def _remember(self, key: str, known: OpenJob | EndedJob) -> None:
+        self._jobs.pop(key, None)
+        if isinstance(known, OpenJob):
+            self._jobs[key] = known
+        else:
+            self._ended[key] = known
+
+    def _is_due(self, key: str, parents: set[str]) -> bool:
+        return may_remove(self._ended[key].due_at, self.core.now(), JobKeys.parse(key) in parents)
+
+    async def _remove(self, key: str) -> None:
+        job = await self.core.records.read(key, JobRecord, one_of_many=True)
+        if job is not None:
+            await retention.remove_job(self.core, job)
+
+    async def _mend_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
+        """Look at what is known of the job, and read it if something has to be done about it."""
+        known = self._jobs[key]
+        if known.status == Status.UNADMITTED:
+            await self._with(key, self.admission.settle_record)
+        elif known.status == Status.PENDING and self.core.now() > known.waits_until:
+            await stopping.stop_if(self.core, key, self._expired)
+        elif await self._outlived_its_parent(key, known):
+            await self._with(key, lambda job: cascade.stop_orphan(self.core, job))
+        elif known.status == Status.PENDING and known.entry not in entries:
+            await self._enter_if_missing(key, known)
+        elif known.status == Status.RUNNING and known.holder:
+            await self._look_at_holder(key, known, live.get(known.holder))
+
+    async def _look_at_holder(self, key: str, known: OpenJob, holder: Stored[AgentRecord] | None) -> None:
+        if holder is None:
+            await self._with(key, self._put_back_if_orphaned)
+        elif is_unlisted(JobKeys.parse(key) or "", known.held_since, holder.record, self.core.now()):
+            await self._look_at_unlisted(key, known)
+
+    async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
+        """Put the job back if its holder is gone; its children and endpoints are looked at with that in mind."""
+        try:
+            now = await pending_index.put_back_if_orphaned(self.core, job)
+        except BadRecord:
+            if job.record.lease is not None:
+                await self._holders.look(job.record.lease.agent)
+            raise
+        if now is not None:
+            self._remember(job.key, summarize(now, self.core.settings))
+
+    async def _look_at_unlisted(self, key: str, known: OpenJob) -> None:
+        """Put the job back once its holder, read after the job, has not listed it for long enough."""
+        holder = record_of(await self.core.records.read(AgentKeys.key(known.holder), AgentRecord, one_of_many=True))
+        if holder is None:
+            return
+        holder = with_bounded_interval(holder, self.core.settings)
+        if not is_unlisted(JobKeys.parse(key) or "", known.held_since, holder, self.core.now()):
+            return
+        last = MissedJob(known.version, holder.beat)
+        first = self._seen_unlisted.get(key, last)
+        if not is_dropped(first, last):
+            self._unlisted[key] = first if first.version == last.version else last
+            return
+        job = await self.core.records.read(key, JobRecord, one_of_many=True)
+        if job is not None and job.version == known.version:
+            await pending_index.put_back_dropped(self.core, job)
+
+    async def _with(self, key: str, act: Callable[[Stored[JobRecord]], Awaitable[object]]) -> None:
+        """Read the job, and act if it is there."""
+        job = await self.core.records.read(key, JobRecord, one_of_many=True)
+        if job is not None:
+            await act(job)
+
+    async def _enter_if_missing(self, key: str, known: OpenJob) -> None:
+        """Make the entry of a pending job that has none; one that was claimed since it was read has lost it rightly."""
+        job = record_of(await self.core.records.read(key, JobRecord, one_of_many=True))
+        if job is not None and job.status == Status.PENDING and job.attempt == known.attempt:
+            await pending_index.create_entry(self.core, job)
+            await doorbell.ring(self.core, job.spec.pool)
+
+    def _attempt_running(self, job_id: str) -> int | None:
+        job = self._jobs.get(JobKeys.key(job_id))
+        return job.attempt if job is not None and job.status == Status.RUNNING else None
+
+    def _parents(self) -> set[str]:
+        """The jobs that others name as their parent: none of them goes before those."""
+        return {job.parent for job in self._jobs.values()} | {job.parent for job in self._ended.values()}
+
+    def _expired(self, job: JobRecord) -> JobRecord | None:
+        return expire(job, self.core.now()) if is_pending_too_long(job, self.core.now()) else None
+
+    async def _outlived_its_parent(self, key: str, known: OpenJob) -> bool:
+        if not known.parent or known.stops or self._attempt_running(known.parent) == known.parent_attempt:
+            return False
+        child = await self.core.records.read(key, JobRecord, one_of_many=True)
+        try:
+            return child is not None and await cascade.child_verdict(self.core, child) is ChildVerdict.STOP
+        except BadRecord:  # the parent's, which is told of where it lies; for the child there may be more to do
+            return False
+
+    def _may_need_cascade(self, child: ChildKey) -> bool:
+        return self._attempt_running(child.parent) != child.attempt or JobKeys.key(child.child) not in self._jobs
+
+    def _agrees(self, key: str) -> bool:
+        """Whether the entry is the one that its pending job should have."""
+        entry = PendingKey.parse(key)
+        job = self._jobs.get(JobKeys.key(entry.job)) if entry else None
+        return job is not None and job.status == Status.PENDING and job.entry == key
+
+    async def _tend(self, key: str) -> None:
+        entry = PendingKey.parse(key)
+        if entry is not None:
+            await pending_index.reconcile_entry(self.core, key, entry)
+
+    async def _sweep_blobs(self) -> None:
+        """Once a month; not while there are records that cannot be read, which may name any blob."""
+        since = oldest_used_month(self.core.now(), self.core.settings)
+        if since == self._swept_until or self._found:
+            return
+        used = {job.blob for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
+        await retention.remove_blobs(self.core, used, since, self._found)
+        self._swept_until = since
+
+    async def _sweep_pools(self) -> None:
+        if self.core.clock.boottime() >= self._pools_due:
+            await worker_pools.remove_unused(self.core, self._found)
+            self._pools_due = self.core.clock.boottime() + POOL_SWEEP_INTERVAL
+
+    async def _each(
+        self,
+        items: Iterable[T],
+        act: Callable[[T], Awaitable[object]],
+        name: Callable[[T], str] = str,
+    ) -> None:
+        await map_noting_problems(items, act, self._found, name)

@@ -1,0 +1,49 @@
+"""Agents that have jobs by the jobs' records, and whose own records cannot be read.
+
+Invariant: what such an agent holds ends with it, or is put back.
+Unsafe: a job is put back because its holder's record is garbage, while the holder runs it; or the record is repaired,
+and the holder, which had only missed a beat, goes on under it.
+Why not here: an agent that cannot read its own record cannot beat, so its trust runs out, and it ends. After that the
+record is replaced by a dead agent's, on condition of the version that has lain there since: under that no beat follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.failure_detection import is_lost, lost_agent
+from fray_coordinator.store.interface import Object
+from fray_layouts import codec
+from fray_layouts.object_keys import AgentKeys
+
+
+@dataclass(slots=True)
+class UnreadableHolders:
+    """What one participant has seen of them: by key, the version that lies there, and since when (boot time)."""
+
+    core: Core
+    _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _before: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """A round of looks begins; what the last one did not come upon is forgotten."""
+        self._before, self._seen = self._seen, {}
+
+    async def look(self, agent: str) -> None:
+        """Look at the agent's record once more, and write the agent off if that has not changed for long enough."""
+        key = AgentKeys.key(agent)
+        lies, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()
+        if lies is None:
+            return
+        version, since = self._before.get(key, ("", now))
+        self._seen[key] = first = (lies.version, since if version == lies.version else now)
+        if is_lost(now - first[1], self.core.settings):
+            await write_off(self.core, agent, lies)
+
+
+async def write_off(core: Core, agent: str, lies: Object) -> None:
+    """Replace what lies where the agent's record should by a dead agent's record, unless it has changed."""
+    op = core.chance.token(16)
+    dead = codec.successor(lost_agent(agent), op, None)
+    await core.store.put(AgentKeys.key(agent), codec.encode(dead), lies.version, op)

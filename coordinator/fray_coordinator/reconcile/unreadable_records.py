@@ -1,0 +1,40 @@
+"""Objects that do not hold the record that their name promises, remembered by version: no pass reads them twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fray_coordinator.core import describe_error
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Records, Stored
+from fray_layouts.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(slots=True)
+class UnreadableRecords:
+    """What one participant knows of the odd objects of one folder: by key, their version and what is wrong."""
+
+    _known: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+
+    def sift(self, rows: Iterable[Listed], problems: dict[str, str]) -> list[Listed]:
+        """The rows of a whole listing, with versions, that may hold a record; `problems` gets the others."""
+        rows = list(rows)
+        before, self._known = self._known, {}
+        for row in rows:
+            if (known := before.get(row.key)) is not None and known[0] == row.version:
+                self._known[row.key] = known
+                problems[row.key] = known[1]
+        return [row for row in rows if row.key not in self._known]
+
+    async def read(self, records: Records, row: Listed, kind: type[R]) -> Stored[R] | None:
+        """The record of the row's key, None if absent. Raises BadRecord, and remembers that."""
+        try:
+            return await records.read(row.key, kind, one_of_many=True)
+        except BadRecord as error:
+            self._known[row.key] = (row.version, describe_error(error))
+            raise

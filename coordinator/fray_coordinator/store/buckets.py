@@ -1,0 +1,157 @@
+"""What GCS and S3 share: names below a prefix, the server's clock, connections, time limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.interface import BadObject
+
+T = TypeVar("T")
+
+LISTING_PAGE = 1000
+"""Rows in one answer to a list request, on GCS and on S3."""
+CONNECT_TIMEOUT = 10.0
+ANSWER_TIMEOUT = 20.0
+CHUNK_BYTES = 256 * 1024
+"""Bytes of a body that are asked for at a time."""
+MIN_BYTES_PER_SECOND = 1_000_000
+"""Bytes a second: a connection that carries less is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSettings:
+    """Settings of a bucket that concern a cluster, as far as the credentials may read them.
+
+    Attributes:
+        soft_delete_days: deleted and overwritten objects are kept (and paid) for so long; 0 when off.
+        retention: what forbids to delete or overwrite, in the provider's words.
+        unreadable: settings that the credentials may not read.
+    """
+
+    soft_delete_days: float = 0
+    lifecycle_rules: int = 0
+    retention: tuple[str, ...] = ()
+    versioning: bool = False
+    unreadable: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A backend that can tell how its bucket is set up."""
+
+    async def settings(self) -> BucketSettings:
+        """Raises `AttemptFailed`."""
+        ...
+
+
+class Location:
+    """A bucket and the prefix in it that is the root."""
+
+    def __init__(self, scheme: str, bucket: str, prefix: str) -> None:
+        self.root = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+        self.bucket = bucket
+        self._before = f"{prefix}/" if prefix else ""
+
+    def name(self, key: str) -> str:
+        return self._before + key
+
+    def holds(self, name: str, prefix: str) -> bool:
+        """Whether a listed name is what was asked for: some servers know no prefixes."""
+        return name.startswith(self._before + prefix)
+
+    def key(self, name: str) -> str:
+        return name.removeprefix(self._before)
+
+
+class ServerClock:
+    """How far the server's clock is ahead of this host's, narrowed down by every answer's `Date`.
+
+    `Date` is cut to whole seconds, so one answer says: between `Date - received` and `Date + 1 - sent`. Many answers
+    meet in a narrower range. When they contradict each other, one of the clocks was set, and only the newest counts.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.wall = clock.wall
+        self._low = float("-inf")
+        self._high = float("inf")
+
+    def learn(self, date: str | None, sent: float) -> None:
+        """`date`: the header of an answer that just arrived; `sent`: this host's wall time when it was asked for."""
+        told = _parse_date(date)
+        if told is None:
+            return
+        low, high = told - self.wall(), told + 1 - sent
+        self._low, self._high = max(low, self._low), min(high, self._high)
+        if self._low > self._high:
+            self._low, self._high = low, high
+
+    def offset(self) -> float | None:
+        """Seconds to add to this host's wall clock; None before the first answer."""
+        return None if self._low == float("-inf") else (self._low + self._high) / 2
+
+
+def _parse_date(date: str | None) -> float | None:
+    """The time in a header; None if it is none."""
+    try:
+        parsed = parsedate_tz(date) if date else None
+        return None if parsed is None else mktime_tz(parsed)
+    except (ValueError, OverflowError):
+        return None
+
+
+class PerLoop(Generic[T]):
+    """One connection for each event loop and process: neither sessions nor their sockets may be shared.
+
+    After a fork the child opens its own and leaves the parent's alone.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[T]], disconnect: Callable[[T], Awaitable[None]]) -> None:
+        self._connect = connect
+        self._disconnect = disconnect
+        self._owner: object = None
+        self._opening: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        owner = (os.getpid(), asyncio.get_running_loop())
+        if self._opening is None or owner != self._owner or _failed(self._opening):
+            self._owner = owner
+            self._opening = asyncio.ensure_future(self._connect())
+        # Shielded: a caller that is cancelled must not take the connection from those who wait with it.
+        return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
+
+    async def close(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None and self._owner == (os.getpid(), asyncio.get_running_loop()):
+            await self._disconnect(await opening)
+
+
+def _failed(task: asyncio.Task[T]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def read_body(read: Callable[[int], Awaitable[bytes]], length: int | None, most: int) -> bytes:
+    """A body, read piece by piece.
+
+    Args:
+        length: as the server tells it; None if it does not.
+        most: bytes. Raises `BadObject` for a longer body, of which no more is read.
+    """
+    parts: list[bytes] = []
+    left = most if (length or 0) <= most else -1
+    while left >= 0 and (part := await read(CHUNK_BYTES)):
+        parts.append(part)
+        left -= len(part)
+    if left < 0:
+        raise BadObject(f"it has more than the {most} bytes that may lie under this name")
+    return b"".join(parts)
+
+
+def request_timeout(size: int = 0) -> asyncio.Timeout:
+    """The time limit for one request and answer that carry `size` bytes; raises `TimeoutError`."""
+    return asyncio.timeout(ANSWER_TIMEOUT + size / MIN_BYTES_PER_SECOND)

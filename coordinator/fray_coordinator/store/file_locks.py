@@ -1,0 +1,121 @@
+"""Locks between processes of one machine: 256 files under `.fray/locks`, never deleted, taken with `flock`.
+
+A lock belongs to the open file, so every call opens its own descriptor; it ends with its holder, however that dies.
+The kernel knows who has it (`/proc/locks`), but not across containers, so the holder writes who it is into the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fray_coordinator.clock import Clock
+from fray_coordinator.store.file_tree import LOCK_FOLDER, FileTree, open_file
+from fray_coordinator.store.interface import BadObject, NotApplied, Refused
+
+STRIPES = 256
+LOCK_TIMEOUT = 10.0
+"""Seconds to wait for a stripe: holders need milliseconds, so one that takes longer is stopped or stuck."""
+MIN_PAUSE = 0.0005
+MAX_PAUSE = 0.02
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LockHolder:
+    """Who has a stripe right now."""
+
+    stripe: str
+    who: str
+
+
+class FileLocks:
+    """The lock files of one root."""
+
+    def __init__(self, tree: FileTree, clock: Clock) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._host = socket.gethostname()
+
+    async def acquire(self, key: str) -> int:
+        """Take the stripe of `key`; returns the descriptor for `release`. Raises `NotApplied` after `LOCK_TIMEOUT`."""
+        stripe = f"{zlib.crc32(key.encode()) % STRIPES:02x}"
+        handle = self._open(stripe)
+        try:
+            await self._wait(handle, stripe)
+        except BaseException:
+            os.close(handle)
+            raise
+        with suppress(OSError):  # on a full disk it must still be possible to delete
+            os.pwrite(handle, f"pid {os.getpid()} on {self._host}".encode().ljust(100), 0)
+        return handle
+
+    def release(self, handle: int) -> None:
+        # Unlocked before it is closed: a child forked meanwhile shares the open file and would keep the lock.
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
+
+    def _open(self, stripe: str) -> int:
+        with self._tree.private(LOCK_FOLDER) as folder:
+            try:
+                with suppress(FileNotFoundError):
+                    return open_file(folder, stripe, os.O_RDWR)
+                with suppress(FileExistsError):
+                    self._tree.write(folder, stripe, b"", os.link, synced=False)
+                return open_file(folder, stripe, os.O_RDWR)
+            except BadObject as error:  # not one key's fault: many share a lock
+                raise Refused(f"lock {self._tree.root / LOCK_FOLDER / stripe}: {error}; every user needs it") from error
+
+    async def _wait(self, handle: int, stripe: str) -> None:
+        deadline = self._clock.boottime() + LOCK_TIMEOUT
+        pause = MIN_PAUSE
+        while not _try_lock(handle):
+            if self._clock.boottime() > deadline:
+                path = self._tree.root / LOCK_FOLDER / stripe
+                raise NotApplied(f"lock {path} is held by {_holder_text(handle)} for more than {LOCK_TIMEOUT:g} s")
+            await self._clock.sleep(pause)
+            pause = min(MAX_PAUSE, pause * 2)
+
+
+def lock_holders(tree: FileTree) -> Iterator[LockHolder]:
+    """Every stripe that somebody holds at this moment."""
+    with suppress(FileNotFoundError), tree.private(LOCK_FOLDER) as folder:
+        for stripe in sorted(os.listdir(folder)):
+            try:
+                handle = open_file(folder, stripe, os.O_RDWR)
+            except BadObject as error:
+                yield LockHolder(stripe, f"nobody: {error}")
+                continue
+            try:
+                if _try_lock(handle):
+                    fcntl.flock(handle, fcntl.LOCK_UN)
+                else:
+                    yield LockHolder(stripe, _holder_text(handle))
+            finally:
+                os.close(handle)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder_text(handle: int) -> str:
+    """The kernel's word; else what the holder, or the one before, left in the file."""
+    status = os.fstat(handle)
+    file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for pid in re.findall(rf"FLOCK +ADVISORY +\w+ +([1-9]\d*) {file} ", Path("/proc/locks").read_text()):
+        name = ""
+        with suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        return f"pid {pid} ({name})" if name else f"pid {pid}"
+    return os.pread(handle, 200, 0).decode(errors="replace").strip() or "an unknown process"

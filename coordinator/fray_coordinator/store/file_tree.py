@@ -1,0 +1,252 @@
+"""The folders and files of a local root: opened step by step, so that no link is followed and nothing blocks.
+
+A root is open to whoever its own mode says, and so is all that Fray makes below it: with the set-group-id bit and
+`rwx` for the group to that group (2770, 0660), else to the owner alone (0700, 0600). Nobody's umask matters: what is
+made gets its mode under a private name and is moved into place afterwards.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from fray_coordinator.store.interface import BadObject, Refused
+from fray_coordinator.store.key_rules import PRIVATE_FOLDER
+from fray_coordinator.store.size_limits import check_length
+
+LOCK_FOLDER = f"{PRIVATE_FOLDER}/locks/"
+TEMPORARY_FOLDER = f"{PRIVATE_FOLDER}/tmp/"
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_INNER_FOLDER_FLAGS = _FOLDER_FLAGS | os.O_NOFOLLOW
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_FILE_ERRORS = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+_EXISTS_ERRORS = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""Of a folder that is given its name: somebody else has made it, perhaps filled it already, or made something else."""
+
+_GROWTH_BYTES = 64 * 1024
+"""Bytes asked for behind what a file had when it was opened."""
+_KIND_NAMES = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class FilePlacement(Protocol):
+    """`os.link` or `os.replace`: how a finished file gets its name."""
+
+    def __call__(self, source: str, target: str, /, *, src_dir_fd: int, dst_dir_fd: int) -> None: ...
+
+
+class FileTree:
+    """What lies below `root`. Keys are relative to it; a folder's ends in a slash, and the root's own is "".
+
+    Errors are the operating system's own, and `BadObject` for what no reader or writer may touch.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def prepare(self) -> None:
+        """Make the root and the private folders. Raises `Refused` if what this user writes its owner could not read."""
+        with suppress(FileExistsError):
+            self.root.mkdir(mode=0o700, parents=True)
+        status = os.stat(self.root)
+        if status.st_uid != os.geteuid() and not is_shared(status.st_mode):
+            raise Refused(
+                f"{self.root} belongs to user {status.st_uid} alone; work there as that user, or make it a group's "
+                f"(docs/operating.md)"
+            )
+        for folder in (f"{PRIVATE_FOLDER}/", LOCK_FOLDER, TEMPORARY_FOLDER):
+            self._make_private(folder)
+
+    def is_prepared(self) -> bool:
+        """Whether the private folders are there."""
+        return os.path.lexists(self.root / TEMPORARY_FOLDER)
+
+    @contextmanager
+    def folder(self, folder: str, make: bool = False) -> Iterator[int]:
+        """A descriptor of a folder; it closes with the block.
+
+        Args:
+            make: the folders on the way that are absent, but never the root.
+
+        Raises `BadObject` for a link on the way and for a folder that this user may not read, unless that is the root
+        or right below it: then `PermissionError`, because more than one object is out of reach.
+        """
+        handle = self._open(folder, make)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def private(self, folder: str) -> Iterator[int]:
+        """As `folder`, for one of ours. Raises `Refused` for one that cannot be used: every write needs it."""
+        try:
+            handle = self._open(folder, make=False)
+        except BadObject as error:
+            raise Refused(f"{self.root / folder}: {error}") from error
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def place_of(self, key: str, make: bool = False) -> Iterator[tuple[int, str]]:
+        """(descriptor of its folder, its name there)."""
+        head, slash, name = key.rpartition("/")
+        with self.folder(head + slash, make) as handle:
+            yield handle, name
+
+    def write(self, folder: int, name: str, data: bytes, place: FilePlacement, synced: bool) -> os.stat_result:
+        """Write a file of its own and give it its name with `place`; what it is then."""
+        mode = 0o660 if self.is_shared() else 0o600
+        with self._temporary() as (private, temporary):
+            handle = os.open(temporary, _CREATE_FLAGS, mode, dir_fd=private)
+            try:
+                os.fchmod(handle, mode)
+                _write(handle, data)
+                if synced:
+                    os.fsync(handle)
+                place(temporary, name, src_dir_fd=private, dst_dir_fd=folder)
+                if synced:
+                    os.fsync(folder)
+                return os.fstat(handle)
+            finally:
+                os.close(handle)
+
+    def is_shared(self) -> bool:
+        """Whether the root is a group's."""
+        return is_shared(os.stat(self.root).st_mode)
+
+    def _open(self, folder: str, make: bool) -> int:
+        handle = os.open(self.root, _FOLDER_FLAGS)
+        for depth, name in enumerate(folder.split("/")[:-1]):
+            try:
+                inner = self._step(handle, name, make)
+            except PermissionError as error:
+                if not depth:
+                    raise
+                raise BadObject(f"{folder} cannot be read by this user: {error.strerror}") from error
+            finally:
+                os.close(handle)
+            handle = inner
+        return handle
+
+    def _step(self, handle: int, name: str, make: bool) -> int:
+        try:
+            return open_folder(name, handle)
+        except FileNotFoundError:
+            if not make:
+                raise
+            self._make(handle, name)
+            return open_folder(name, handle)
+        except NotADirectoryError:
+            if stat.S_ISLNK(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
+                raise BadObject(f"{name} is a link, which is not followed") from None
+            raise
+
+    def _make(self, parent: int, name: str) -> None:
+        with self._temporary() as (private, temporary):
+            os.mkdir(temporary, 0o700, dir_fd=private)
+            os.chmod(temporary, self._folder_mode(), dir_fd=private)
+            try:
+                os.rename(temporary, name, src_dir_fd=private, dst_dir_fd=parent)
+            except OSError as error:
+                if error.errno not in _EXISTS_ERRORS:
+                    raise
+
+    def _make_private(self, folder: str) -> None:
+        with suppress(FileExistsError), self.place_of(folder.rstrip("/")) as (parent, name):
+            os.mkdir(name, 0o700, dir_fd=parent)
+            os.chmod(name, self._folder_mode(), dir_fd=parent)
+
+    def _folder_mode(self) -> int:
+        return 0o2770 if self.is_shared() else 0o700
+
+    @contextmanager
+    def _temporary(self) -> Iterator[tuple[int, str]]:
+        """(descriptor of the folder of unfinished files, a name in it); what is left under that name is removed."""
+        name = uuid.uuid4().hex
+        with self.private(TEMPORARY_FOLDER) as handle:
+            try:
+                yield handle, name
+            finally:
+                remove_entry(handle, name)
+
+
+def is_shared(mode: int) -> bool:
+    """Whether a root of this mode is a group's: all that is made in it belongs to the group, which has all rights."""
+    return bool(mode & stat.S_ISGID) and mode & stat.S_IRWXG == stat.S_IRWXG
+
+
+def open_folder(name: str, parent: int) -> int:
+    """A descriptor of a folder in an open one. Raises `NotADirectoryError` for a link too."""
+    return os.open(name, _INNER_FOLDER_FLAGS, dir_fd=parent)
+
+
+def open_file(folder: int, name: str, how: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file. Raises `BadObject` for anything else, and for what this user may not open."""
+    _check_kind(os.stat(name, dir_fd=folder, follow_symlinks=False), name)  # opening a device may do something to it
+    try:
+        handle = os.open(name, how | _FILE_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in _FILE_ERRORS:
+            raise
+        raise BadObject(f"{name} cannot be opened: {error.strerror}") from error
+    try:
+        _check_kind(os.fstat(handle), name)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def read_all(handle: int, most: int) -> bytes:
+    """The whole file. Raises `BadObject` for more than `most` bytes, without having read more."""
+    size = os.fstat(handle).st_size
+    parts: list[bytes] = []
+    length = 0
+    while True:
+        check_length(max(size, length), most)
+        part = os.read(handle, min(size - length if size > length else _GROWTH_BYTES, most - length) + 1)
+        if not part:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.append(part)
+        length += len(part)
+
+
+def remove_entry(folder: int, name: str) -> None:
+    """Remove a file or an empty folder, if it is there."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        with suppress(FileNotFoundError):
+            os.rmdir(name, dir_fd=folder)
+
+
+def _check_kind(status: os.stat_result, name: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise BadObject(
+            f"{name} is {_KIND_NAMES.get(stat.S_IFMT(status.st_mode), 'something odd')}, not a regular file"
+        )
+
+
+def _write(handle: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(handle, view) :]

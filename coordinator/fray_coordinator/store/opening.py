@@ -1,0 +1,103 @@
+"""Opens the store that a root URL names; only the library of that store is imported."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from fray_coordinator.clock import (
+    Clock,
+    RandomSource,
+    SystemClock,
+    system_random,
+)
+from fray_coordinator.errors import StoreRefused
+from fray_coordinator.store.interface import StoreBackend
+from fray_coordinator.store.local import LocalBackend
+from fray_coordinator.store.memory import MemoryBackend, MemoryContents
+from fray_coordinator.store.mounts import refuse_network
+from fray_coordinator.store.store import Store
+from fray_layouts.errors import InvalidInput
+
+ACCEPTED_FORMS = "use gs://bucket/prefix, s3://bucket/prefix, file:///path, a plain path, or memory://name"
+
+_memories: dict[str, MemoryContents] = {}
+
+
+async def open_store(
+    root: str, clock: Clock | None = None, chance: RandomSource | None = None, patience: float = 60.0
+) -> Store:
+    """Open `root` and learn its clock; on a bucket that costs one read, which also shows that the root may be read.
+
+    Args:
+        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
+        clock: this machine's clock unless given.
+        chance: seeded by the operating system unless given.
+        patience: seconds that one call may go on trying.
+
+    Raises `InvalidInput` for what is no root, `StoreRefused` for a root that cannot be used and for a library that is
+    not installed, `StoreUnavailable` when the storage does not answer.
+    """
+    clock = clock or SystemClock()
+    store = Store(open_backend(root, clock), clock, chance or system_random(), patience)
+    try:
+        await store.learn_clock()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def open_backend(root: str, clock: Clock) -> StoreBackend:
+    """The backend for `root`, without a request. Raises as `open_store` does."""
+    scheme, separator, rest = root.partition("://")
+    if not root or (not separator and re.match(r"[a-z0-9]+:", root)):
+        raise InvalidInput("root", root, ACCEPTED_FORMS)
+    if not separator:
+        return _local(os.path.expanduser(root), clock)
+    match scheme:
+        case "memory":
+            return MemoryBackend(root, _memories.setdefault(rest, MemoryContents()), clock)
+        case "file" if rest.startswith("/"):
+            return _local(unquote(rest), clock)
+        case "gs" | "s3" if re.match(r"[^/]+", rest):
+            return _bucket(scheme, *_split(root, rest), clock)
+    raise InvalidInput("root", root, ACCEPTED_FORMS)
+
+
+def _local(path: str, clock: Clock) -> StoreBackend:
+    folder = Path(os.path.abspath(path))
+    refuse_network(folder)
+    if os.path.exists(folder):
+        if not folder.is_dir():
+            raise StoreRefused(f"{folder} is a file; a root is a folder")
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise StoreRefused(
+                f"{folder}: this user has no right to read this folder; it is another user's, or a group's"
+            )
+    return LocalBackend(folder, clock)
+
+
+def _split(root: str, rest: str) -> tuple[str, str]:
+    bucket, _, prefix = rest.rstrip("/").partition("/")
+    if re.search(r"[?#*]|//", prefix):
+        raise InvalidInput("root", root, "leave out '?', '#', '*' and double slashes")
+    return bucket, prefix
+
+
+def _bucket(scheme: str, bucket: str, prefix: str, clock: Clock) -> StoreBackend:
+    extra = {"gs": "gcs", "s3": "s3"}[scheme]
+    try:
+        if scheme == "gs":
+            from fray_coordinator.store.gcs import GcsBackend
+
+            return GcsBackend(bucket, prefix, clock)
+        from fray_coordinator.store.s3 import S3Backend
+
+        return S3Backend(bucket, prefix, clock)
+    except ImportError as error:
+        raise StoreRefused(
+            f"{scheme}:// roots need {error.name}, which is not installed; pip install 'fray-cluster[{extra}]'"
+        ) from error

@@ -1,0 +1,148 @@
+"""Records in the store: read one, write one on condition of what was read, decide again when someone was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from fray_coordinator.clock import Clock, RandomSource
+from fray_coordinator.errors import REMOVE_HINT, BadRecord, MisplacedRecord
+from fray_coordinator.store.interface import (
+    ABSENT,
+    Applied,
+    NotModified,
+    Object,
+)
+from fray_coordinator.store.store import Store
+from fray_layouts import codec
+from fray_layouts.errors import Malformed
+from fray_layouts.object_keys import key_of
+from fray_layouts.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[R]):
+    """A record as it lies in the store: `raw` keeps the fields that this version does not know."""
+
+    key: str
+    record: R
+    raw: dict[str, Any]
+    version: str
+    updated: float
+
+
+def record_of(stored: Stored[R] | None) -> R | None:
+    """The record itself, None if there is none."""
+    return stored.record if stored is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult(Generic[R]):
+    """What `update` found or made.
+
+    Attributes:
+        stored: the record as it is now; None if the name is absent.
+        wrote: this call changed it.
+        rejections: conditional writes that someone else's write beat.
+    """
+
+    stored: Stored[R] | None
+    wrote: bool
+    rejections: int
+
+
+class Records:
+    """Typed access to the objects that are changed by compare-and-swap."""
+
+    def __init__(self, store: Store, clock: Clock, chance: RandomSource) -> None:
+        self._store = store
+        self._clock = clock
+        self._chance = chance
+
+    async def read(self, key: str, kind: type[R], one_of_many: bool = False) -> Stored[R] | None:
+        """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key.
+
+        Args:
+            one_of_many: as in `Store.get`.
+        """
+        return self._decoded(key, kind, await self._store.get(key, one_of_many))
+
+    async def reread(self, known: Stored[R], one_of_many: bool = False) -> Stored[R] | None:
+        """The record as it is now: `known` itself if it did not change (a cheap request), None if absent.
+
+        Args:
+            one_of_many: as in `Store.get`.
+        """
+        answer = await self._store.get_if_changed(known.key, known.version, one_of_many=one_of_many)
+        return known if isinstance(answer, NotModified) else self._decoded(known.key, type(known.record), answer)
+
+    async def update(
+        self,
+        key: str,
+        kind: type[R],
+        decide: Callable[[R | None], R | None],
+        known: Stored[R] | None = None,
+        patience: float | None = None,
+    ) -> UpdateResult[R]:
+        """Write what `decide` makes of the record; ask it again whenever someone else wrote first.
+
+        Args:
+            decide: gets the current record (None: absent) and returns what to write, or None to leave it.
+            known: what the caller believes the record to be; saves the first read.
+            patience: of each write, as in `Store.put`.
+
+        Raises:
+            StoreUnavailable: unresolved: the write was applied, or not, or will be. Call again with the same meaning.
+        """
+        current = known or await self.read(key, kind)
+        rejections = 0
+        while True:
+            wanted = decide(current.record if current else None)
+            if wanted is None:
+                return UpdateResult(current, False, rejections)
+            written = await self.write(key, kind, wanted, current, patience)
+            if written.wrote:
+                return UpdateResult(written.stored, True, rejections)
+            current = written.stored
+            rejections += 1
+            if rejections > 2:
+                await self._clock.sleep(self._chance.uniform(0, 0.1 * rejections))
+
+    async def write(
+        self, key: str, kind: type[R], wanted: R, current: Stored[R] | None, patience: float | None = None
+    ) -> UpdateResult[R]:
+        """One conditional write of `wanted` on top of `current` (None: the name must be absent).
+
+        `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
+
+        Raises:
+            BadRecord: nobody could read it, because what it goes on from was at the end of its bounds; nothing was
+                written. Or what is there instead is no record.
+        """
+        body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
+        raw = current.raw if current else {}
+        expect = current.version if current else ABSENT
+        data = codec.encode(body, raw)
+        try:
+            codec.decode(data, kind)
+        except Malformed as error:
+            raise BadRecord(f"{key} cannot be followed by another {kind.__name__}: {error}{REMOVE_HINT}") from None
+        outcome = await self._store.put(key, data, expect, body.op, patience)
+        if isinstance(outcome, Applied):
+            updated = self._store.now() if outcome.updated is None else outcome.updated
+            return UpdateResult(Stored(key, body, raw, outcome.version, updated), True, 0)
+        return UpdateResult(self._decoded(key, kind, outcome.current), False, 1)
+
+    def _decoded(self, key: str, kind: type[R], found: Object | None) -> Stored[R] | None:
+        if found is None:
+            return None
+        try:
+            decoded = codec.decode(found.data, kind)
+        except Malformed as error:
+            raise BadRecord(f"{key} does not hold a {kind.__name__}: {error}{REMOVE_HINT}") from None
+        if (own := key_of(decoded.record)) not in (None, key):
+            raise MisplacedRecord(f"{key} holds a copy of {own}, or what was moved from there{REMOVE_HINT}", own)
+        return Stored(key, decoded.record, decoded.raw, found.version, found.updated)

@@ -1,0 +1,157 @@
+"""Durable actors: their state, and the outcomes of the calls that led to it, are written down together.
+
+Invariant: a call is applied once to the state that survives. Unsafe: a call changes the state, the state is written,
+the process dies before the reply; the caller asks again, and the next process, which restored that state, applies the
+call a second time. Why not here: a checkpoint holds the outcomes of all calls that its state has seen, the next process
+answers those without running them, and nothing is written while a call runs. That no earlier process goes on writing or
+answering is the matter of `fray_coordinator.protocol.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.actor.current import CurrentActor
+from fray.sync import persist
+from fray.types import CheckpointConfig
+from fray_agents.rpc import CallId
+from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
+from fray_coordinator.errors import Fenced
+
+if TYPE_CHECKING:
+    from fray.cluster.current_job import CurrentJob
+    from fray.cluster.storage import StorageCluster
+
+log = logging.getLogger("fray")
+
+T = TypeVar("T")
+
+_MAX_OUTCOMES = 10_000
+"""Outcomes that are kept of calls whose callers have not said that they have them: some never will."""
+
+
+class CheckpointJournal:
+    """An actor's journal, see `fray_agents.rpc.Journal`; made by `restore`. One call runs at a time."""
+
+    def __init__(
+        self,
+        cluster: StorageCluster,
+        checkpoints: CheckpointLog,
+        policy: CheckpointConfig,
+        instance: Any,
+        outcomes: dict[CallId, bytes],
+        actor: CurrentActor,
+    ) -> None:
+        self._cluster = cluster
+        self._checkpoints = checkpoints
+        self._policy = policy
+        self._instance = instance
+        self._outcomes = outcomes
+        self._actor = actor
+        self._lock = threading.Lock()
+        self._running = False
+        self._calls = 0
+        self._written_at = time.monotonic()
+        if policy.seconds is not None:
+            threading.Thread(target=self._write_when_quiet, args=(policy.seconds,), daemon=True).start()
+
+    def known(self, call: CallId) -> bytes | None:
+        """The outcome of a call that is part of the restored state; None: it runs now."""
+        with self._lock:
+            outcome = self._outcomes.get(call)
+            self._running = outcome is None
+            return outcome
+
+    def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
+        """The call has run; raises if its reply must not be sent."""
+        with self._lock:
+            self._running = False
+            self._outcomes = {
+                known: kept
+                for known, kept in list(self._outcomes.items())[-_MAX_OUTCOMES:]
+                if known.client != call.client or known.sequence >= lowest
+            }
+            self._outcomes[call] = outcome
+            self._calls += 1
+            if self._is_due():
+                self._write()
+
+    def close(self) -> None:
+        """Write what was not written yet."""
+        with self._lock:
+            if self._calls:
+                self._write()
+
+    def _is_due(self) -> bool:
+        policy = self._policy
+        late = policy.seconds is not None and time.monotonic() - self._written_at >= policy.seconds
+        return policy.replies or late or (policy.calls is not None and self._calls >= policy.calls)
+
+    def _write_when_quiet(self, seconds: float) -> None:
+        """What the last calls did is written even if no other call comes."""
+        while not self._actor.shutdown_event.wait(seconds):
+            with self._lock:
+                if self._calls and not self._running and self._is_due():
+                    self._write()
+
+    def _write(self) -> None:
+        state = _dumps((self._outcomes, _state_of(self._instance)))
+        try:
+            persist(lambda: self._cluster.run(lambda core: self._checkpoints.write(state)), "the checkpoint")
+        except Fenced as error:
+            self._actor.fail(error)
+            raise
+        self._calls, self._written_at = 0, time.monotonic()
+
+
+def restore(
+    cluster: StorageCluster,
+    mine: CurrentJob,
+    policy: CheckpointConfig,
+    actor: CurrentActor,
+    make: Callable[[], Any],
+    cls: type,
+) -> tuple[Any, CheckpointJournal]:
+    """The actor as its last checkpoint has it, or as `make` makes it if there is none, and its journal.
+
+    Raises:
+        Fenced: a later attempt of the job goes on from here.
+        Exception: what `__init__` or restoring raised.
+    """
+    saved, checkpoints = persist(
+        lambda: cluster.run(lambda core: open_log(core, mine.job_id, actor.group_name, mine.attempt)),
+        "the last checkpoint",
+    )
+    outcomes, state = pickle.loads(saved) if saved is not None else ({}, None)
+    instance = make() if saved is None else _restored(cls, state, make)
+    return instance, CheckpointJournal(cluster, checkpoints, policy, instance, outcomes, actor)
+
+
+def _state_of(instance: Any) -> Any:
+    return instance.__checkpoint__() if hasattr(instance, "__checkpoint__") else instance.__getstate__()
+
+
+def _restored(cls: Any, state: Any, make: Callable[[], Any]) -> Any:
+    """With `__restore__` the actor is made and then told; else it is made like an unpickled object."""
+    if hasattr(cls, "__restore__"):
+        instance = make()
+        instance.__restore__(state)
+        return instance
+    instance = cls.__new__(cls)
+    if hasattr(cls, "__setstate__"):
+        instance.__setstate__(state)
+    else:
+        instance.__dict__.update(state or {})
+    return instance
+
+
+def _dumps(value: Any) -> bytes:
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value, protocol=5)
+    return data

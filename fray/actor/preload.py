@@ -1,3 +1,0 @@
-"""What an agent's spare processes import ahead, so that actors and callables start without waiting for it."""
-
-MODULES = ("fray.actor.hosting", "cloudpickle")

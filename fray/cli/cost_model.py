@@ -1,0 +1,64 @@
+"""What requests cost: estimated from the settings, and counted by the agents themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF
+from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
+from fray_layouts.records import AgentRecord, ClusterSettings
+
+SECONDS_PER_MONTH = 30 * 86400.0
+JOB_CLASS_A = 7
+JOB_CLASS_B = 8
+"""Requests for one small command job beside heartbeats, counted by a test of the agent."""
+
+PASS_CLASS_A = 3
+REPAIR_CLASS_A = 5
+"""Lists of the inbox and the agents and the lease's renewal; one more renewal, and lists of jobs, index, children and
+endpoints (up to 1,000 rows)."""
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """Requests of both price classes, and what they cost in dollars."""
+
+    what: str
+    class_a: float
+    class_b: float
+
+    @property
+    def dollars(self) -> float:
+        return (self.class_a * GCS_PRICES.class_a + self.class_b * GCS_PRICES.class_b) / 1000
+
+
+def estimates(settings: ClusterSettings) -> list[CostLine]:
+    """What the settings lead to."""
+    slowest = REMOTE_POLL_BACKOFF[2]
+    bells = SECONDS_PER_MONTH / (settings.poll_interval * slowest)
+    lists = SECONDS_PER_MONTH / settings.repair_interval
+    mail = SECONDS_PER_MONTH / settings.poll_interval
+    leases = SECONDS_PER_MONTH / settings.pass_interval
+    passes = SECONDS_PER_MONTH / settings.pass_interval * PASS_CLASS_A + lists * REPAIR_CLASS_A
+    return [
+        CostLine("an idle agent, a month", SECONDS_PER_MONTH / settings.idle_beat_interval + lists, bells + leases),
+        CostLine(
+            "a busy agent beside its jobs, a month",
+            SECONDS_PER_MONTH / settings.beat_interval + lists,
+            bells + leases + mail,
+        ),
+        CostLine("a driver beside its actors, a month", SECONDS_PER_MONTH / settings.beat_interval, lists),
+        CostLine("the coordinator's pass, a month, once a cluster", passes, 0.0),
+        CostLine("1,000 small jobs", 1000.0 * JOB_CLASS_A, 1000.0 * JOB_CLASS_B),
+    ]
+
+
+def spent(agents: Iterable[AgentRecord]) -> list[CostLine]:
+    """What agents have asked for since they started, as their last beats say."""
+    known = list(agents)
+    total = RequestCounts()
+    for agent in known:
+        total += RequestCounts(**{kind: agent.requests.get(kind, 0) for kind in asdict(total)})
+    kept = f"these {len(known)} agents so far" if len(known) != 1 else "this agent so far"
+    return [CostLine(kept, total.class_a, total.class_b)] if known else []

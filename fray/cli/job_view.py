@@ -1,0 +1,190 @@
+"""Jobs as people and scripts see them. Values of secret variables never leave here."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from fray.cli.output import format_duration
+from fray.cluster.job_info import exit_reason
+from fray_layouts.records import (
+    AttemptExit,
+    Holding,
+    JobRecord,
+    Record,
+    Resources,
+    ResourceUsage,
+)
+from fray_layouts.spec import JobSpec
+from fray_layouts.units import format_bytes
+
+MASK = "***"
+_OURS = {field.name for field in msgspec.structs.fields(Record)}
+
+
+def job_json(job: JobRecord) -> dict[str, Any]:
+    """The record without secrets, pickles and ids of writes."""
+    return record_json(masked(job))
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """All fields of a record but the ids of writes, also those at their defaults."""
+    return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__ if name not in _OURS}
+
+
+def masked(job: JobRecord) -> JobRecord:
+    """The record with secrets hidden, and pickles replaced by their size."""
+    environment = msgspec.structs.replace(
+        job.spec.environment, secret_env_vars=dict.fromkeys(job.spec.environment.secret_env_vars, MASK)
+    )
+    entrypoint = job.spec.entrypoint
+    call = entrypoint.callable
+    if call is not None and call.pickle:
+        size = f"<{len(call.pickle) * 3 // 4} bytes>"
+        entrypoint = msgspec.structs.replace(entrypoint, callable=msgspec.structs.replace(call, pickle=size))
+    spec = msgspec.structs.replace(job.spec, environment=environment, entrypoint=entrypoint)
+    history = [msgspec.structs.replace(past, exit=_without_pickle(past.exit)) for past in job.history]
+    end = _without_pickle(job.exit) if job.exit else None
+    result = msgspec.structs.replace(job.result, data="", value=None) if job.result else None
+    return msgspec.structs.replace(job, spec=spec, history=history, exit=end, result=result)
+
+
+def _without_pickle(end: AttemptExit) -> AttemptExit:
+    return msgspec.structs.replace(end, data="")
+
+
+def job_row(job: JobRecord, holding: Holding | None, now: float) -> list[str]:
+    """A line of `fray ps`; see `JOB_COLUMNS`."""
+    usage = (holding.usage if holding else None) or (job.exit.usage if job.exit else None)
+    began, ended = job.started_at, job.ended_at
+    return [
+        job.id,
+        display_status(job),
+        str(job.attempt),
+        format_duration(now - job.submitted_at),
+        "" if began is None else format_duration((ended or now) - began),
+        job.lease.host if job.lease else "",
+        f"{usage.cpu_percent:.0f}%" if usage and holding else "",
+        format_bytes(usage.memory if holding else usage.memory_peak) if usage else "",
+        "" if job.exit is None or job.exit.kind == "success" else exit_reason(job.exit),
+    ]
+
+
+JOB_COLUMNS = ("JOB", "STATUS", "ATTEMPT", "AGE", "RAN", "HOST", "CPU", "MEMORY", "REASON")
+
+
+def display_status(job: JobRecord) -> str:
+    """The status; one that is about to change says so."""
+    return "stopping" if job.stop is not None and job.ended_at is None else job.status
+
+
+def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: float) -> list[tuple[str, str]]:
+    """Everything about a job, as labels and texts; empty texts are left out."""
+    spec = job.spec
+    pairs = [
+        ("job", job.id),
+        ("status", display_status(job)),
+        ("waiting for", "\n".join(waiting)),
+        (
+            "stop",
+            f"{job.stop.reason or 'asked for'} (by {job.stop.by}, {format_time(job.stop.at, now)})" if job.stop else "",
+        ),
+        ("runs", what_runs(spec)),
+        ("resources", _wanted(spec)),
+        ("environment", _environment(spec)),
+        ("pool", spec.pool),
+        ("namespace", spec.namespace),
+        ("priority", str(spec.priority) if spec.priority else ""),
+        ("parent", f"{job.parent.job} at attempt {job.parent.attempt}" if job.parent else ""),
+        ("submitted", format_time(job.submitted_at, now)),
+        ("started", format_time(job.started_at, now)),
+        ("ended", format_time(job.ended_at, now)),
+        ("attempt", _attempt(job)),
+        ("uses", usage_text(holding.usage) if holding and holding.usage else ""),
+        *(_ending(job.exit) if job.exit else []),
+        ("result", f"{job.result.encoding}, {format_bytes(job.result.size)}" if job.result else ""),
+        ("history", "\n".join(_past(job))),
+    ]
+    return [(label, text) for label, text in pairs if text]
+
+
+def what_runs(spec: JobSpec) -> str:
+    """The command, or that it is a callable."""
+    call = spec.entrypoint.callable
+    if call is None:
+        return shlex.join(spec.entrypoint.command)
+    return f"a callable ({call.blob or format_bytes(len(call.pickle) * 3 / 4)})"
+
+
+def format_time(at: float | None, now: float) -> str:
+    """A time and how long ago that was; "" for none."""
+    if at is None:
+        return ""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {format_duration(now - at)} ago"
+
+
+def usage_text(usage: ResourceUsage) -> str:
+    """What a task uses or used."""
+    parts = [f"{usage.cpu_seconds:.1f} s of CPU"]
+    parts += [f"{usage.cpu_percent:.0f}% of a core"] if usage.cpu_percent else []
+    parts += [f"{format_bytes(usage.memory)} of memory"] if usage.memory else []
+    parts += [f"{format_bytes(usage.memory_peak)} at most"] if usage.memory_peak else []
+    parts += [f"{format_bytes(usage.disk)} of disk"] if usage.disk else []
+    return ", ".join(parts)
+
+
+def resources_text(amount: Resources) -> str:
+    """An amount of resources."""
+    device = f", {amount.device_count} x {amount.device}" if amount.device else ""
+    return f"{_cores(amount.cpu / 1000)}, {format_bytes(amount.memory)}{device}"
+
+
+def _cores(count: float) -> str:
+    return f"{count:g} core" + "s" * (count != 1)
+
+
+def _wanted(spec: JobSpec) -> str:
+    wants, device = spec.resources, spec.resources.device
+    parts = [_cores(wants.cpu)]
+    parts += [f"{format_bytes(int(wants.memory))} of memory"] if wants.memory else []
+    parts += [f"{format_bytes(int(wants.disk))} of disk"] if wants.disk else []
+    parts += [f"{device.count} x {device.kind} {device.variant}".strip()] if device and device.kind != "cpu" else []
+    parts += [] if wants.preemptible else ["on a host that is not preemptible"]
+    return ", ".join(parts)
+
+
+def _environment(spec: JobSpec) -> str:
+    plain: Mapping[str, str] = spec.environment.env_vars
+    lines = [f"{name}={value}" for name, value in plain.items()]
+    return "\n".join([*lines, *(f"{name}={MASK}" for name in spec.environment.secret_env_vars)])
+
+
+def _attempt(job: JobRecord) -> str:
+    spec = job.spec
+    where = f" on {job.lease.host}, by {job.lease.agent}" if job.lease else ""
+    spent = [
+        f"{job.failures} failed, {spec.max_retries_failure} may and be tried again" if job.failures else "",
+        f"{job.preemptions} preempted, {spec.max_retries_preemption} may be" if job.preemptions else "",
+        f"{job.start_failures} not started" if job.start_failures else "",
+    ]
+    return "; ".join([f"{job.attempt}{where}", *(text for text in spent if text)])
+
+
+def _ending(end: AttemptExit) -> list[tuple[str, str]]:
+    return [
+        ("reason", exit_reason(end)),
+        ("traceback", end.traceback.rstrip()),
+        ("used", usage_text(end.usage) if end.usage else ""),
+    ]
+
+
+def _past(job: JobRecord) -> list[str]:
+    return [
+        f"attempt {past.attempt} on {past.host}: {format_duration(past.ended_at - past.started_at)}, "
+        f"{exit_reason(past.exit)}"
+        for past in job.history
+    ]

@@ -1,0 +1,141 @@
+"""The client of a cluster in storage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fray.client.api import Client
+from fray.cluster.job_handle import JobHandle
+from fray.cluster.storage import StorageCluster
+from fray.errors import JobAlreadyExists
+from fray.types import ActorConfig, EnvironmentConfig, JobId, JobRequest, ResourceConfig
+from fray_coordinator.actors import naming
+from fray_coordinator.core import Core
+from fray_layouts import object_keys
+from fray_layouts.spec import check_name, check_namespace
+
+if TYPE_CHECKING:
+    from fray.actor import ActorGroup, ActorHandle, HostedActor
+
+T = TypeVar("T")
+
+
+class StorageClient(Client):
+    """Pickles as the cluster's root and namespace.
+
+    Args:
+        cluster: the cluster, or its root URL. Names are those of the cluster's namespace.
+    """
+
+    def __init__(self, cluster: StorageCluster | str) -> None:
+        self._cluster = StorageCluster(cluster) if isinstance(cluster, str) else cluster
+
+    @property
+    def cluster(self) -> StorageCluster:
+        """The same jobs as a cluster shows them: results, lists, logs that are followed."""
+        return self._cluster
+
+    def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
+        namespace = request.namespace or self._cluster.namespace
+        if request.id is not None:
+            return JobHandle(self._cluster, self._cluster.launch(request))
+        job_id, taken = self._cluster.run(lambda core: _take_name(core, namespace, request.name))
+        if taken and not adopt_existing:
+            raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
+        own_id = object_keys.JobId.own(request.name, job_id)
+        return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
+
+    def create_actor(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> ActorHandle[T]:
+        from fray.actor.create import create_actor
+
+        return create_actor(
+            self._cluster,
+            actor_class,
+            args,
+            kwargs,
+            name=name,
+            resources=resources,
+            actor_config=actor_config,
+            environment=environment,
+        )
+
+    def create_actor_group(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        count: int,
+        resources: ResourceConfig | None = None,
+        actor_config: ActorConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        **kwargs: Any,
+    ) -> ActorGroup[T]:
+        from fray.actor.create import create_actor_group
+
+        return create_actor_group(
+            self._cluster,
+            actor_class,
+            args,
+            kwargs,
+            name=name,
+            count=count,
+            resources=resources,
+            actor_config=actor_config,
+            environment=environment,
+        )
+
+    def host_actor(
+        self,
+        actor_class: type[T],
+        *args: Any,
+        name: str,
+        actor_config: ActorConfig | None = None,
+        **kwargs: Any,
+    ) -> HostedActor[T]:
+        from fray.actor.create import host_actor
+
+        return host_actor(self._cluster, actor_class, args, kwargs, name=name, actor_config=actor_config)
+
+    def shutdown(self, wait: bool = True) -> None:
+        self._cluster.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StorageClient) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[type[StorageClient], tuple[StorageCluster]]:
+        return StorageClient, (self._cluster,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._cluster!r})"
+
+    def _identity(self) -> tuple[str, str]:
+        return self._cluster.root, self._cluster.namespace
+
+
+async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool]:
+    """The id under which a job of this name is to be submitted, and whether somebody else has chosen it.
+
+    The id is in the name's record before the job exists. Who finds one whose job is still on its way, or whose
+    submitter died, submits under that very id: creating is create-only, so all end up with one job.
+    """
+    check_namespace(namespace)
+    check_name("name", name)
+    unique = object_keys.JobId.fresh(name, core.now(), core.chance.token()).removeprefix(f"{name}-")
+    fresh = object_keys.JobId.given(namespace, name, unique)
+    holder = await naming.read_held(core, namespace, "job", name)
+    if holder is None:
+        holder = await naming.take_name(core, namespace, "job", name, fresh, exist_ok=True)
+    return JobId(holder.job), holder.job != fresh

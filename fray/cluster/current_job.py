@@ -1,0 +1,32 @@
+"""The job that this code runs in, as its FRAY_* variables tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fray_agents.tasks.thread_task import task_environ
+
+
+@dataclass(frozen=True)
+class CurrentJob:
+    """A running job. cluster: root URL; task_dir: its directory on this host."""
+
+    cluster: str
+    job_id: str
+    attempt: int
+    namespace: str
+    task_dir: str
+
+
+def current_job() -> CurrentJob | None:
+    """The job whose attempt runs this code; None outside of jobs."""
+    environ = task_environ()
+    if not environ.get("FRAY_JOB_ID"):
+        return None
+    return CurrentJob(
+        cluster=environ["FRAY_CLUSTER_SPEC"],
+        job_id=environ["FRAY_JOB_ID"],
+        attempt=int(environ["FRAY_ATTEMPT"]),
+        namespace=environ["FRAY_NAMESPACE"],
+        task_dir=environ["FRAY_TASK_DIR"],
+    )

@@ -1,0 +1,108 @@
+"""A submitted job as its submitter holds it, and waiting for many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fray.cluster.storage import StorageCluster
+from fray.types import JobId, JobStatus
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.lookup import read_job
+from fray_coordinator.jobs.waiting import LogLine, read_logs
+from fray_layouts.errors import InvalidInput
+from fray_layouts.records import ResourceUsage
+
+
+class JobHandle:
+    """A job. Pickles as cluster and id, and is usable by anyone who can open that cluster."""
+
+    def __init__(self, cluster: StorageCluster, job_id: JobId) -> None:
+        self._cluster = cluster
+        self._job_id = job_id
+
+    @property
+    def job_id(self) -> JobId:
+        """Its name and a unique suffix: what `client.cluster` and `fray status` take."""
+        return self._job_id
+
+    @property
+    def cluster(self) -> StorageCluster:
+        """Where the job is; `cluster.result(job_id)` is what its callable returned."""
+        return self._cluster
+
+    def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
+        """Block until the job has ended.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Raises:
+            JobFailed: with `raise_on_failure`, if it failed or was stopped. The message holds that of the job's own
+                exception and its traceback; the exception itself is the cause.
+            TimeoutError: it has not ended in time. It goes on.
+        """
+        return self._cluster.wait(self._job_id, raise_on_failure, timeout).status
+
+    def status(self) -> JobStatus:
+        """Where the job is in its life. Raises JobNotFound once retention has removed it."""
+        return self._cluster.poll(self._job_id).status
+
+    def usage(self) -> ResourceUsage | None:
+        """What the current attempt uses, or the last one used: seconds of CPU, bytes of memory and disk.
+
+        It is what the job's agent told a few seconds ago at most. None before it was measured, and of threads.
+        """
+        return self._cluster.usage(self._job_id)
+
+    def logs(self, max_lines: int = 0) -> tuple[str, ...]:
+        """The last lines that the current or last attempt has printed, all of them by default."""
+        if max_lines < 0:
+            raise InvalidInput("max_lines", max_lines, "give the number of lines, or 0 for all")
+        return tuple(
+            line.data.decode(errors="replace") for line in self._cluster.run(lambda c: self._read(c, max_lines))
+        )
+
+    def terminate(self) -> None:
+        """Ask that the job end, with its children; returns at once."""
+        self._cluster.terminate(self._job_id)
+
+    async def _read(self, core: Core, max_lines: int) -> list[LogLine]:
+        return await read_logs(core, (await read_job(core, self._job_id)).record, max_lines or None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and (self._cluster.root, self._job_id) == (
+            other._cluster.root,
+            other._job_id,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._cluster.root, self._job_id))
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self._job_id!r})"
+
+
+def wait_all(
+    jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
+) -> list[JobStatus]:
+    """Block until all jobs have ended, watching them together: a look is one listing, however many they are.
+
+    Args:
+        timeout: seconds for all of them; None waits for ever.
+        raise_on_failure: raise as soon as one has failed or was stopped, whatever its place. The others go on.
+
+    Returns:
+        How each ended, in the given order.
+
+    Raises:
+        JobFailed: see `raise_on_failure`; as `JobHandle.wait`.
+        TimeoutError: not all have ended in time. They go on.
+        InvalidInput: the jobs are not all of one cluster.
+    """
+    clusters = {job.cluster.root: job.cluster for job in jobs}
+    if len(clusters) > 1:
+        raise InvalidInput("jobs", sorted(clusters), "wait for the jobs of one cluster in a call")
+    for cluster in clusters.values():
+        infos = cluster.wait([job.job_id for job in jobs], raise_on_failure, timeout)
+        return [info.status for info in infos]
+    return []

@@ -1,0 +1,64 @@
+"""Submitting jobs as what they are: the children of the job that this code runs in, if there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from fray.cluster.current_job import CurrentJob, current_job
+from fray.types import JobGroupConfig, JobRequest, reservations_unsupported
+from fray_agents.tasks.environment import CHILDREN_MARKER
+from fray_agents.tasks.thread_task import task_environ
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.submission import Submitted, submit
+from fray_layouts.errors import InvalidInput
+from fray_layouts.spec import JobSpec, check_name
+
+
+def current_job_on(root: str) -> CurrentJob | None:
+    """The job that this code runs in, if it runs on the cluster under `root`."""
+    mine = current_job()
+    return mine if mine is not None and mine.cluster == root else None
+
+
+def command_namespace(mine: CurrentJob | None) -> str:
+    """Where a command puts jobs: in its own job's namespace, else FRAY_NAMESPACE; "": each in one of its own."""
+    return mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
+
+
+def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
+    """The specs as children of `mine`, in `namespace` where they name none; tells the agent that there are children."""
+    prepared = [
+        replace(spec, namespace=spec.namespace or namespace, parent=spec.parent or (mine.job_id if mine else ""))
+        for spec in specs
+    ]
+    if mine is not None and any(spec.parent == mine.job_id for spec in prepared):
+        Path(mine.task_dir, CHILDREN_MARKER).touch()
+    return prepared
+
+
+async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
+    """Submit prepared specs, in order; those of `mine` under the attempt that runs this code."""
+    own = [mine is not None and spec.parent == mine.job_id for spec in specs]
+    done: dict[int, Submitted] = {}
+    for is_own, attempt in ((True, mine.attempt if mine else None), (False, None)):
+        chosen = [number for number, kind in enumerate(own) if kind is is_own]
+        submitted = await submit(core, [specs[number] for number in chosen], attempt)
+        done.update(zip(chosen, submitted, strict=True))
+    return [done[number] for number in range(len(specs))]
+
+
+def as_group(requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None) -> list[JobRequest]:
+    """The requests as members of the group; InvalidInput for what no group can have yet."""
+    check_name("group.name", group.name)
+    if reservation_id is not None:
+        raise reservations_unsupported("reservation_id")
+    if group.same_zone:
+        raise InvalidInput("group.same_zone", True, "agents do not know their zone yet; use a pool for each zone")
+    for request in requests:
+        if group.namespace and request.namespace not in (None, group.namespace):
+            raise InvalidInput("namespace", request.namespace, f"the group's is {group.namespace}; say it once")
+    return [dataclasses.replace(request, namespace=group.namespace or request.namespace) for request in requests]

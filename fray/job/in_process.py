@@ -1,0 +1,177 @@
+"""Contexts inside this process: on the caller's own thread, or on a pool of threads. Objects are themselves."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar, overload
+
+from fray import futures
+from fray.errors import ActorUnavailableError, InvalidInput
+from fray.futures import GeneratorFuture, TaskFuture
+from fray.job.context import JobContext, Lifetime, checked_workers
+from fray.types import JobStatus
+
+T = TypeVar("T")
+
+CallRunner = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+class _LocalContext(JobContext):
+    """What both contexts share."""
+
+    def __init__(self) -> None:
+        self._actors: dict[str, LocalActorHandle] = {}
+        self._lock = threading.RLock()
+
+    def put(self, obj: Any) -> Any:
+        """The object itself: nothing leaves this process."""
+        return obj
+
+    def create_actor(
+        self,
+        actor_class: type,
+        *args: Any,
+        name: str | None = None,
+        get_if_exists: bool = False,
+        lifetime: Lifetime = "non_detached",
+        preemptible: bool = True,
+        num_cpus: float | None = None,
+        **kwargs: Any,
+    ) -> LocalActorHandle:
+        """An object of this process; see `JobContext.create_actor`. It ends with the process, whatever its lifetime."""
+        with self._lock:
+            known = self._actors.get(name) if name is not None else None
+            if known is not None and not get_if_exists:
+                raise InvalidInput("name", name, "another actor has it; pass get_if_exists=True to be given that one")
+            if known is None:
+                known = LocalActorHandle(actor_class(*args, **kwargs), self._one_at_a_time())
+                if name is not None:
+                    self._actors[name] = known
+            return known
+
+    def delete_actor(self, actor: LocalActorHandle) -> None:
+        """See `JobContext.delete_actor`; calls that were made before still run."""
+        with self._lock:
+            self._actors = {name: known for name, known in self._actors.items() if known is not actor}
+        actor._run = _deleted
+
+    def get_actor_status(self, actor: LocalActorHandle) -> JobStatus:
+        """See `JobContext.get_actor_status`: RUNNING, or STOPPED once it was deleted."""
+        return JobStatus.STOPPED if actor._run is _deleted else JobStatus.RUNNING
+
+    def _one_at_a_time(self) -> CallRunner:
+        """What runs the calls of one actor, in the order they are made."""
+        raise NotImplementedError
+
+
+def _deleted(call: Callable[[], Any]) -> Future[Any]:
+    """What runs the calls of an actor that was deleted."""
+    future = TaskFuture[Any]()
+    future.set_exception(ActorUnavailableError("the actor was deleted; create another one"))
+    return future
+
+
+def _future_of(fn: Callable[..., Any]) -> Future[Any]:
+    return GeneratorFuture() if inspect.isgeneratorfunction(fn) else TaskFuture()
+
+
+class SyncContext(_LocalContext):
+    """Runs every task at once, on the caller's thread; what it raises is raised by `get`."""
+
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+        """Call `fn(*args)` now, a generator to its end; its values can be had one by one all the same."""
+        future = _future_of(fn)
+        futures.run_into(fn, args, future)
+        return future
+
+    def close(self) -> None:
+        """See `JobContext.close`: there is nothing to let go of."""
+
+    def _one_at_a_time(self) -> CallRunner:
+        turn = threading.RLock()
+
+        def run(call: Callable[[], Any]) -> Future[Any]:
+            with turn:
+                future: Future[Any] = self.run(call)
+                return future
+
+        return run
+
+
+class ThreadContext(_LocalContext):
+    """Runs tasks on threads of this process.
+
+    Args:
+        max_workers: threads; a task that waits for another one occupies one meanwhile.
+    """
+
+    def __init__(self, max_workers: int = 1) -> None:
+        super().__init__()
+        self._max_workers = checked_workers(max_workers)
+        self._made: ThreadPoolExecutor | None = None
+
+    @overload
+    def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
+    @overload
+    def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
+    def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
+        """Start `fn(*args)` on the next free thread."""
+        future = _future_of(fn)
+        with self._lock:
+            if self._made is None:
+                self._made = ThreadPoolExecutor(self._max_workers, thread_name_prefix="fray-task")
+            self._made.submit(futures.run_into, fn, args, future)
+        return future
+
+    def close(self) -> None:
+        """End the threads, once they have done what was started; see `JobContext.close`."""
+        with self._lock:
+            made, self._made = self._made, None
+        if made is not None:
+            made.shutdown(wait=False)
+
+    def _one_at_a_time(self) -> CallRunner:
+        thread = ThreadPoolExecutor(1, thread_name_prefix="fray-actor")
+
+        def run(call: Callable[[], Any]) -> Future[Any]:
+            future = _future_of(call)
+            thread.submit(futures.run_into, call, (), future)
+            return future
+
+        return run
+
+
+class LocalActorHandle:
+    """An object whose methods run one at a time: `handle.method(x)`, or `handle.method.remote(x)` for a future."""
+
+    def __init__(self, instance: object, run: CallRunner) -> None:
+        self._instance = instance
+        self._run = run
+
+    def __getattr__(self, method: str) -> LocalActorMethod:
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return LocalActorMethod(self, getattr(self._instance, method))
+
+
+class LocalActorMethod:
+    """One method of an actor of this process."""
+
+    def __init__(self, actor: LocalActorHandle, method: Callable[..., Any]) -> None:
+        self._actor = actor
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.remote(*args, **kwargs).result()
+
+    def remote(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Start the call; `get` of the context gives what it returned."""
+        return self._actor._run(functools.partial(self._method, *args, **kwargs))

@@ -1,0 +1,36 @@
+"""Why workers are not there, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fray.cluster.job_info import exit_reason, info_of
+from fray.types import JobStatus
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.live_usage import refreshed_agents
+from fray_coordinator.jobs.lookup import live_agents, read_jobs, waiting_reasons
+from fray_layouts.records import AgentRecord, JobRecord
+
+_MAX_REASONS = 3
+"""Reasons that are told; that of most workers is the first."""
+
+_REMEDY = "give the pool resources that an agent has free, or start such agents"
+
+
+async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
+    """What keeps workers, by the ids of their jobs, and what to do about it; "" if there are none."""
+    records = await read_jobs(core, jobs, problems={})
+    agents = await refreshed_agents(core)
+    live = {job.spec.pool: live_agents(agents, job.spec.pool, core.now()) for job in records}
+    states = Counter(_state(core, job, live[job.spec.pool]) for job in records)
+    reasons = [f"{count} {text}" for text, count in states.most_common(_MAX_REASONS)]
+    return "; ".join([*reasons, f"{_REMEDY}; `fray status {records[0].id}` tells more"]) if records else ""
+
+
+def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:
+    """Where the job of a worker that is not there is in its life."""
+    status = info_of(core.root, job).status
+    if status is JobStatus.PENDING:
+        return f"pending ({'; '.join(waiting_reasons(job, live, core.now()))})"
+    return f"{status} ({exit_reason(job.exit)})" if job.exit is not None else f"{status} and not to be called yet"

@@ -1,0 +1,80 @@
+"""Tasks sent straight to the workers: quick, and as durable as the driver's process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from fray.cluster.storage import StorageCluster
+from fray.pool.dispatcher import Dispatcher, PoolClosed
+from fray.pool.pool_task import packed_task
+from fray.pool.transport import TaskCall
+from fray.pool.worker_supervisor import WorkerSupervisor
+from fray.types import EnvironmentConfig, ResourceConfig
+
+MAX_DEATHS = 3
+"""Workers that one task may take with it before it is given up."""
+
+
+class DirectTransport:
+    """See `Transport`. `name`: of the workers, nobody else's."""
+
+    def __init__(
+        self, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
+    ) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._dispatcher = Dispatcher(MAX_DEATHS, self._lost, self._joined)
+        self._crew = WorkerSupervisor(cluster, name, resources, environment, self._dispatcher, self.close)
+
+    @property
+    def workers(self) -> int:
+        return self._dispatcher.workers
+
+    @property
+    def wanted(self) -> int:
+        return self._crew.wanted
+
+    @property
+    def unfinished(self) -> int:
+        return self._dispatcher.unfinished
+
+    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
+        tasks = [packed_task(self._name, call.function, call.args, call.kwargs) for call in calls]
+        self._dispatcher.submit(tasks)
+        return [each.future for each in tasks]
+
+    def grow(self, count: int) -> None:
+        self._crew.grow(count)
+
+    def shrink(self, count: int) -> None:
+        self._crew.shrink(count)
+
+    def await_workers(self, count: int, timeout: float) -> None:
+        with self._changed:
+            there = self._changed.wait_for(lambda: self.workers >= count or self._dispatcher.closed, timeout)
+        if self._dispatcher.closed:
+            raise PoolClosed(self._dispatcher.closed)
+        if not there:
+            why = self._crew.absence() or f"the pool wants no more than {self.wanted}: resize it"
+            raise TimeoutError(f"{self.workers} of {count} workers of {self._name} are up after {timeout:g} s; {why}")
+
+    def drain(self) -> None:
+        self._dispatcher.drain()
+
+    def end(self) -> None:
+        self._crew.end()
+        self.close("the pool was shut down before the task was done")
+
+    def _lost(self, name: str) -> None:
+        self._crew.lost(name)
+
+    def close(self, why: str) -> None:
+        self._dispatcher.close(why)
+        self._joined()
+
+    def _joined(self) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,129 @@
+"""Tasks of a worker pool: a function and its arguments, packed for the way, and the future that the caller holds."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from fray.errors import InvalidInput
+from fray.futures import TaskFuture
+from fray_agents.rpc import ClientCall
+from fray_agents.rpc.server.call_table import Request, packed_call
+from fray_agents.rpc.wire.serialization import modules_pickled_by_value, pack
+
+LARGE_FUNCTION_BYTES = 64 * 1024
+"""Bytes from which on a pickled function travels once to each worker, not with every task."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFunction:
+    """A function as it travels.
+
+    Attributes:
+        form: the function itself where a worker can import it by name; its pickle; or, of a large one, a key that
+            stands for `pickled`.
+        yields: it is a generator function.
+        pickled: what `form` stands for, b"" unless that is a key.
+    """
+
+    form: Callable[..., Any] | bytes | str
+    yields: bool = False
+    pickled: bytes = b""
+
+
+class DirectFuture(TaskFuture[Any]):
+    """A task's outcome. Who waits for it reads the worker's replies meanwhile: that spares waking another thread.
+
+    Attributes:
+        call: the task on its way to a worker; None before that.
+    """
+
+    call: ClientCall | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the function returned; raises what it raised, and the builtin TimeoutError."""
+        return super().result(self._read(timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See `TaskFuture.exception`."""
+        return super().exception(None if timeout is None else self._read(timeout))
+
+    def _read(self, timeout: float | None) -> float | None:
+        """Read until the worker has answered; what is left of `timeout`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if (call := self.call) is not None and not self.done():
+            with suppress(TimeoutError):
+                call.exception(timeout)
+        return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class PoolTask:
+    """One call. deaths: workers that died while it ran."""
+
+    function: PackedFunction
+    request: Request
+    future: DirectFuture = field(default_factory=DirectFuture)
+    deaths: int = 0
+
+
+def packed_function(call: Callable[..., Any]) -> PackedFunction:
+    """`call` as it is now.
+
+    Raises:
+        InvalidInput: it cannot be pickled.
+    """
+    yields = inspect.isgeneratorfunction(call)
+    if _is_importable(call):
+        return PackedFunction(call, yields)
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(call, protocol=5)
+    except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
+        raise InvalidInput("fn", call, f"it cannot be pickled ({error}); make it inside the task instead") from error
+    if len(data) <= LARGE_FUNCTION_BYTES:
+        return PackedFunction(data, yields)
+    return PackedFunction(content_digest(data), yields, data)
+
+
+def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PoolTask:
+    """A task for the workers of that name; what its arguments hold may be changed afterwards.
+
+    Raises:
+        InvalidInput: the arguments cannot be pickled.
+    """
+    try:
+        return PoolTask(function, packed_call(worker, "run", (function.form, args, kwargs), {}))
+    except Exception as error:  # see `packed_function`
+        raise InvalidInput("args", args, f"they cannot be pickled ({error}); make them inside the task") from error
+
+
+def _is_importable(call: Callable[..., Any]) -> bool:
+    """Whether a worker can import it under the same name."""
+    module = getattr(call, "__module__", None)
+    if module is None or module == "__main__" or module in modules_pickled_by_value():
+        return False
+    return getattr(sys.modules.get(module), getattr(call, "__qualname__", ""), None) is call
+
+
+def content_digest(data: bytes) -> str:
+    """The name of bytes, by their content."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def pickled(value: object) -> bytes:
+    """`value` in one piece, by cloudpickle if it needs that."""
+    packed = pack(value)
+    if not packed.buffers:
+        return packed.data
+    import cloudpickle
+
+    data: bytes = cloudpickle.dumps(value, protocol=5)
+    return data

@@ -1,0 +1,250 @@
+"""Tasks through a queue in storage: they, and what comes of them, outlive the driver.
+
+A submission is one push to the queue, then one object with its keys, by which a later driver knows its tasks. Workers
+are jobs; what they write is looked for only while something is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from fray.cluster.storage import StorageCluster
+from fray.errors import InvalidInput, Permanent
+from fray.pool import queue_worker
+from fray.pool.dispatcher import PoolClosed
+from fray.pool.future_table import FutureTable
+from fray.pool.monitor import PoolMonitor
+from fray.pool.objects import ObjectRef
+from fray.pool.pool_size import SPARE_SECONDS
+from fray.pool.pool_task import PackedFunction, content_digest, pickled
+from fray.pool.transport import TaskCall
+from fray.queue import FileQueue
+from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
+from fray_coordinator.pool import task_outcomes, worker_pools
+from fray_coordinator.protocol.queue_segments import batch_size
+from fray_coordinator.store.interface import ABSENT
+from fray_layouts.pool_records import PoolRecord, TaskOutcome
+from fray_layouts.queue_keys import QueueKeys, TaskKeys
+from fray_layouts.queue_records import QueueRecord
+
+_QUEUE_SETTINGS = QueueRecord(max_deliveries=3)
+"""So many workers may one task take with it before it is given up."""
+
+
+_BATCHES_PER_WORKER = 4
+"""That each worker could have of what is left to push."""
+
+
+class PoolNotFound(Permanent, LookupError):
+    """There is no pool of that name with a queue, or it was shut down: make a new one."""
+
+
+class QueueTransport:
+    """See `Transport`."""
+
+    def __init__(
+        self,
+        cluster: StorageCluster,
+        namespace: str,
+        name: str,
+        found: tuple[int, PoolRecord],
+        resources: ResourceConfig,
+        environment: EnvironmentConfig | None,
+        idle: float,
+        shared: bool = False,
+    ) -> None:
+        self._incarnation, record = found
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._tasks = TaskKeys.of(namespace, name, self._incarnation)
+        self._queue: FileQueue[queue_worker.QueuedTask] = FileQueue(
+            cluster.root, name=name, namespace=namespace, incarnation=self._incarnation
+        )
+        self._worker = JobRequest(
+            name=name,
+            namespace=namespace,
+            entrypoint=Entrypoint.from_callable(queue_worker.run_worker, args=(name, self._incarnation, idle)),
+            resources=resources,
+            environment=environment,
+            grace=queue_worker.GRACE,
+        )
+        self._uploaded: set[str] = set()
+        self._ledger = FutureTable(own_only=shared)
+        jobs = [] if shared else record.jobs
+        self._watch = PoolMonitor(cluster, self._tasks, self._queue, self._ledger, jobs, self._gone)
+
+    @classmethod
+    def open(
+        cls,
+        cluster: StorageCluster,
+        namespace: str,
+        name: str,
+        resources: ResourceConfig,
+        environment: EnvironmentConfig | None,
+        idle: float,
+        *,
+        new: bool,
+        old: bool,
+        shared: bool = False,
+    ) -> QueueTransport:
+        """The pool of that name.
+
+        Args:
+            idle: see `shift.serve`.
+            new: it may be made.
+            old: it may be one that an earlier driver left.
+            shared: see `WorkerPool.attach`.
+
+        Raises:
+            NameTaken: there is one, or a queue of that name.
+            PoolNotFound: there is none.
+        """
+        QueueKeys.checked(name)
+        if new:
+            found = cluster.run(lambda core: worker_pools.create(core, namespace, name, _QUEUE_SETTINGS, exist_ok=old))
+        elif (living := cluster.run(lambda core: worker_pools.find(core, namespace, name))) is not None:
+            found = living
+        else:
+            raise PoolNotFound(f"{name} in namespace {namespace}: {PoolNotFound.__doc__}")
+        opened = cls(cluster, namespace, name, found, resources, environment, idle, shared)
+        if old:
+            cluster.run(lambda core: worker_pools.touch(core, opened._tasks))
+            if not shared:
+                opened._watch.catch_up()
+        return opened
+
+    @property
+    def folder(self) -> str:
+        """URL under which tasks may keep files."""
+        return f"{self._cluster.root}/{self._tasks.files}"
+
+    @property
+    def futures(self) -> Mapping[str, Future[Any]]:
+        """Every task by its key."""
+        return self._ledger.futures
+
+    @property
+    def workers(self) -> int:
+        return self._watch.count_jobs()[0]
+
+    @property
+    def wanted(self) -> int:
+        return self._watch.count_jobs()[1]
+
+    @property
+    def unfinished(self) -> int:
+        return self._ledger.unfinished
+
+    def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
+        self._check_open()
+        keyed = [(call.key or secrets.token_hex(8), call) for call in calls]
+        items = [self._item(key, call) for key, call in keyed]
+        futures = [self._ledger.enter(key, call.function.yields, not call.key) for key, call in keyed]
+        try:
+            self._push(items, workers)
+            entries = [TaskOutcome(key, "task", number=int(call.function.yields)) for key, call in keyed]
+            self._cluster.run(lambda core: task_outcomes.write_outcomes(core, self._tasks, entries))
+        except BaseException as error:
+            self._ledger.withdraw([key for key, _ in keyed], error)
+            raise
+        self._watch.wake()
+        return futures
+
+    def put(self, obj: object) -> ObjectRef:
+        """Store an object for tasks. Raises InvalidInput for what cannot be pickled, and PoolClosed."""
+        self._check_open()
+        try:
+            data = pickled(obj)
+        except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
+            raise InvalidInput("obj", obj, f"it cannot be pickled ({error}); put what it is made of") from error
+        key = self._tasks.object(content_digest(data))
+        self._cluster.run(lambda core: core.store.put(key, data, ABSENT))
+        return ObjectRef(self._cluster.root, key)
+
+    def grow(self, count: int) -> None:
+        if not self._ledger.closed:
+            self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
+
+    def shrink(self, count: int) -> None:
+        if self._ledger.calm > SPARE_SECONDS:  # while there is work, workers themselves know that they have none
+            self._watch.end_jobs(count)
+
+    def await_workers(self, count: int, timeout: float) -> None:
+        self._watch.await_jobs(count, timeout)
+
+    def drain(self) -> None:
+        self._ledger.await_all()
+
+    def detach(self) -> None:
+        """End all workers; their tasks, and what came of them, stay."""
+        self._stop("this driver has left the pool; attach to it")
+        self._watch.forget_jobs()
+
+    def close(self, why: str) -> None:
+        self._ledger.close(why)
+
+    def end(self) -> None:
+        self._remove("the pool was shut down before the task was done")
+
+    def _gone(self) -> None:
+        self._remove("the pool was shut down by another driver")
+
+    def _remove(self, why: str) -> None:
+        self._stop(why)
+        self._cluster.run(lambda core: worker_pools.remove(core, self._namespace, self._name, self._incarnation))
+
+    def _stop(self, why: str) -> None:
+        self._watch.end()
+        self._ledger.close(why)
+        self._queue.close()
+
+    def _check_open(self) -> None:
+        """Raises PoolClosed."""
+        if not self._ledger.closed and not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
+            self._gone()
+        if self._ledger.closed:
+            raise PoolClosed(self._ledger.closed)
+
+    def _push(self, items: Sequence[queue_worker.QueuedTask], workers: int) -> None:
+        begin = 0
+        for count, batch in plan_batches(len(items), workers):
+            self._queue.push_many(items[begin : begin + count], batch)
+            begin += count
+
+    def _item(self, key: str, call: TaskCall) -> queue_worker.QueuedTask:
+        self._upload(call.function)
+        try:
+            return key, _pickled_form(call.function.form), pickled((call.args, call.kwargs))
+        except Exception as error:  # pickling runs the users' own __reduce__, which may raise anything
+            remedy = f"they cannot be pickled ({error}); make them inside the task"
+            raise InvalidInput("args", call.args, remedy) from error
+
+    def _upload(self, function: PackedFunction) -> None:
+        """Put a large function where workers find it; twice is harmless, for its name is its content's."""
+        form = function.form
+        if isinstance(form, str) and form not in self._uploaded:
+            self._cluster.run(lambda core: core.store.put(self._tasks.object(form), function.pickled, ABSENT))
+            self._uploaded.add(form)
+
+
+def plan_batches(tasks: int, workers: int) -> Iterator[tuple[int, int]]:
+    """(how many, in batches of how many): a batch is one worker's, so they are small where others may want work.
+
+    The last of them are single tasks: nobody is to idle while another has several before it.
+    """
+    batch = batch_size(tasks, None)
+    while tasks:
+        batch = max(1, min(batch, tasks // (_BATCHES_PER_WORKER * workers)))
+        count = tasks if batch == 1 else tasks - min(tasks - batch, batch * workers)
+        yield count, batch
+        tasks -= count
+
+
+@functools.lru_cache(maxsize=8)
+def _pickled_form(form: Callable[..., Any] | bytes | str) -> bytes:
+    return pickled(form)

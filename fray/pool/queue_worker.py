@@ -1,0 +1,245 @@
+"""What a worker of a pool with a queue does: take tasks, run them, write what came of them, and then call them done.
+
+In that order: a task whose outcome is not in storage comes back, and runs again elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from fray.cluster import StorageCluster, current_cluster
+from fray.errors import Permanent
+from fray.pool.objects import fetch
+from fray.pool.pool_task import pickled
+from fray.queue import FileQueue, Lease, UnknownLease
+from fray.queue.api import RENEWAL_SHARE
+from fray.sync import persist
+from fray_agents.rpc.wire.serialization import pack_error
+from fray_agents.tasks.thread_task import on_stop, task_environ
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreError
+from fray_coordinator.pool import task_outcomes, worker_pools
+from fray_coordinator.queue.errors import QueueNotFound
+from fray_layouts.pool_records import TaskOutcome
+from fray_layouts.queue_keys import TaskKeys
+
+log = logging.getLogger("fray")
+
+LEASE_INTERVALS, MAX_LEASE = 4, 20.0
+"""After so many of the cluster's heartbeat intervals, at most so many seconds, a dead worker's tasks come back."""
+
+GRACE = 10.0
+"""Seconds between the wish that a worker end and its being killed."""
+
+_FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
+
+QueuedTask = tuple[str, bytes, bytes]
+"""What lies in the queue: a task's key, the pickled function (or its key, if it is large), pickled args and kwargs."""
+
+
+class FunctionMissing(Permanent, RuntimeError):
+    """A large function is no longer in storage: its pool was shut down."""
+
+
+def run_worker(name: str, incarnation: int, idle: float) -> None:
+    """Work for a pool of the current cluster until it is gone, or the job is asked to end.
+
+    Args:
+        idle: seconds without a task after which this ends too; the driver starts other workers when there is work.
+    """
+    with suppress(QueueNotFound):
+        QueueWorker(current_cluster(), name, incarnation, idle).work()
+
+
+class QueueWorker:
+    """One worker of one pool."""
+
+    def __init__(self, cluster: StorageCluster, name: str, incarnation: int, idle: float) -> None:
+        self._cluster = cluster
+        self._idle = idle
+        self._queue: FileQueue[QueuedTask] = FileQueue(
+            cluster.root, name=name, namespace=cluster.namespace, incarnation=incarnation
+        )
+        self._pool = (cluster.namespace, name, incarnation)
+        self._tasks = TaskKeys.of(*self._pool)
+        self._lease = cluster.run(_lease_seconds)
+        self._is_process = task_environ() is os.environ
+        self._lock = threading.Lock()
+        self._written: list[TaskOutcome] = []
+        self._bytes = 0
+        self._finished: list[Lease[QueuedTask]] = []
+        self._current: Lease[QueuedTask] | None = None
+        self._noted = threading.Event()
+        self._flushing = threading.Lock()
+        self._free = threading.Event()
+        self._stopping = threading.Event()
+        self._function = functools.lru_cache(maxsize=8)(self._fetched)
+
+    def work(self) -> None:
+        """Take and run tasks."""
+        on_stop(self._stop)
+        for loop in (self._keep, self._flush_soon):
+            threading.Thread(target=loop, name="fray-worker", daemon=True).start()
+        try:
+            self._prepare()
+            while (lease := self._next()) is not None and self._begin(lease):
+                self._run(lease)
+        finally:
+            self._flush()
+            self._stopping.set()
+            self._queue.close()
+            self._clear_up()
+            self._free.set()
+
+    def _prepare(self) -> None:
+        """Import the next task's function before the task is taken: others may be ready for it."""
+        if (item := self._queue.peek()) is not None:
+            with suppress(BaseException):  # whoever runs the task tells what is wrong with it
+                self._function(item[1])
+
+    def _next(self) -> Lease[QueuedTask] | None:
+        if self._finished:
+            if (lease := self._queue.pop(self._lease)) is not None:
+                return lease
+            self._flush()
+        wait = 30.0 if self._is_process else 1.0
+        deadline = time.monotonic() + self._idle
+        while not self._stopping.is_set() and (left := deadline - time.monotonic()) > 0:
+            if (lease := self._queue.pop(self._lease, wait=min(wait, left))) is not None:
+                return lease
+        return None
+
+    def _begin(self, lease: Lease[QueuedTask]) -> bool:
+        """Make it the task that runs, unless the worker is ending: then it goes back as the queue is closed."""
+        with self._lock:
+            if self._stopping.is_set():
+                return False
+            self._current = lease
+            return True
+
+    def _run(self, lease: Lease[QueuedTask]) -> None:
+        key, function, payload = lease.item
+        try:
+            call = self._function(function)
+            args, kwargs = pickle.loads(payload)
+            args, kwargs = tuple(map(fetch, args)), {name: fetch(value) for name, value in kwargs.items()}
+            if inspect.isgeneratorfunction(call):
+                self._iterate(key, call(*args, **kwargs))
+            else:
+                self._note(TaskOutcome(key, "value", data=pickled(call(*args, **kwargs))))
+        except BaseException as error:  # whatever it is, the task would raise it on every other worker too
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
+            self._note(TaskOutcome(key, "error", data=pack_error(error).data))
+        with self._lock:
+            self._finished.append(lease)
+            self._current = None
+
+    def _iterate(self, key: str, items: Any) -> None:
+        count = 0
+        for item in items:
+            self._note(TaskOutcome(key, "item", count, pickled(item)))
+            count += 1
+        self._note(TaskOutcome(key, "end", count))
+
+    def _fetched(self, pickled_form: bytes) -> Callable[..., Any]:
+        form = pickle.loads(pickled_form)
+        if isinstance(form, str):
+            key = self._tasks.object(form)
+            found = self._cluster.run(lambda core: core.store.get(key))
+            if found is None:
+                raise FunctionMissing()
+            form = found.data
+        call: Callable[..., Any] = pickle.loads(form) if isinstance(form, bytes) else form
+        return call
+
+    def _note(self, outcome: TaskOutcome) -> None:
+        with self._lock:
+            self._written.append(outcome)
+            self._bytes += len(outcome.data)
+            full = self._bytes > _FLUSH_BYTES
+        self._noted.set()
+        if full:
+            self._flush()
+
+    def _flush_soon(self) -> None:
+        """Write what is noted soon after it was, whatever the task does meanwhile."""
+        while not self._stopping.is_set():
+            if self._noted.wait(1.0):
+                self._stopping.wait(_FLUSH_SECONDS)
+                self._flush()
+
+    def _flush(self) -> None:
+        """Write what has come of tasks, then call them done; goes on through outages."""
+        with self._flushing:
+            with self._lock:
+                self._noted.clear()
+                written, self._written, self._bytes = self._written, [], 0
+                finished, self._finished = self._finished, []
+            if written:
+                write = functools.partial(task_outcomes.write_outcomes, tasks=self._tasks, outcomes=written)
+                persist(lambda: self._cluster.run(write), "what came of tasks")
+            if finished:
+                persist(lambda: self._call_done(finished), "what came of tasks")
+
+    def _call_done(self, leases: list[Lease[QueuedTask]]) -> None:
+        try:
+            self._queue.done(leases)
+        except UnknownLease as error:
+            log.warning("a task runs elsewhere too: %s", error)
+
+    def _keep(self) -> None:
+        """Renew the leases of what is not done yet."""
+        while not self._stopping.wait(self._lease * RENEWAL_SHARE):
+            with self._lock:
+                held = [*self._finished, *([self._current] if self._current else [])]
+            for lease in held:
+                try:
+                    if not lease.ended:
+                        lease.extend(self._lease)
+                except (StoreError, UnknownLease) as error:
+                    log.warning("a lease could not be renewed: %s", error)
+
+    def _stop(self) -> None:
+        """Let the task that runs come to its end; what does not in time is given back, and held against nobody.
+
+        What has ended is written before the queue is closed, which gives back everything that is not called done.
+        """
+        with self._lock:
+            self._stopping.set()
+            busy = self._current is not None
+        if not self._is_process:
+            return
+        if busy and not self._free.wait(GRACE - 3.0) and (lease := self._current) is not None:
+            self._give_back(lease)
+        self._flush()
+        self._queue.close()
+        if not self._free.is_set():
+            self._clear_up()
+        os._exit(0 if self._free.is_set() else 128 + 15)
+
+    def _clear_up(self) -> None:
+        """Nobody else removes what is written to a pool after it was shut down."""
+        try:
+            if not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
+                self._cluster.run(lambda core: worker_pools.remove(core, *self._pool))
+        except StoreError as error:
+            log.warning("what was written to a pool that may be gone stays: %s", error)
+
+    def _give_back(self, lease: Lease[QueuedTask]) -> None:
+        try:
+            self._queue.release(lease, failed=False)
+        except UnknownLease as error:
+            log.warning("a task runs elsewhere already: %s", error)
+
+
+async def _lease_seconds(core: Core) -> float:
+    return min(LEASE_INTERVALS * core.settings.beat_interval, MAX_LEASE)

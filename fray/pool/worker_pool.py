@@ -1,0 +1,314 @@
+"""A pool of workers for tasks that keep nothing between them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+from fray.cluster import StorageCluster, current_cluster
+from fray.errors import InvalidInput
+from fray.pool.direct_transport import DirectTransport
+from fray.pool.dispatcher import PoolClosed
+from fray.pool.objects import ObjectRef
+from fray.pool.pool_size import SPARE_SECONDS, PoolSize
+from fray.pool.pool_task import packed_function
+from fray.pool.progress import with_progress_bar
+from fray.pool.queue_transport import QueueTransport
+from fray.pool.transport import TaskCall, Transport
+from fray.types import EnvironmentConfig, ResourceConfig
+from fray_coordinator.errors import StoreError
+from fray_layouts.queue_keys import QUEUE_NAME
+from fray_layouts.spec import check_name
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+log = logging.getLogger("fray")
+
+_RESIZE_INTERVAL = 1.0
+"""Seconds between two looks at whether tasks have the workers that they need, while none are submitted."""
+
+_RESIZE_PAUSE = 0.02
+"""Seconds after such a look in which many may be submitted before the next."""
+
+
+class WorkerPool:
+    """Workers, each a job of its own, that run what they are given.
+
+        with WorkerPool(current_cluster(), num_workers=10, resources=ResourceConfig.with_cpu(2, memory="4GB")) as pool:
+            futures = pool.map(process, shards)
+            for future in pool.as_completed(futures, progress="shards"):
+                print(future.result())
+
+    The next task goes to a worker that has nothing to do; those of a worker that dies go to others; one that took
+    three workers with it fails with `TaskKillsWorkers`. So a task may run more than once, also when only its worker's
+    connection was lost.
+
+    Args:
+        cluster: where the workers run; by default the current one.
+        num_workers: how many; or a pair: at least, and at most as many as there are unfinished tasks.
+        resources: what each worker needs.
+        environment: of the workers.
+        name_prefix: what the workers' jobs are called.
+        transport: "direct" calls the workers: quick, and the tasks are lost with the driver's process. "queue" puts the
+            tasks into a queue in storage, and the workers their outcomes beside it: `attach` goes on after the driver
+            has died.
+        name: of a pool with a queue, by which `attach` finds it.
+
+    Raises:
+        InvalidInput: an argument is wrong, or the name is taken.
+    """
+
+    def __init__(
+        self,
+        cluster: StorageCluster | None = None,
+        num_workers: int | Sequence[int] = 1,
+        resources: ResourceConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        name_prefix: str = "worker",
+        *,
+        transport: Literal["direct", "queue"] = "direct",
+        name: str | None = None,
+    ) -> None:
+        check_name("name_prefix", name_prefix)
+        if transport == "queue" and not QUEUE_NAME.fullmatch(f"{name_prefix}-{'0' * 8}"):
+            remedy = "it becomes a queue's name: use at most 55 letters, digits, '-' and '_', no dots"
+            raise InvalidInput("name_prefix", name_prefix, remedy)
+        size = PoolSize.of(num_workers)
+        cluster = cluster or current_cluster()
+        resources = resources or ResourceConfig()
+        own_name = name or f"{name_prefix}-{secrets.token_hex(4)}"
+        match transport:
+            case "direct" if name is None:
+                made: Transport = DirectTransport(cluster, own_name, resources, environment)
+            case "direct":
+                raise InvalidInput("name", name, 'only a pool with transport="queue" can be found again')
+            case "queue":
+                made = QueueTransport.open(
+                    cluster, cluster.namespace, own_name, resources, environment, size.idle, new=True, old=False
+                )
+            case _:
+                raise InvalidInput("transport", transport, 'say "direct" or "queue"')
+        self._begin(own_name, made, size)
+
+    @classmethod
+    def attach(
+        cls,
+        name: str,
+        cluster: StorageCluster | None = None,
+        num_workers: int | Sequence[int] = 1,
+        resources: ResourceConfig | None = None,
+        environment: EnvironmentConfig | None = None,
+        *,
+        namespace: str | None = None,
+        create: bool = False,
+        shared: bool = False,
+    ) -> Self:
+        """Go on with a pool whose driver has died: its tasks are in `futures`, done or not.
+
+        Args:
+            num_workers, resources, environment: as for a new pool; workers that still run are counted.
+            namespace: of the name; by default the cluster's.
+            create: make the pool if there is none.
+            shared: its driver lives. This one sees the tasks that it submits itself, and the workers that it starts
+                for them; `detach` from the pool instead of shutting it down.
+
+        Raises:
+            PoolNotFound: there is no pool of that name, or it was shut down.
+            InvalidInput: an argument is wrong, or the name is that of a queue without a pool.
+        """
+        size = PoolSize.of(num_workers)
+        pool = cls.__new__(cls)
+        cluster = cluster or current_cluster()
+        space, resources = namespace or cluster.namespace, resources or ResourceConfig()
+        found = QueueTransport.open(
+            cluster, space, name, resources, environment, size.idle, new=create, old=True, shared=shared
+        )
+        pool._begin(name, found, size)
+        return pool
+
+    def _begin(self, name: str, transport: Transport, size: PoolSize) -> None:
+        self._name = name
+        self._transport = transport
+        self._limits = size
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._look_now = threading.Event()
+        self._adjust()
+        threading.Thread(target=self._keep_size, name="fray-pool-size", daemon=True).start()
+
+    @property
+    def name(self) -> str:
+        """By which `attach` finds a pool with a queue."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """How many workers there are now."""
+        return self._transport.workers
+
+    @property
+    def futures(self) -> Mapping[str, Future[Any]]:
+        """Of a pool with a queue: its tasks by their keys, in the order of submission.
+
+        All that had a key or were there when this driver attached; of those that it submits without one, what is not
+        done: their results are kept only by who holds their futures.
+        """
+        return self._queued("futures").futures
+
+    def wait_for_workers(self, min_workers: int | None = None, timeout: float = 60.0) -> None:
+        """Block until there are `min_workers`, by default all that are wanted.
+
+        Raises:
+            TimeoutError: there are fewer after `timeout` seconds; it says what they wait for.
+            PoolClosed: the pool was shut down; or every worker has ended before it could be called.
+            JobFailed: the workers of a pool with a queue failed again and again.
+        """
+        self._transport.await_workers(self._transport.wanted if min_workers is None else min_workers, timeout)
+
+    def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn(*args, **kwargs)` on a worker. What is pickled is the state of now.
+
+        Raises:
+            InvalidInput: something cannot be pickled.
+            PoolClosed: the pool was shut down, by whichever driver.
+        """
+        return self._submit([TaskCall(packed_function(fn), args, kwargs)])[0]
+
+    def submit_as(self, key: str, fn: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+        """`submit` a task under a key that is run once: where the key has a task or a result, that is its future.
+
+        Only of a pool with a queue, where a driver that died and attaches again submits the same keys.
+        """
+        known = self._queued("submit_as").futures.get(key)
+        return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
+
+    def map_as(self, fn: Callable[[S], T], items: Mapping[str, S]) -> list[Future[T]]:
+        """`submit_as` of `fn(item)` for each key and item, in one push; the futures in their order."""
+        known, function = self._queued("map_as").futures, packed_function(fn)
+        self._submit([TaskCall(function, (item,), {}, key) for key, item in items.items() if key not in known])
+        return [known[key] for key in items]
+
+    def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[Future[T]]:
+        """A future of `fn(item)` for each item, in order."""
+        function = packed_function(fn)
+        return self._submit([TaskCall(function, (item,), {}) for item in items])
+
+    def put(self, obj: Any) -> ObjectRef:
+        """Store an object once for many tasks: one that gets the reference as an argument is given the object.
+
+        Only of a pool with a queue. Raises InvalidInput for what cannot be pickled.
+        """
+        return self._queued("put").put(obj)
+
+    @property
+    def folder(self) -> str:
+        """Of a pool with a queue: URL under which its tasks may keep files, which are removed with the pool."""
+        return self._queued("folder").folder
+
+    def as_completed(
+        self, futures: Iterable[Future[T]], timeout: float | None = None, progress: str = ""
+    ) -> Iterator[Future[T]]:
+        """The futures as they are done.
+
+        Args:
+            timeout: seconds for all of them; then the builtin TimeoutError.
+            progress: title of a bar that shows how many are; none is shown without.
+        """
+        wanted = list(futures)
+        done = concurrent.futures.as_completed(wanted, timeout)
+        return with_progress_bar(done, len(wanted), progress) if progress else done
+
+    def resize(self, num_workers: int | Sequence[int]) -> None:
+        """Have another number of workers; busy ones are ended when they have nothing to do."""
+        self._limits = PoolSize.of(num_workers)
+        self._adjust()
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End the workers, and remove what is in storage.
+
+        Args:
+            wait: until all tasks are done; otherwise what is not done raises `PoolClosed`.
+        """
+        if self._ended.is_set():
+            return
+        if wait:
+            self._transport.drain()
+        if self._end():
+            self._transport.end()
+
+    def detach(self) -> None:
+        """End the workers of a pool with a queue; its tasks and what came of them stay, and `attach` goes on."""
+        queued = self._queued("detach")
+        if self._end():
+            queued.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.shutdown(wait=kind is None)
+
+    def _submit(self, calls: list[TaskCall]) -> list[Future[Any]]:
+        if self._ended.is_set():
+            raise PoolClosed("the pool was shut down")
+        futures = self._transport.submit(calls, self._limits.most) if calls else []
+        self._look_now.set()
+        return futures
+
+    def _adjust(self) -> None:
+        """As many workers as the tasks need; too many are left to `_keep_size`."""
+        if self._transport.wanted >= self._limits.most:
+            return
+        with self._lock:
+            if self._ended.is_set():
+                return
+            missing = self._limits.wanted(self._transport.unfinished) - self._transport.wanted
+            if missing > 0:
+                self._transport.grow(missing)
+
+    def _keep_size(self) -> None:
+        """Start workers, replace those whose jobs have ended, and end those that had too little to do for a while."""
+        calm_at = time.monotonic() + SPARE_SECONDS
+        while not self._ended.wait(_RESIZE_PAUSE):
+            self._look_now.wait(_RESIZE_INTERVAL)
+            self._look_now.clear()
+            try:
+                if self._transport.unfinished or time.monotonic() > calm_at:
+                    self._adjust()
+                if time.monotonic() > calm_at:
+                    self._end_spare()
+                    calm_at = time.monotonic() + SPARE_SECONDS
+            except StoreError as error:
+                log.warning("workers cannot be looked at now: %s", error)
+            except Exception as error:
+                log.exception("the pool has no workers any more")
+                self._transport.close(f"its workers cannot be started: {error}")
+                return
+
+    def _end(self) -> bool:
+        """Start no more workers; whether that was not so already."""
+        with self._lock:
+            first = not self._ended.is_set()
+            self._ended.set()
+            self._look_now.set()
+            return first
+
+    def _end_spare(self) -> None:
+        with self._lock:
+            spare = self._transport.wanted - self._limits.wanted(self._transport.unfinished)
+            if spare > 0:
+                self._transport.shrink(spare)
+
+    def _queued(self, wanted: str) -> QueueTransport:
+        if not isinstance(self._transport, QueueTransport):
+            raise InvalidInput("transport", "direct", f'only a pool with transport="queue" has `{wanted}`')
+        return self._transport

@@ -1,0 +1,247 @@
+"""A queue in storage: on a root of its own, or under a name in a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from fray import sync
+from fray.queue.api import Queue
+from fray.queue.engine import (
+    Counts,
+    EncodedItem,
+    LeasedItem,
+    Peeked,
+)
+from fray_coordinator.actors import naming
+from fray_coordinator.core import Core
+from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.queue import admin
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.dead_letters import open_dead_letters
+from fray_coordinator.queue.doorbell import QueueDoorbell
+from fray_coordinator.queue.errors import QueueNotFound
+from fray_coordinator.queue.open_queue import (
+    OpenQueue,
+    find_queue,
+    open_queue,
+    open_root,
+)
+from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
+from fray_coordinator.queue.producer import Producer
+from fray_layouts.errors import InvalidInput
+from fray_layouts.queue_keys import QueueKeys
+from fray_layouts.queue_records import QueueRecord
+from fray_layouts.spec import check_namespace
+
+T = TypeVar("T")
+REDRIVE_BATCH = 100
+"""Dead letters pushed again in one step."""
+
+
+class FileQueue(Queue[T]):
+    """A queue in a bucket or a folder. Pickles as its address; each process has a hold of its own.
+
+    Args:
+        path: `gs://`, `s3://`, `file://`, `memory://` or a plain path: a root that holds nothing but this queue, or
+            with `name` a cluster's root.
+        fs_args: for calls written for other libraries; credentials come from the environment, so it must be empty.
+        name: of the queue in the cluster: letters, digits, '-' and '_'.
+        namespace: of the name; by default that of the job this runs in, else "default".
+        encoding: "pickle", or "json" for consumers in other languages.
+        max_deliveries: failures after which an item is a dead letter, 0 for never; whoever makes the queue decides.
+        incarnation: only the queue that has had the name for the so-manieth time: it is not made, and once the name was
+            given up, opening it raises QueueNotFound. By default it is whichever has the name, made if there is none.
+
+    Raises:
+        InvalidInput: no such queue can be.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fs_args: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+        namespace: str | None = None,
+        encoding: str = "pickle",
+        max_deliveries: int = QueueRecord().max_deliveries,
+        incarnation: int | None = None,
+    ) -> None:
+        if fs_args:
+            raise InvalidInput("fs_args", fs_args, "leave it out; credentials come from the environment")
+        most = rules.checked_maximum(max_deliveries)
+        self._address = QueueAddress.checked(os.fspath(path), name, namespace, most, incarnation)
+        super().__init__(sync.PerProcess(self._open), encoding)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self._address, self._encoding)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._address})"
+
+    async def _open(self) -> FileEngine:
+        engine = await FileEngine.open(self._address)
+        _open_queues.add(self)
+        return engine
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAddress:
+    """Where a queue lies. name "": the root holds nothing but this queue."""
+
+    root: str
+    name: str
+    namespace: str
+    max_deliveries: int
+    incarnation: int | None = None
+
+    @staticmethod
+    def checked(
+        path: str, name: str | None, namespace: str | None, max_deliveries: int, incarnation: int | None = None
+    ) -> QueueAddress:
+        root = path if "://" in path else Path(os.path.abspath(os.path.expanduser(path))).as_uri()
+        if name is None:
+            return QueueAddress(root, "", "", max_deliveries)
+        space = namespace or os.environ.get("FRAY_NAMESPACE") or "default"
+        check_namespace(space)
+        return QueueAddress(root, QueueKeys.checked(name), space, max_deliveries, incarnation)
+
+    async def open(self, create: bool = True) -> OpenQueue:
+        """Open the storage and the queue. Raises QueueNotFound if it is not there and `create` is false."""
+        core = await open_root(self.root, named=bool(self.name))
+        try:
+            if create and self.incarnation is None:
+                wanted = QueueRecord(max_deliveries=self.max_deliveries)
+                return await open_queue(core, await self._taken(core), wanted)
+            names = await self._found(core)
+            home = await find_queue(core, names) if names else None
+            if home is None:
+                raise QueueNotFound(f"{self}: {QueueNotFound.__doc__}")
+            return home
+        except BaseException:
+            await core.store.close()
+            raise
+
+    async def _taken(self, core: Core) -> QueueKeys:
+        if not self.name:
+            return QueueKeys()
+        record = await naming.take_name(core, self.namespace, "queue", self.name, "", exist_ok=True)
+        return QueueKeys.of(self.namespace, self.name, record.incarnation)
+
+    async def _found(self, core: Core) -> QueueKeys | None:
+        if not self.name:
+            return QueueKeys()
+        record = await naming.read_held(core, self.namespace, "queue", self.name)
+        if record is None or self.incarnation not in (None, record.incarnation):
+            return None
+        return QueueKeys.of(self.namespace, self.name, record.incarnation)
+
+    def __str__(self) -> str:
+        return f"{self.root!r}, name={self.name!r}" if self.name else repr(self.root)
+
+
+class FileEngine:
+    """See `Engine`."""
+
+    def __init__(self, home: OpenQueue) -> None:
+        self.home = home
+        self._bell = QueueDoorbell(home)
+        self._producer = Producer(home, self._bell)
+        self._consumer = Consumer(home, self._bell)
+
+    @staticmethod
+    async def open(address: QueueAddress, create: bool = True) -> FileEngine:
+        """Raises as `QueueAddress.open` does."""
+        return FileEngine(await address.open(create))
+
+    async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
+        await self._producer.push(items, batch)
+        self._consumer.news()
+
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
+        taken = await self._consumer.take(count, timeout, isolation_of(process), wait)
+        now = self.home.core.now()
+        return [
+            LeasedItem(one.id, EncodedItem(one.body, one.encoding), one.number, one.taken_at, now + one.remaining)
+            for one in taken
+        ]
+
+    async def done(self, leases: Sequence[str]) -> None:
+        await self._consumer.done(leases)
+
+    async def release(self, leases: Sequence[str], failed: bool) -> None:
+        await self._consumer.release(leases, failed)
+
+    async def extend(self, lease: str, timeout: float) -> float:
+        delivery = self._consumer.delivery(lease)
+        await self._consumer.extend(delivery, timeout)
+        return self.home.core.now() + delivery.remaining
+
+    async def bury(self, lease: str, reason: str) -> None:
+        await self._consumer.bury(self._consumer.delivery(lease), reason)
+
+    async def counts(self) -> Counts:
+        return await admin.count_items(self.home, self._consumer.held)
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        return await admin.peek_items(self.home, self._consumer.held, limit)
+
+    async def letters(self, limit: int) -> list[Peeked]:
+        return await admin.peek_items(await open_dead_letters(self.home), {}, limit)
+
+    async def dead_counts(self) -> Counts:
+        """Of the dead letters."""
+        return await admin.count_items(await open_dead_letters(self.home), {})
+
+    async def purge(self) -> int:
+        purged = await admin.purge_items(self.home)
+        self._consumer.forget(purged)
+        return sum(purged.values())
+
+    async def redrive(self, limit: int | None) -> int:
+        """Move dead letters back: pushed here first, then done there."""
+        dead = await open_dead_letters(self.home)
+        consumer, gate = Consumer(dead, QueueDoorbell(dead)), PoisonIsolation()
+        moved = 0
+        try:
+            while letters := await consumer.take(
+                REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved), 60.0, gate
+            ):
+                await self._producer.push([EncodedItem(letter.body, letter.encoding) for letter in letters])
+                self._consumer.news()
+                await consumer.done([letter.id for letter in letters])
+                moved += len(letters)
+        finally:
+            await consumer.close()
+        return moved
+
+    async def close(self) -> None:
+        await self._consumer.close()
+        await self.home.core.store.close()
+
+
+def _reopened(kind: type[FileQueue[T]], address: QueueAddress, encoding: str) -> FileQueue[T]:
+    return kind(
+        address.root,
+        name=address.name or None,
+        namespace=address.namespace,
+        encoding=encoding,
+        max_deliveries=address.max_deliveries,
+        incarnation=address.incarnation,
+    )
+
+
+_open_queues: WeakSet[FileQueue[Any]] = WeakSet()
+
+
+def _close_all() -> None:
+    for queue in list(_open_queues):
+        queue.close()
+
+
+sync.at_exit(_close_all)

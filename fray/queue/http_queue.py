@@ -1,0 +1,263 @@
+"""A queue behind a server: for consumers that cannot reach the storage, or where a queue shall live in memory.
+
+Calls go over the same authenticated connections as those of actors. The server passes items on as bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from fray import sync
+from fray.cluster import StorageCluster, current_cluster, open_cluster
+from fray.cluster.keyring import keyring_of
+from fray.errors import InvalidInput
+from fray.queue.api import Queue
+from fray.queue.engine import (
+    Counts,
+    EncodedItem,
+    LeasedItem,
+    Peeked,
+    QueueEngine,
+)
+from fray.queue.memory_queue import MemoryQueue
+from fray_agents.rpc import (
+    Channel,
+    ClientCall,
+    NoSuchActor,
+    RpcServer,
+    Target,
+    client_id,
+    connect,
+)
+from fray_coordinator.queue.cancellation import take_or_return
+from fray_coordinator.queue.errors import QueueNotFound
+from fray_layouts.queue_keys import QueueKeys
+
+T = TypeVar("T")
+
+_MAX_CONCURRENCY = 10_000
+"""Calls of one queue under way at a time; most of them wait for an item."""
+
+
+class HttpQueue(Queue[T]):
+    """A queue of an `HttpQueueServer`. Pickles as its address.
+
+        HttpQueue("10.0.0.7", 8080, "prompts")
+        HttpQueue("http://10.0.0.7:8080", "prompts")
+
+    Args:
+        cluster: whose key signs the calls, the server's; by default the current one.
+        encoding: "pickle", or "json" for consumers in other languages.
+
+    Every method may raise `ConnectionLost`, a ConnectionError, when the server does not answer; then call it again.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int | str,
+        queue_name: str | None = None,
+        *,
+        cluster: StorageCluster | None = None,
+        encoding: str = "pickle",
+    ) -> None:
+        self._address, self._name = _address(host, port, queue_name)
+        self._cluster = cluster
+        super().__init__(sync.PerProcess(self._open), encoding)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        root = (self._cluster or current_cluster()).root
+        return _reopened, (self._address, self._name, root, self._encoding)
+
+    def __repr__(self) -> str:
+        return f"HttpQueue('http://{self._address}', {self._name!r})"
+
+    async def _open(self) -> HttpEngine:
+        keyring = keyring_of(self._cluster or current_cluster())
+        target = Target(self._name, self._address)
+        return HttpEngine(self._name, lambda: connect(target, keyring))
+
+
+class HttpEngine:
+    """See `QueueEngine`; `channel` gives the connection to the server, opening it if need be."""
+
+    def __init__(self, name: str, channel: Callable[[], Channel]) -> None:
+        self._name = name
+        self._channel = channel
+
+    async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
+        await self._call("push", items, batch)
+
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
+        taking = self._call("take", count, timeout, wait, process or client_id())
+        return await take_or_return(taking, self._return)
+
+    async def done(self, leases: Sequence[str]) -> None:
+        await self._call("done", leases)
+
+    async def release(self, leases: Sequence[str], failed: bool) -> None:
+        await self._call("release", leases, failed)
+
+    async def extend(self, lease: str, timeout: float) -> float:
+        deadline: float = await self._call("extend", lease, timeout)
+        return deadline
+
+    async def bury(self, lease: str, reason: str) -> None:
+        await self._call("bury", lease, reason)
+
+    async def counts(self) -> Counts:
+        counts: Counts = await self._call("counts")
+        return counts
+
+    async def peek(self, limit: int) -> list[Peeked]:
+        peeked: list[Peeked] = await self._call("peek", limit)
+        return peeked
+
+    async def letters(self, limit: int) -> list[Peeked]:
+        letters: list[Peeked] = await self._call("letters", limit)
+        return letters
+
+    async def redrive(self, limit: int | None) -> int:
+        moved: int = await self._call("redrive", limit)
+        return moved
+
+    async def purge(self) -> int:
+        purged: int = await self._call("purge")
+        return purged
+
+    async def close(self) -> None:
+        """Nothing to do: the connection is shared, and leases are the server's to give back when they run out."""
+
+    async def _return(self, taken: list[LeasedItem]) -> None:
+        await self.release([one.id for one in taken], failed=False)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        channel = await asyncio.to_thread(self._channel)
+        try:
+            return await _result_of(channel.start(self._name, method, args, {}))
+        except NoSuchActor:
+            raise QueueNotFound(
+                f"the server has no queue {self._name!r}; make it there: new_queue({self._name!r})"
+            ) from None
+
+
+async def _result_of(call: ClientCall) -> Any:
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    call.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+    await done
+    return call.result()
+
+
+class HttpQueueServer:
+    """Serves queues to `HttpQueue`.
+
+        with HttpQueueServer(port=8080) as server:
+            prompts = server.new_queue("prompts")
+
+    Args:
+        host: address to listen on.
+        port: 0 for any that is free.
+        cluster: who can read its secrets can use the queues; by default the current one.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, cluster: StorageCluster | None = None) -> None:
+        self._cluster = cluster or current_cluster()
+        keyring = keyring_of(self._cluster)
+        self._server = RpcServer(keyring, host, port, tls=keyring.encrypted)
+        self._host = host
+        self._queues: dict[str, Queue[Any]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.address.rpartition(":")[2])
+
+    def get_client_host(self) -> str:
+        """The host under which others reach it."""
+        return socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
+
+    @overload
+    def new_queue(self, name: str, queue: Queue[T]) -> HttpQueue[T]: ...
+    @overload
+    def new_queue(self, name: str, queue: None = None) -> HttpQueue[Any]: ...
+    def new_queue(self, name: str, queue: Queue[Any] | None = None) -> HttpQueue[Any]:
+        """A client of the queue of that name, which is made if there is none.
+
+        Args:
+            queue: what is behind it; by default a `MemoryQueue`.
+
+        Raises:
+            InvalidInput: the name cannot be one, or another queue is behind it already.
+        """
+        QueueKeys.checked(name)
+        with self._lock:
+            if name not in self._queues:
+                behind = self._queues[name] = queue or MemoryQueue()
+                self._server.add(name, _ServedEngine(behind._engine), max_concurrency=_MAX_CONCURRENCY)
+            elif queue is not None and repr(queue) != repr(self._queues[name]):  # it says where the queue lies
+                raise InvalidInput("queue", queue, f"behind {name!r} is {self._queues[name]!r}; choose another name")
+        return HttpQueue(self.get_client_host(), self.port, name, cluster=self._cluster)
+
+    def start(self) -> None:
+        """Serve, in threads of this process, until `close`."""
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop serving; what clients have is given back."""
+        self._server.close()
+        for queue in self._queues.values():
+            queue.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class _ServedEngine:
+    """An engine whose methods are called from afar; they run in this process's background loop."""
+
+    def __init__(self, engine: sync.PerProcess[QueueEngine]) -> None:
+        self._engine = engine
+
+    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if method.startswith("_") or not hasattr(QueueEngine, method) or method == "close":
+            raise AttributeError(method)
+
+        async def call(*args: Any) -> Any:
+            return await sync.awaited(self._forwarded(method, args))
+
+        return call
+
+    async def _forwarded(self, method: str, args: tuple[Any, ...]) -> Any:
+        return await getattr(await self._engine.get(), method)(*args)
+
+
+def _address(host: str, port: int | str, queue_name: str | None) -> tuple[str, str]:
+    """("host:port", name) from (host, port, name) or (URL, name)."""
+    if queue_name is None:
+        host, queue_name = host.removeprefix("http://").rstrip("/"), str(port)
+        host, _, port = host.rpartition(":")
+    QueueKeys.checked(queue_name)
+    if not host or "/" in host or not str(port).isdigit():
+        raise InvalidInput("host", f"{host}:{port}", 'give a host and a port, or "http://host:port"; there is no https')
+    return f"{host}:{port}", queue_name
+
+
+def _reopened(address: str, name: str, root: str, encoding: str) -> HttpQueue[Any]:
+    host, _, port = address.rpartition(":")
+    return HttpQueue(host, int(port), name, cluster=open_cluster(root), encoding=encoding)

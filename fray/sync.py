@@ -1,0 +1,231 @@
+"""The synchronous front: one background thread runs an event loop, and any thread may wait for coroutines in it.
+
+User code is synchronous and may itself run inside an event loop (notebooks), so the loop here is never the caller's. A
+fork copies no threads: the child forgets the loop and starts one of its own, and what was opened in the old loop is
+opened anew (`PerProcess`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any, Generic, Protocol, TypeVar
+
+from fray_coordinator.errors import StoreError
+from fray_layouts.errors import Permanent
+
+T = TypeVar("T")
+
+log = logging.getLogger("fray")
+
+_END: Any = object()
+
+MIN_PAUSE, MAX_PAUSE = 1.0, 30.0
+"""Seconds between two attempts at what the storage does not do: they grow."""
+
+
+class WouldDeadlock(Permanent):
+    """This call would wait for the very thread it runs on; call it from another thread, or await the service itself."""
+
+
+def persist(act: Callable[[], T], waits: str) -> T:
+    """Do it again until the storage has done it: outages end, and so do refusals. `waits`: what for it, in the log."""
+    pause = MIN_PAUSE
+    while True:
+        try:
+            return act()
+        except StoreError as error:
+            log.warning("%s waits for the storage: %s", waits, error)
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
+
+
+class LoopThread:
+    """A thread with an event loop, started by the first call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result; an exception that interrupts the wait (KeyboardInterrupt) cancels it first.
+
+        Raises:
+            WouldDeadlock: called from the front's own loop.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise WouldDeadlock()
+        call, loop = _LoopCall(coroutine), self._started()
+        try:
+            loop.call_soon_threadsafe(call.start)
+            return call.outcome.result()
+        except BaseException:
+            if not call.outcome.done():
+                loop.call_soon_threadsafe(call.cancel)
+                wait([call.outcome])
+            raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> _LoopCall[T]:
+        """Begin the coroutine and go on."""
+        call = _LoopCall(coroutine)
+        self._started().call_soon_threadsafe(call.start)
+        return call
+
+    async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result, waited for in the caller's own loop; who is cancelled cancels it."""
+        call = self.start(coroutine)
+        try:
+            return await asyncio.wrap_future(call.outcome)
+        except asyncio.CancelledError:
+            self._started().call_soon_threadsafe(call.cancel)
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="fray", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+class _LoopCall(Generic[T]):
+    """One coroutine in the loop; `outcome` is set only once it has really ended."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.outcome: Future[T] = Future()
+        self.outcome.set_running_or_notify_cancel()  # who waits for it and is cancelled does not end it
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        if self.outcome.done():
+            return  # who began it was interrupted before it could
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        elif not self.outcome.done():
+            self._coroutine.close()
+            self.outcome.set_exception(CancelledError())
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.outcome.set_exception(CancelledError())
+        elif (error := task.exception()) is not None:
+            self.outcome.set_exception(error)
+        else:
+            self.outcome.set_result(task.result())
+
+
+_front = LoopThread()
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run `coroutine` in this process's background loop and wait for its result; see `LoopThread.run`."""
+    return _front.run(coroutine)
+
+
+def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Begin `coroutine` in this process's background loop; the future tells its end."""
+    return _front.start(coroutine).outcome
+
+
+async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run `coroutine` in the background loop on behalf of another loop; see `LoopThread.awaited`."""
+    return await _front.awaited(coroutine)
+
+
+class LoopWaiter(Protocol):
+    """How a coroutine in the background loop is waited for: `awaited` or `blocking`."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
+
+
+async def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """`run` in the place of `awaited`: what is written once for both fronts is given one or the other."""
+    return run(coroutine)
+
+
+def run_unsuspended(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never suspends, as all that it awaits is `blocking`; it runs in this thread."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine!r} waits for something other than the background loop")
+
+
+def iterate(items: AsyncIterator[T]) -> Iterator[T]:
+    """The items of an async iterator that lives in the background loop; it is closed when the consumer stops."""
+
+    async def following() -> T:
+        return await anext(items, _END)
+
+    async def close() -> None:
+        await items.aclose()  # type: ignore[attr-defined]  # every async generator has it
+
+    try:
+        while (item := run(following())) is not _END:
+            yield item
+    finally:
+        run(close())
+
+
+def at_exit(close: Callable[[], None]) -> None:
+    """Call `close` when the main thread ends.
+
+    `atexit` comes too late for anything asynchronous: by then no executor takes work any more. This is the hook by
+    which the standard library stops its executors; what is registered last is called first.
+    """
+    import concurrent.futures.thread  # noqa: F401 - so that its own hook is registered by now
+
+    threading._register_atexit(close)  # type: ignore[attr-defined]
+
+
+class PerProcess(Generic[T]):
+    """Something that is opened in the background loop, once per process: after a fork the child opens its own.
+
+    Args:
+        opener: makes it.
+    """
+
+    def __init__(self, opener: Callable[[], Awaitable[T]]) -> None:
+        self._opener = opener
+        self._opened: tuple[int, asyncio.Future[T]] | None = None
+
+    async def get(self) -> T:
+        """What the opener made; callers that come while it is being opened wait for the same one."""
+        if self._opened is None or self._opened[0] != os.getpid() or _failed(self._opened[1]):
+            self._opened = (os.getpid(), asyncio.ensure_future(self._opener()))
+        return await asyncio.shield(self._opened[1])
+
+    async def take(self) -> T | None:
+        """What is open in this process, to be closed by the caller; None if nothing is. The next `get` opens anew."""
+        opened, self._opened = self._opened, None
+        if opened is None or opened[0] != os.getpid() or _failed(opened[1]):
+            return None
+        return await opened[1]
+
+
+def _failed(opening: asyncio.Future[Any]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
+
+
+def _forget() -> None:
+    global _front
+    _front = LoopThread()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,75 @@
+"""What keys are made of: words, numbers and times, as `names` and its siblings put them together."""
+
+from __future__ import annotations
+
+import re
+from base64 import b32hexencode
+
+from fray_layouts.bounds import (
+    ID_PATTERN,
+    MAX_JOB_ID,
+    MAX_NAME,
+    MAX_TIME,
+    NAME_PATTERN,
+)
+from fray_layouts.errors import InvalidInput
+
+BASE32_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+TIME_DIGITS = 9
+RANDOM_DIGITS = 6
+ID_DIGEST_DIGITS = 8
+MAX_KEY_PART_BYTES = 255
+"""Bytes between two slashes that every store can hold."""
+_ID, _NAME = re.compile(ID_PATTERN), re.compile(NAME_PATTERN)
+NUMBER_PATTERN = "(0|[1-9][0-9]{0,15})"
+ATTEMPT_PATTERN = "([1-9][0-9]{0,8})"
+
+
+def is_id(text: str, longest: int = MAX_JOB_ID) -> bool:
+    """Whether it can be the id of a job or an agent."""
+    return len(text) <= longest and _ID.match(text) is not None
+
+
+def is_name(text: str, longest: int = MAX_NAME) -> bool:
+    """Whether it can be a name that a person gave: of a pool, an actor."""
+    return len(text) <= longest and _NAME.match(text) is not None
+
+
+def is_namespace(text: str) -> bool:
+    """Whether it can be a namespace: a name, or the id of a job that names none."""
+    return is_name(text, MAX_JOB_ID)
+
+
+def stem_of(key: str, folder: str) -> str | None:
+    """What stands between the folder and ".json"."""
+    name = key.removeprefix(folder)
+    return name.removesuffix(".json") if name.endswith(".json") and name != key else None
+
+
+def digest_text(digest: bytes) -> str:
+    """A digest in letters and digits that a key may hold."""
+    return b32hexencode(digest).decode().lower().rstrip("=")
+
+
+def encode_time(seconds: float) -> str:
+    """Milliseconds since the epoch in nine base-32 digits: text order is time order.
+
+    Raises:
+        InvalidInput: the time is before the epoch, or after the year 3084.
+    """
+    if not 0 <= seconds <= MAX_TIME:
+        raise InvalidInput("time", seconds, f"give seconds since the epoch, at most {MAX_TIME:.0f}")
+    number = round(seconds * 1000)
+    digits = ""
+    for _ in range(TIME_DIGITS):
+        number, rest = divmod(number, 32)
+        digits = BASE32_DIGITS[rest] + digits
+    return digits
+
+
+def decode_time(digits: str) -> float:
+    """Seconds since the epoch that `encode_time` was given, to the millisecond."""
+    number = 0
+    for digit in digits:
+        number = number * 32 + BASE32_DIGITS.index(digit)
+    return number / 1000

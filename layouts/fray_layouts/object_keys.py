@@ -1,0 +1,403 @@
+"""The names of everything under a root. Nothing but this and its siblings builds a key or takes one apart.
+
+The names of the inbox are in `inbox_names`, those of queues and pools in `queue_names`.
+
+One class per area. A part that came from a person was checked by `spec.check_name`, so it holds no '/', no '~' and
+cannot be '..'. Anything may lie under a root, so every `parse` takes apart just the keys that are built here, and is
+None for all others: what it returns can be made a key again, and that is the same key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.key_encoding import (
+    ATTEMPT_PATTERN,
+    BASE32_DIGITS,
+    ID_DIGEST_DIGITS,
+    MAX_KEY_PART_BYTES,
+    NUMBER_PATTERN,
+    RANDOM_DIGITS,
+    decode_time,
+    digest_text,
+    encode_time,
+    is_id,
+    is_name,
+    is_namespace,
+    stem_of,
+)
+from fray_layouts.records import AgentRecord, EndpointRecord, JobRecord, Record, Resources
+
+CLUSTER_KEY = "cluster.json"
+
+
+class JobId:
+    """`<name>-<time><random>`: sortable within a name, never reused."""
+
+    @staticmethod
+    def fresh(name: str, now: float, token: str) -> str:
+        """An id for a job submitted at `now` (storage's clock); `token`: at least six random base-32 digits."""
+        return f"{name}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
+
+    @staticmethod
+    def given(namespace: str, name: str, own_id: str) -> str:
+        """The id of a job whose submitter chose `own_id`: the same words give the same job, and others another.
+
+        The words alone would not: both may hold hyphens. A fresh id ends in more digits than this.
+        """
+        digest = hashlib.sha256(f"{namespace}\n{name}\n{own_id}".encode()).digest()
+        return f"{name}-{own_id}-{digest_text(digest)[:ID_DIGEST_DIGITS]}"
+
+    @staticmethod
+    def own(name: str, given: str) -> str:
+        """The id of one's own from which `JobId.given` made this one for a job of that name."""
+        return given.removeprefix(f"{name}-").rpartition("-")[0]
+
+    @staticmethod
+    def checked(text: str, field: str = "job") -> str:
+        """`text`, if it can be a job id; else InvalidInput naming `field`."""
+        if not is_id(text):
+            raise InvalidInput(field, text, "a job id is a name and a suffix, as `fray ps` shows it")
+        return text
+
+
+class JobKeys:
+    """`jobs/<job_id>.json`, flat."""
+
+    prefix = "jobs/"
+
+    @staticmethod
+    def key(job_id: str) -> str:
+        return f"jobs/{job_id}.json"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The job id of a key under `jobs/`, None for anything else that lies there."""
+        name = stem_of(key, JobKeys.prefix)
+        return name if name is not None and is_id(name) else None
+
+
+_ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/{NUMBER_PATTERN}/(?:log-[0-9]{{8}}|result)")
+
+
+class WorkKeys:
+    """`work/<job_id>/<attempt>/<replica>/...`: what an attempt writes; only its holder creates here."""
+
+    @staticmethod
+    def prefix(job_id: str) -> str:
+        return f"work/{job_id}/"
+
+    @staticmethod
+    def log(job_id: str, attempt: int, replica: int, number: int) -> str:
+        """Log chunk `number`, counted from 1."""
+        return f"work/{job_id}/{attempt}/{replica}/log-{number:08d}"
+
+    @staticmethod
+    def result(job_id: str, attempt: int, replica: int) -> str:
+        return f"work/{job_id}/{attempt}/{replica}/result"
+
+    @staticmethod
+    def parse(key: str) -> tuple[str, int] | None:
+        """(job, attempt) of a key; attempt 0 for checkpoints, which are all attempts' own; None for anything else."""
+        if (number := CheckpointKey.parse(key)) is not None:
+            return number.job, 0
+        found = _ATTEMPT_KEY.fullmatch(key)
+        return (found[1], int(found[2])) if found and is_id(found[1]) else None
+
+
+_CHECKPOINT_KEY = re.compile(r"work/([^/]+)/checkpoints/([^/]+)/([0-9]{12})")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointKey:
+    """`work/<job_id>/checkpoints/<actor>/<number>`: one create-only sequence for all attempts of a durable actor."""
+
+    job: str
+    actor: str
+    number: int
+
+    @staticmethod
+    def prefix(job_id: str, actor: str) -> str:
+        return f"work/{job_id}/checkpoints/{actor}/"
+
+    def key(self) -> str:
+        """`number` counts from 1."""
+        return f"{CheckpointKey.prefix(self.job, self.actor)}{self.number:012d}"
+
+    @staticmethod
+    def parse(key: str) -> CheckpointKey | None:
+        found = _CHECKPOINT_KEY.fullmatch(key)
+        if found is None or not is_id(found[1]) or not is_name(found[2]):
+            return None
+        return CheckpointKey(found[1], found[2], int(found[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pending job needs, as far as an agent must know to see from the key alone whether it fits."""
+
+    cpu: int
+    memory: int
+    disk: int
+    device: str
+    device_count: int
+    on_demand: bool
+    actor: bool = False
+
+    def resources(self) -> Resources:
+        return Resources(
+            cpu=self.cpu, memory=self.memory, disk=self.disk, device=self.device, device_count=self.device_count
+        )
+
+
+_SHAPE_PART = (
+    rf"c{NUMBER_PATTERN}m{NUMBER_PATTERN}d{NUMBER_PATTERN}(o?)(a?)(?:g{NUMBER_PATTERN}([A-Za-z][A-Za-z0-9._-]*))?"
+)
+_PENDING_KEY = re.compile(
+    rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
+)
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PendingKey:
+    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: list order is the schedule.
+
+    `order` is the inverted priority and the submission time, so it is a function of the record and the same for every
+    attempt. Memory and disk in the shape are MiB, rounded up.
+    """
+
+    pool: str
+    priority: int
+    time: float
+    job: str
+    attempt: int
+    shape: Shape
+
+    def key(self) -> str:
+        s = self.shape
+        shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
+        shape += "o" * s.on_demand + "a" * s.actor
+        if s.device:
+            shape += f"g{s.device_count}{s.device}"
+        return f"{PendingKey.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
+
+    @staticmethod
+    def before(pool: str, priority: int, time: float) -> str:
+        """What sorts right before the entries of this priority from `time` on."""
+        return f"{PendingKey.prefix(pool)}{499 - priority:03d}{encode_time(time)}"
+
+    @staticmethod
+    def prefix(pool: str) -> str:
+        return f"pending/{pool}/"
+
+    @staticmethod
+    def behind_priority_of(key: str) -> str:
+        """What sorts right behind all entries of the pool that have the same priority as this key."""
+        folder, _, name = key.rpartition("/")
+        return f"{folder}/{name[:3]}~"
+
+    @staticmethod
+    def shape_text(key: str) -> str:
+        """The part of a key that tells the shape, as text: keys of one shape have the same."""
+        return key.rpartition("~")[2]
+
+    @staticmethod
+    def parse(key: str) -> PendingKey | None:
+        """The entry a key names; None for anything else that lies under `pending/`."""
+        found = _PENDING_KEY.fullmatch(key)
+        if found is None:
+            return None
+        pool, order, time, job, attempt, cpu, memory, disk, on_demand, actor, count, device = found.groups()
+        if not is_name(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
+            return None
+        return PendingKey(
+            pool=pool,
+            priority=499 - int(order),
+            time=decode_time(time),
+            job=job,
+            attempt=int(attempt),
+            shape=Shape(
+                cpu=int(cpu),
+                memory=int(memory) * _MIB,
+                disk=int(disk) * _MIB,
+                device=device or "",
+                device_count=int(count or 0),
+                on_demand=bool(on_demand),
+                actor=bool(actor),
+            ),
+        )
+
+
+_CHILD_KEY = re.compile(rf"children/([^/]+)/{ATTEMPT_PATTERN}/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildKey:
+    """`children/<parent>/<attempt>/<child>`: what the parent's attempt launched."""
+
+    parent: str
+    attempt: int
+    child: str
+
+    def key(self) -> str:
+        return f"{ChildKey.prefix(self.parent)}{self.attempt}/{self.child}"
+
+    @staticmethod
+    def prefix(parent: str) -> str:
+        return f"children/{parent}/"
+
+    @staticmethod
+    def parse(key: str) -> ChildKey | None:
+        found = _CHILD_KEY.fullmatch(key)
+        if found is None or not is_id(found[1]) or not is_id(found[3]):
+            return None
+        return ChildKey(found[1], int(found[2]), found[3])
+
+
+class AgentKeys:
+    """`agents/<agent_id>.json`; an id belongs to one process start and is never used again."""
+
+    prefix = "agents/"
+
+    @staticmethod
+    def fresh(host: str, now: float, token: str) -> str:
+        safe = re.sub(r"[^A-Za-z0-9-]", "-", host).strip("-")[:60] or "host"
+        return f"{safe}-{encode_time(now)}{token[:RANDOM_DIGITS]}"
+
+    @staticmethod
+    def key(agent_id: str) -> str:
+        return f"agents/{agent_id}.json"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        name = stem_of(key, AgentKeys.prefix)
+        return name if name is not None and is_id(name) else None
+
+
+class SecretKeys:
+    """`secrets/`: who may read it may call actors. On local files it is as private as the root (`store.tree`)."""
+
+    prefix = "secrets/"
+    rpc = "secrets/rpc.json"
+
+
+class NameKeys:
+    """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor", "job" and "queue"."""
+
+    prefix = "names/"
+    kinds = frozenset({"actor", "job", "queue"})
+
+    @staticmethod
+    def key(namespace: str, kind: str, name: str) -> str:
+        return f"names/{namespace}/{kind}/{name}.json"
+
+    @staticmethod
+    def parse(key: str) -> tuple[str, str, str] | None:
+        """(namespace, kind, name) of a key under `names/`; None for anything else that lies there."""
+        namespace, kind, name = [*(stem_of(key, NameKeys.prefix) or "").split("/"), "", ""][:3]
+        if kind not in NameKeys.kinds or not is_namespace(namespace) or not is_name(name):
+            return None
+        return (namespace, kind, name) if NameKeys.key(namespace, kind, name) == key else None
+
+
+_MAX_ACTOR_ID = MAX_KEY_PART_BYTES - len(".json")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointKey:
+    """`actors/<namespace>/<name>/<actor_id>.json`: where an actor can be called."""
+
+    namespace: str
+    name: str
+    actor_id: str
+
+    prefix: ClassVar[str] = "actors/"
+
+    def key(self) -> str:
+        return f"{EndpointKey.folder(self.namespace, self.name)}{self.actor_id}.json"
+
+    @staticmethod
+    def folder(namespace: str, name: str) -> str:
+        """What the keys of all actors of this name begin with."""
+        return f"{EndpointKey.namespace_folder(namespace)}{name}/"
+
+    @staticmethod
+    def namespace_folder(namespace: str) -> str:
+        """What the keys of all actors of this namespace begin with."""
+        return f"actors/{namespace}/"
+
+    @staticmethod
+    def parse(key: str) -> EndpointKey | None:
+        """The endpoint a key names; None for anything else that lies under `actors/`."""
+        parts = (stem_of(key, EndpointKey.prefix) or "").split("/")
+        if len(parts) != 3:
+            return None
+        namespace, name, actor_id = parts
+        if not is_namespace(namespace) or not is_name(name) or not is_id(actor_id, _MAX_ACTOR_ID):
+            return None
+        return EndpointKey(namespace, name, actor_id)
+
+
+class CoordinatorKeys:
+    """What the coordinator's pass keeps."""
+
+    lease = "coordinator/pass.json"
+
+
+class PoolKeys:
+    """`pools/<pool>/doorbell`."""
+
+    prefix = "pools/"
+
+    @staticmethod
+    def doorbell(pool: str) -> str:
+        return f"pools/{pool}/doorbell"
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The pool whose doorbell the key names; None for anything else that lies there."""
+        found = re.fullmatch("pools/([^/]+)/doorbell", key)
+        return found[1] if found and is_name(found[1]) else None
+
+
+_BLOB_KEY = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
+
+
+class BlobKeys:
+    """`blobs/<month>/<sha256>`: large callables and workspaces, named by content."""
+
+    prefix = "blobs/"
+
+    @staticmethod
+    def key(now: float, digest: str) -> str:
+        """The key of a blob that is stored at `now` (storage's clock)."""
+        return f"blobs/{BlobKeys.month(now)}/{digest}"
+
+    @staticmethod
+    def month(now: float) -> str:
+        """YYYY-MM: text order is time order."""
+        return datetime.fromtimestamp(now, UTC).strftime("%Y-%m")
+
+    @staticmethod
+    def parse(key: str) -> str | None:
+        """The month of a blob's key; None for anything else that lies under `blobs/`."""
+        found = _BLOB_KEY.fullmatch(key)
+        return found[1] if found else None
+
+
+def key_of(record: Record) -> str | None:
+    """The key that a record itself says it has; None for those that do not say."""
+    match record:
+        case JobRecord():
+            return JobKeys.key(record.id)
+        case AgentRecord():
+            return AgentKeys.key(record.id)
+        case EndpointRecord():
+            return EndpointKey(record.namespace, record.name, record.actor_id).key()
+    return None

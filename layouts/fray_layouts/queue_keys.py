@@ -1,0 +1,229 @@
+"""The names of what belongs to queues and to the tasks of worker pools; see `names`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fray_layouts.errors import InvalidInput
+from fray_layouts.key_encoding import (
+    BASE32_DIGITS,
+    NUMBER_PATTERN,
+    RANDOM_DIGITS,
+    TIME_DIGITS,
+    decode_time,
+    encode_time,
+    is_namespace,
+)
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SEGMENT = re.compile(
+    rf"([{BASE32_DIGITS}]{{9}})([{BASE32_DIGITS}]{{3}})([{BASE32_DIGITS}]{{6}})-([1-9][0-9]{{0,5}})", re.ASCII
+)
+_LARGE = re.compile(rf"({_SEGMENT.pattern})~{NUMBER_PATTERN}", re.ASCII)
+_OUTCOME = re.compile(
+    rf"([{BASE32_DIGITS}]{{5}})/([{BASE32_DIGITS}]{{2}})/(\1\2[{BASE32_DIGITS}]{{2}})[{BASE32_DIGITS}]{{6}}"
+)
+_FINISHED = re.compile(rf"[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
+_LEASE = "~lease"
+_OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/(dead/)?")
+
+
+def owner_of(key: str) -> tuple[str, str, int] | None:
+    """(namespace, name, incarnation) of the queue or pool that a key under `queues/` or `tasks/` belongs to."""
+    found = _owned(key)
+    return (found[2], found[3], int(found[4])) if found else None
+
+
+def _owned(key: str) -> re.Match[str] | None:
+    found = _OWNER.match(key)
+    return found if found and is_namespace(found[2]) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """`<time><order><token>-<items>`: the name of a segment; text order is the order of the queue.
+
+    Attributes:
+        time: when it was named, storage's clock, to the millisecond.
+        order: tells apart what one producer named in one millisecond.
+        token: six base-32 digits that tell producers apart.
+        items: how many it holds.
+    """
+
+    time: float
+    order: int
+    token: str
+    items: int
+
+    def __str__(self) -> str:
+        order = encode_time(self.order / 1000)[-3:]
+        return f"{encode_time(self.time)}{order}{self.token}-{self.items}"
+
+    @staticmethod
+    def parse(text: str) -> SegmentName | None:
+        """None for what is no segment's name."""
+        found = _SEGMENT.fullmatch(text)
+        if found is None:
+            return None
+        time, order, token, items = found.groups()
+        return SegmentName(decode_time(time), round(decode_time(order) * 1000), token, int(items))
+
+    @staticmethod
+    def items_of(text: str) -> int:
+        """How many items the segment of this name holds."""
+        return int(text.rpartition("-")[2])
+
+    @staticmethod
+    def time_of(text: str) -> float:
+        """The time in a segment's name."""
+        return decode_time(text[:9])
+
+
+MAX_ORDERS = 32**3
+"""Names that one producer can make in one millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """What belongs to one queue: everything under `prefix`.
+
+    That is `queues/<namespace>/<name>~<incarnation>/` in a cluster, and nothing where a root holds just one queue. A
+    segment lies in a folder of its second in a folder of its quarter of an hour, so that no local folder grows large.
+    """
+
+    prefix: str = ""
+
+    @staticmethod
+    def of(namespace: str, name: str, incarnation: int) -> QueueKeys:
+        return QueueKeys(f"{QueueKeys.folder(namespace)}{name}~{incarnation}/")
+
+    @staticmethod
+    def around(key: str) -> QueueKeys | None:
+        """The cluster's queue that a key under `queues/` belongs to; None if it belongs to none."""
+        found = _owned(key)
+        return QueueKeys(found[0]) if found and found[1] == "queues" else None
+
+    @staticmethod
+    def folder(namespace: str) -> str:
+        return f"queues/{namespace}/"
+
+    @staticmethod
+    def checked(name: str) -> str:
+        """`name`, if a queue can be called so; else InvalidInput."""
+        if not QUEUE_NAME.fullmatch(name):
+            raise InvalidInput(
+                "queue name", name, "use at most 64 letters, digits, '-' and '_', no slashes and no dots"
+            )
+        return name
+
+    @property
+    def settings(self) -> str:
+        return f"{self.prefix}queue.json"
+
+    @property
+    def bell(self) -> str:
+        return f"{self.prefix}bell.json"
+
+    @property
+    def segments(self) -> str:
+        return f"{self.prefix}segments/"
+
+    @property
+    def all_large(self) -> str:
+        return f"{self.prefix}large/"
+
+    @property
+    def finished(self) -> str:
+        return f"{self.prefix}finished/"
+
+    @property
+    def dead(self) -> QueueKeys:
+        """The dead letters: a queue like any other."""
+        return QueueKeys(f"{self.prefix}dead/")
+
+    def segment(self, segment: str) -> str:
+        return f"{self.segments}{segment[:5]}/{segment[5:7]}/{segment}"
+
+    def lease(self, segment: str) -> str:
+        """Sorts right behind its segment."""
+        return f"{self.segment(segment)}{_LEASE}"
+
+    def large(self, segment: str, item: int) -> str:
+        """An item that is an object of its own."""
+        return f"{self.all_large}{segment[:5]}/{segment}~{item}"
+
+    def finished_at(self, time: float, token: str) -> str:
+        """Names of finished segments, written at `time` (storage's clock); text order is time order."""
+        return f"{self.finished}{encode_time(time)}{token[:RANDOM_DIGITS]}"
+
+    def finished_time(self, key: str) -> float | None:
+        """When the object under `finished` was written; None for what is no such name."""
+        name = key.removeprefix(self.finished)
+        return decode_time(name[:TIME_DIGITS]) if _FINISHED.fullmatch(name) else None
+
+    def parse(self, key: str) -> tuple[str, bool] | None:
+        """(segment, whether this is its lease) of a key under `segments`; None for anything else that lies there."""
+        name = key.rpartition("/")[2]
+        segment = name.removesuffix(_LEASE)
+        if _SEGMENT.fullmatch(segment) is None:
+            return None
+        is_lease = name != segment
+        return (segment, is_lease) if key == (self.lease(segment) if is_lease else self.segment(segment)) else None
+
+    def parse_large(self, key: str) -> tuple[str, int] | None:
+        """(segment, item) of a key under `all_large`; None for anything else that lies there."""
+        found = _LARGE.fullmatch(key.rpartition("/")[2])
+        parsed = (found[1], int(found.groups()[-1])) if found else None
+        return parsed if parsed and self.large(*parsed) == key else None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKeys:
+    """`tasks/<namespace>/<name>~<incarnation>/...`: what belongs to the tasks of one worker pool, but for its queue."""
+
+    prefix: str
+    area: ClassVar[str] = "tasks/"
+
+    @staticmethod
+    def of(namespace: str, name: str, incarnation: int) -> TaskKeys:
+        return TaskKeys(f"tasks/{namespace}/{name}~{incarnation}/")
+
+    @staticmethod
+    def around(key: str) -> TaskKeys | None:
+        """The pool's tasks that a key under `tasks/` belongs to; None if it belongs to none."""
+        found = _owned(key)
+        return TaskKeys(found[0].removesuffix("dead/")) if found and found[1] == "tasks" else None
+
+    @property
+    def pool(self) -> str:
+        return f"{self.prefix}pool.json"
+
+    @property
+    def outcomes(self) -> str:
+        return f"{self.prefix}outcomes/"
+
+    @property
+    def files(self) -> str:
+        """Whatever the tasks themselves keep."""
+        return f"{self.prefix}files"
+
+    def outcome(self, time: float, token: str) -> str:
+        """A batch of outcomes written at `time` (storage's clock); text order is time order."""
+        name = encode_time(time)
+        return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}{token[:RANDOM_DIGITS]}"
+
+    def outcomes_after(self, time: float) -> str:
+        """What sorts right before the outcomes written from `time` on."""
+        name = encode_time(time)
+        return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
+
+    def time_of(self, key: str) -> float | None:
+        """When the batch of this name was written; None for anything else that lies under `outcomes`."""
+        found = _OUTCOME.fullmatch(key.removeprefix(self.outcomes))
+        return decode_time(found[3]) if found and key.startswith(self.outcomes) else None
+
+    def object(self, digest: str) -> str:
+        """An object that tasks share, named by its content."""
+        return f"{self.prefix}objects/{digest}"

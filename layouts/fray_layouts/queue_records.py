@@ -1,0 +1,121 @@
+"""What a queue's objects hold: its settings, segments of items, and the leases of segments.
+
+A segment is immutable: one line of JSON, the header, then the bytes of its items one after the other. A lease is a
+record beside its segment, changed by compare-and-swap; it alone says which items are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from fray_layouts import codec
+from fray_layouts.bounds import Count, Seconds, Time
+from fray_layouts.errors import Malformed
+from fray_layouts.records import Record
+
+QUEUE_LAYOUT = 1
+
+
+class QueueRecord(Record, kw_only=True):
+    """`queue.json`: what all participants of a queue must agree on.
+
+    Attributes:
+        layout: version of this contract.
+        quarantine: seconds; the lease of a finished segment stays for half of it after the time in the name.
+        max_deliveries: an item whose processes died (or that was released after a failure) so often is a dead letter;
+            0 for never. Without word from a process nobody knows which of its items killed it: that delivery does not
+            count, the ones after it do, each alone in its process.
+    """
+
+    layout: int = QUEUE_LAYOUT
+    quarantine: Seconds = 60.0
+    max_deliveries: Count = 5
+    created_at: Time = 0.0
+
+
+class QueueLease(Record, kw_only=True):
+    """`<segment>~lease`: who may hand out a segment's items, and which of them are done.
+
+    Attributes:
+        owner: nonce of the claim, never used again; "" when released.
+        holder: host and process, for people.
+        timeout: seconds after which an observer that saw no change may take the segment over.
+        deliveries: claims so far.
+        suspect: a claim ended without a word, so that one of the items may have killed its process.
+        done: hexadecimal number; the bit of value 2**i is item i.
+        marks: by item: starts and failures that count towards the maximum.
+        buried: by item: the time in the name of its dead letter.
+        problem: why the segment is set aside: it is none, and nobody can hand out its items.
+    """
+
+    owner: str = ""
+    holder: str = ""
+    timeout: Seconds = 60.0
+    deliveries: Count = 1
+    suspect: bool = False
+    done: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")] = "0"
+    marks: dict[str, Count] = msgspec.field(default_factory=dict)
+    buried: dict[str, Time] = msgspec.field(default_factory=dict)
+    problem: str = ""
+
+
+class FinishedSegments(msgspec.Struct, kw_only=True):
+    """`finished/<time><token>`: segments that are finished and whose leases may be gone.
+
+    Attributes:
+        segments: their names.
+    """
+
+    segments: list[str]
+
+
+class DeadLetterOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why an item is a dead letter, and where it came from."""
+
+    reason: str
+    segment: str
+    item: int
+    deliveries: int
+
+
+class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The first line of a segment.
+
+    Attributes:
+        encoding: of every item: "pickle" (cloudpickle, protocol 5) or "json".
+        sizes: bytes of each item, in order; 0 for one that is an object of its own.
+        large: items that are objects of their own, `large/.../<segment>~<item>`.
+        letter: only in a dead letter, which is a segment of one.
+    """
+
+    encoding: str
+    sizes: list[Count]
+    large: list[Count] = msgspec.field(default_factory=list)
+    letter: DeadLetterOrigin | None = None
+
+
+def encode_segment(header: SegmentHeader, bodies: Sequence[bytes]) -> bytes:
+    """A segment's bytes."""
+    return b"".join([msgspec.json.encode(header), b"\n", *bodies])
+
+
+def decode_segment(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
+    """Header and items of a segment; a large item's bytes are empty.
+
+    Raises:
+        Malformed: this is no segment.
+    """
+    line, _, rest = data.partition(b"\n")
+    header = codec.decode(line, SegmentHeader).record
+    if not all(item < len(header.sizes) for item in header.large):
+        raise Malformed("a segment whose header names items that cannot be")
+    bodies, begin = [], 0
+    for size in header.sizes:
+        bodies.append(rest[begin : begin + size])
+        begin += size
+    if begin != len(rest):
+        raise Malformed(f"a segment of {len(rest)} bytes whose items should have {begin}")
+    return header, bodies
