@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long models histories chaos fuzz check aliases schemas vectors clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long models histories chaos fuzz check schemas vectors clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -140,8 +140,6 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --timeout 1200 --hypothesis-profile=fresh tests/fuzz
 
 # The modules that are others under a second name, and their list on docs/client.md.
-aliases: $(VENV)/.dev
-	$(BIN)/python -m fray.aliases
 
 schemas: $(VENV)/.dev
 	$(BIN)/python -m fray_layouts.schemas layouts/schemas

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from fray.actor.current import in_actor
 from fray.client.storage_client import StorageClient
 from fray.cluster.job_handle import JobHandle
-from fray.cluster.local import LocalCluster
+from fray.cluster.local_cluster import LocalCluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import ActorUnavailableError
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig

@@ -11,9 +11,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fray_coordinator.store.metering import GCS_PRICES as GCS_PRICES
-from fray_coordinator.store.metering import S3_PRICES as S3_PRICES
-from fray_coordinator.store.metering import Prices
+from fray_coordinator.store.metering import GCS_PRICES as GCS_PRICES, S3_PRICES as S3_PRICES, Prices
 
 _Z99 = 2.326
 """The 99th percentile of the standard normal distribution."""

@@ -75,7 +75,7 @@ def opened_clusters() -> list[StorageCluster]:
 
 
 def _local(root: str, options: str) -> StorageCluster:
-    from fray.cluster.local import LocalCluster  # an agent's code, which few processes need
+    from fray.cluster.local_cluster import LocalCluster  # an agent's code, which few processes need
 
     match options:
         case "" | "use_isolated_env=True":

@@ -1,11 +1,186 @@
-"""See `fray.cluster.local`; made by `make aliases`."""
+"""A private cluster: the same protocol on a temporary directory, with an agent inside this process."""
 
-from fray.cluster.local import (
-    LocalCluster,
-    LocalClusterConfig,
-)
+from __future__ import annotations
 
-__all__ = [
-    "LocalCluster",
-    "LocalClusterConfig",
-]
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fray import sync
+from fray.cluster.callable_references import CallableReferences
+from fray.cluster.current import local_clusters
+from fray.cluster.prestart import PRESTART_MODULES
+from fray.cluster.storage import StorageCluster
+from fray.job_spec import local_spec
+from fray.types import JobId, JobRequest
+from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
+from fray_agents.host.agent_lock import lock_folder
+from fray_agents.tasks.environment import PRIVATE_VAR
+from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.prestart import Prestarter
+from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.thread_task import ThreadTask
+from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
+from fray_coordinator.pool.worker_pools import read_jobs
+from fray_coordinator.protocol.transitions import is_terminal
+from fray_coordinator.store.file_objects import forgo_syncs
+from fray_layouts.records import Resources
+from fray_layouts.spec import JobSpec
+
+log = logging.getLogger("fray")
+
+_NEVER = 365 * 86400.0
+_SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_NEVER, idle_beat_interval=_NEVER)
+"""Nobody else can declare this agent dead, so it need not prove that it lives."""
+
+_PROCESSES = 4
+_THREADS = 10**6
+"""No limit: a thread that waits for others costs next to nothing, and which do is not known."""
+
+_PLENTY = 2**50
+_PATIENCE = 10.0
+"""Seconds for killed tasks to be gone and their ends to be written."""
+
+
+@dataclass(frozen=True)
+class LocalClusterConfig:
+    """A `LocalCluster` as older programs describe it. use_isolated_env: each job is a process, else a thread."""
+
+    use_isolated_env: bool = False
+
+
+class LocalCluster(StorageCluster):
+    """A cluster that lives and dies with this process; see `Cluster` for the methods.
+
+    Jobs start in the current directory, and callables import what this process can import. What runs on a cluster is
+    tried out here: devices, memory, regions, replicas, extras, packages and images are not looked at. Pickled, it
+    is itself in this process, and a `StorageCluster` on the same directory elsewhere. `close`, or the end of the main
+    thread, ends its jobs.
+
+    Args:
+        max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. One
+            that asks for less than a core counts as that part; one that serves calls does not count; and of the
+            children of each job one runs in its parent's place. A `LocalClusterConfig` says whether they are processes.
+        use_processes: False runs callables in threads of this process; `LocalClient` tells what they can and cannot
+            have of their own. Commands are processes all the same.
+    """
+
+    def __init__(self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True) -> None:
+        if isinstance(max_workers, LocalClusterConfig):
+            use_processes = max_workers.use_isolated_env
+            max_workers = None
+        if max_workers is None:
+            max_workers = _PROCESSES if use_processes else _THREADS
+        self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
+        forgo_syncs(self._directory / "root")
+        super().__init__(str(self._directory / "root"))
+        self._owner = os.getpid()
+        self.use_processes = use_processes
+        self._spares = Prestarter(PRESTART_MODULES)
+        self._references = CallableReferences(self._ended)
+        self._options = AgentOptions(
+            capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
+            work_dir=self._directory / "work",
+            start_task=self._start_task,
+            cwd=os.getcwd(),
+            lends=True,
+        )
+        self._agent: Agent | None = None
+        self._running: asyncio.Task[ExitReason] | None = None
+        sync.at_exit(self.close)
+        sync.run(self._core.get())
+
+    @property
+    def here(self) -> bool:
+        """Whether this process made it, rather than one that was forked."""
+        return os.getpid() == self._owner
+
+    @property
+    def in_threads(self) -> bool:
+        return self.here and not self.use_processes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plain = StorageCluster(self.root, self._namespace)
+        plain._outside = self._outside
+        return _opened, (plain,)
+
+    def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
+        if self.in_threads:
+            ids = self._references.launch(requests, super().launch_many)
+        else:
+            ids = super().launch_many(requests)
+        sync.run(self._poke())
+        return ids
+
+    def _spec(self, request: JobRequest) -> JobSpec:
+        return local_spec(request)
+
+    async def _open(self) -> Core:
+        core = await open_core(self.root, _SETTINGS)
+        if self.here:
+            local_clusters[self.root] = self
+            self._agent = Agent(core, self._options)
+            self._running = asyncio.create_task(self._agent.run())
+            self._running.add_done_callback(_report)
+        return core
+
+    async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        """A task that knows that its cluster is private; the process of a callable imports what this one can import."""
+        env = {**spec.env, PRIVATE_VAR: "1"}
+        if not self.use_processes:
+            return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd)
+        if spec.callable_pickle is not None:  # a command may be a Python of another version
+            env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        return await self._spares.start(replace(spec, env=env), deadline, lock_fd)
+
+    def _ended(self, jobs: Sequence[JobId]) -> set[JobId]:
+        found = self.run(lambda core: read_jobs(core, jobs))
+        return {job for job, record in zip(jobs, found, strict=True) if record is None or is_terminal(record)}
+
+    async def _poke(self) -> None:
+        if self._agent is not None:
+            self._agent.poke()
+
+    async def _leave(self) -> None:
+        """Nothing is left to be ended: the cluster ends with what is on it."""
+        driver = await self._driver.take()
+        if driver is not None:
+            await driver.close()
+
+    async def _close(self) -> None:
+        if not self.here:
+            return
+        local_clusters.pop(self.root, None)
+        agent, running = self._agent, self._running
+        self._agent = self._running = None
+        if agent is not None and running is not None:
+            agent.terminate()
+            agent.terminate()
+            await asyncio.wait([running], timeout=_PATIENCE)
+            running.cancel()
+            await asyncio.wait([running])
+        self._references.close()
+        await self._spares.close()
+        await super()._close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            lock_folder(self.root).rmdir()
+
+
+def _opened(plain: StorageCluster) -> StorageCluster:
+    return local_clusters.get(plain.root, plain)
+
+
+def _report(running: asyncio.Task[ExitReason]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        log.error("the local cluster's agent ended with an error; its jobs stay as they are", exc_info=error)

@@ -5,36 +5,6 @@ futures = [ctx.run(tokenize, shard) for shard in shards]
 ready, pending = ctx.wait(futures, num_returns=1)
 """
 
-from typing import TYPE_CHECKING
+from fray.lazy_exports import attach_stub
 
-from fray.lazily import exported
-
-if TYPE_CHECKING:
-    from fray.job.cluster_context import ClusterContext
-    from fray.job.context import JobContext, fray_default_job_ctx, get_default_job_ctx
-    from fray.job.create import RayContext, create_job_ctx
-    from fray.job.in_process import SyncContext, ThreadContext
-    from fray.job.simple import SimpleActor
-
-__all__ = [
-    "ClusterContext",
-    "JobContext",
-    "RayContext",
-    "SimpleActor",
-    "SyncContext",
-    "ThreadContext",
-    "create_job_ctx",
-    "fray_default_job_ctx",
-    "get_default_job_ctx",
-]
-
-__getattr__, __dir__ = exported(
-    __name__,
-    {
-        "fray.job.cluster_context": ["ClusterContext"],
-        "fray.job.context": ["JobContext", "fray_default_job_ctx", "get_default_job_ctx"],
-        "fray.job.create": ["RayContext", "create_job_ctx"],
-        "fray.job.in_process": ["SyncContext", "ThreadContext"],
-        "fray.job.simple": ["SimpleActor"],
-    },
-)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ from fray.actor.handle import cluster_at
 from fray.cluster import StorageCluster, current_cluster
 from fray.errors import FrayError
 from fray.futures import GeneratorFuture, result_of
-from fray.job.context import (
+from fray.job.job_context import (
     JobContext,
     Lifetime,
     checked_workers,

@@ -1,12 +1,17 @@
-"""Choosing a context by its kind."""
+"""Choosing a job context: by its kind, or the one that counts where nobody says."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, TypeVar
 
 from fray.errors import InvalidInput
-from fray.job.context import JobContext
 from fray.job.in_process import SyncContext, ThreadContext
+from fray.job.job_context import JobContext
 from fray.resources import ResourceConfig, Size
 from fray_agents.tasks.thread_task import task_environ
 
@@ -67,3 +72,47 @@ def _on_cluster(max_workers: int, memory: Size | None, num_cpus: float | None) -
 
     resources = ResourceConfig(cpu=1 if num_cpus is None else num_cpus, memory=memory)
     return ClusterContext(max_workers, resources=resources)
+
+
+_job_context: ContextVar[JobContext | None] = ContextVar("fray_job_context", default=None)
+
+_lock = threading.Lock()
+_defaults: dict[tuple[str | None, ...], JobContext] = {}
+
+
+C = TypeVar("C", bound=JobContext)
+
+
+@contextmanager
+def fray_default_job_ctx(ctx: C) -> Iterator[C]:
+    """Make `ctx` what `get_default_job_ctx` gives, inside the `with` block."""
+    token = _job_context.set(ctx)
+    try:
+        yield ctx
+    finally:
+        _job_context.reset(token)
+
+
+def get_default_job_ctx() -> JobContext:
+    """The context of the enclosing `fray_default_job_ctx`; else the one, of kind "auto", that this process shares."""
+    return _job_context.get() or _shared()
+
+
+def _shared() -> JobContext:
+    """One for each job: a process may run several, in threads."""
+    environ = task_environ()
+    job = tuple(map(environ.get, ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT")))
+    with _lock:
+        if job not in _defaults:
+            _defaults[job] = create_job_ctx("auto")
+        return _defaults[job]
+
+
+def _forget() -> None:
+    """A fork copies neither threads nor what they were about to do."""
+    global _lock
+    _lock = threading.Lock()
+    _defaults.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

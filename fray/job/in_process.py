@@ -12,7 +12,7 @@ from typing import Any, TypeVar, overload
 from fray import futures
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.futures import GeneratorFuture, TaskFuture
-from fray.job.context import JobContext, Lifetime, checked_workers
+from fray.job.job_context import JobContext, Lifetime, checked_workers
 from fray.types import JobStatus
 
 T = TypeVar("T")

@@ -1,9 +1,3 @@
-"""See `fray.queue`; made by `make aliases`."""
+"""`fray.queue` under a second name."""
 
-from fray.queue import (
-    FileQueue,
-)
-
-__all__ = [
-    "FileQueue",
-]
+from fray.queue import FileQueue as FileQueue

@@ -6,49 +6,8 @@ server.serve()
 
 pool = ClusterResolver(current_cluster()).lookup("inference")
 answers = pool.call().predict(prompts)
-
-The names below are imported when they are first used.
 """
 
-from __future__ import annotations
+from fray.lazy_exports import attach_stub
 
-from typing import TYPE_CHECKING
-
-from fray.lazily import exported
-
-if TYPE_CHECKING:
-    from fray.cluster.endpoint import ActorEndpoint, ActorId
-    from fray.cluster.metadata import Metadata
-    from fray.rpc.context import ActorContext
-    from fray.rpc.future import ActorFuture
-    from fray.rpc.pool import ActorPool, BroadcastHandle
-    from fray.rpc.resolver import ClusterResolver, FixedResolver, LocalResolver, Resolver
-    from fray.rpc.server import ActorServer
-
-__all__ = [
-    "ActorContext",
-    "ActorEndpoint",
-    "ActorFuture",
-    "ActorId",
-    "ActorPool",
-    "ActorServer",
-    "BroadcastHandle",
-    "ClusterResolver",
-    "FixedResolver",
-    "LocalResolver",
-    "Metadata",
-    "Resolver",
-]
-
-__getattr__, __dir__ = exported(
-    __name__,
-    {
-        "fray.rpc.context": ["ActorContext"],
-        "fray.cluster.endpoint": ["ActorEndpoint", "ActorId"],
-        "fray.rpc.future": ["ActorFuture"],
-        "fray.cluster.metadata": ["Metadata"],
-        "fray.rpc.pool": ["ActorPool", "BroadcastHandle"],
-        "fray.rpc.resolver": ["ClusterResolver", "FixedResolver", "LocalResolver", "Resolver"],
-        "fray.rpc.server": ["ActorServer"],
-    },
-)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

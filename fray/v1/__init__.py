@@ -1,1 +1,1 @@
-"""What `fray` offers, under a second name; made by `make aliases`."""
+"""`fray` as programs of its first version import it."""

@@ -1,37 +1,3 @@
-"""See `fray.actor`; made by `make aliases`."""
+"""`fray.actor` under a second name."""
 
-from fray.actor import (
-    ActorConfig,
-    ActorContext,
-    ActorFuture,
-    ActorGroup,
-    ActorHandle,
-    ActorMethod,
-    ActorUnavailableError,
-    CallInterrupted,
-    CheckpointConfig,
-    CurrentActor,
-    HostedActor,
-    current_actor,
-    idempotent,
-    method,
-    typed,
-)
-
-__all__ = [
-    "ActorConfig",
-    "ActorContext",
-    "ActorFuture",
-    "ActorGroup",
-    "ActorHandle",
-    "ActorMethod",
-    "ActorUnavailableError",
-    "CallInterrupted",
-    "CheckpointConfig",
-    "CurrentActor",
-    "HostedActor",
-    "current_actor",
-    "idempotent",
-    "method",
-    "typed",
-]
+from fray.actor import *

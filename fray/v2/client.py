@@ -1,27 +1,4 @@
-"""What `fray` offers, under a second name; made by `make aliases`."""
+"""`fray.client` and `fray.current_client` under a second name."""
 
-from fray.client import (
-    Client,
-    JobAlreadyExists,
-    JobFailed,
-    JobHandle,
-    JobStatus,
-    StorageClient,
-    wait_all,
-)
-from fray.current_client import (
-    current_client,
-    set_current_client,
-)
-
-__all__ = [
-    "Client",
-    "JobAlreadyExists",
-    "JobFailed",
-    "JobHandle",
-    "JobStatus",
-    "StorageClient",
-    "current_client",
-    "set_current_client",
-    "wait_all",
-]
+from fray.client import *
+from fray.current_client import *

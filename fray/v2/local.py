@@ -1,11 +1,3 @@
-"""See `fray.local_backend`; made by `make aliases`."""
+"""`fray.local_backend` under a second name."""
 
-from fray.local_backend import (
-    LocalClient,
-    LocalJobHandle,
-)
-
-__all__ = [
-    "LocalClient",
-    "LocalJobHandle",
-]
+from fray.local_backend import *

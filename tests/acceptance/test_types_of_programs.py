@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mypy import api
 
-from fray import aliases
+from tests.support import second_names
 from tests.support.pages import PAGES, program
 
 TOP = Path(__file__).parents[2]
@@ -54,12 +54,10 @@ def test_programs_are_clean_under_pyright(tmp_path: Path) -> None:
 
 
 def _second_names() -> Iterator[str]:
-    """A program that imports every second name that there is, and its home's."""
-    for module in aliases.MODULES:
-        for names in aliases.homes(module).values():
-            yield from (f"from {module} import {name}\n" for name in names)
-    for pair in aliases.NAMES.items():
-        yield from (f"from {module} import {name}\n" for module, _, name in (path.rpartition(".") for path in pair))
+    """A program that imports every second name that there is, and what it stands for."""
+    for dotted in {name for pair in second_names.pairs() for name in pair}:
+        module, _, name = dotted.rpartition(".")
+        yield f"from {module} import {name}\n"
 
 
 def _pyright(config: dict[str, Any], folder: Path) -> list[str]:

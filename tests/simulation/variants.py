@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from fray_agents.agent.leases import Leases
 from fray_agents.tasks import upload
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.jobs import claiming, pending_index
-from fray_coordinator.jobs import commit as commit_service
+from fray_coordinator.jobs import claiming, commit as commit_service, pending_index
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed
 from fray_coordinator.protocol import commit, scheduling, stopping
 from fray_coordinator.protocol.transitions import Status

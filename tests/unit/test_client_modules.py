@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fray import aliases
 from fray.cluster import LocalCluster, create_cluster
 from fray.errors import InvalidInput
 from fray.job import RayContext, create_job_ctx
 from fray.topology import TPU_TOPOLOGIES, tpu_family
 from fray.types import ResourceConfig, TpuConfig, TpuTopologyInfo, get_tpu_topology
+from tests.support import second_names
 
 OF_JOBS = (
     "ANY_REGION CpuConfig DeviceConfig DeviceKind Entrypoint EnvironmentConfig GpuConfig GpuType JobRequest JobStatus"
@@ -40,18 +40,8 @@ def test_names_are_where_programs_import_them(module: str) -> None:
     assert [name for name in IMPORTED[module].split() if not hasattr(found, name)] == []
 
 
-@pytest.mark.parametrize("module", aliases.MODULES)
-def test_a_module_under_a_second_name_has_the_same_objects(module: str) -> None:
-    found = importlib.import_module(module)
-    for home, names in aliases.homes(module).items():
-        for name in names:
-            assert getattr(found, name) is getattr(importlib.import_module(home), name)
-    assert (TOP / aliases.path(module)).read_text() == aliases.source(module), "run `make aliases`"
-
-
-@pytest.mark.parametrize("second", aliases.NAMES)
-def test_a_second_name_is_the_same_object(second: str) -> None:
-    assert named(second) is named(aliases.NAMES[second])
+def test_a_second_name_is_the_same_object() -> None:
+    assert [second for second, name in second_names.pairs() if named(second) is not named(name)] == []
 
 
 def named(dotted: str) -> object:
@@ -60,8 +50,9 @@ def named(dotted: str) -> object:
 
 
 def test_the_page_lists_all_second_names() -> None:
-    text = (TOP / "docs" / "client.md").read_text()
-    assert aliases.page(text) == text, "run `make aliases`"
+    lines = (TOP / "docs" / "client.md").read_text().splitlines()
+    begin = lines.index("| second name | is |") + 2
+    assert lines[begin : lines.index("", begin)] == list(second_names.table())
 
 
 IMPORTS = """fray.client JobStatus

@@ -49,7 +49,7 @@ CLIENT = "fray.client.api.Client"
 REVEALED = [
     *(HANDLE, FUTURE, FUTURE, HANDLE, HANDLE),
     *("fray.cluster.job_handle.JobHandle", "fray.types.JobStatus", "list[fray.types.JobStatus]", CLIENT, CLIENT),
-    *("fray.job.context.JobContext", "float"),
+    *("fray.job.job_context.JobContext", "float"),
 ]
 
 

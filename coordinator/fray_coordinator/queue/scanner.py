@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from fray_coordinator.core import is_outage, map_concurrently
 from fray_coordinator.errors import BadRecord, StoreUnavailable
-from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.protocol import queue_scan as look
+from fray_coordinator.protocol import queue_lease as rules, queue_scan as look
 from fray_coordinator.queue import doorbell
 from fray_coordinator.queue.claiming import ClaimLost, claim, take_over
 from fray_coordinator.queue.collector import Collector

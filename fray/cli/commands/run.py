@@ -116,7 +116,7 @@ async def _submit(core: Core, spec: JobSpec) -> str:
 
 def _run_alone(app: App, spec: JobSpec) -> int:
     """Run the job on a private cluster of this process, and leave nothing behind; the exit code."""
-    from fray.cluster.local import LocalCluster
+    from fray.cluster.local_cluster import LocalCluster
     from fray.job_spec import relaxed_spec
     from fray.types import JobId
 

@@ -1,15 +1,3 @@
-"""See `fray.device_flops`; made by `make aliases`."""
+"""`fray.device_flops` under a second name."""
 
-from fray.device_flops import (
-    DEVICE_FLOPS,
-    FlopDtype,
-    device_flops,
-    device_flops_for_jax_device,
-)
-
-__all__ = [
-    "DEVICE_FLOPS",
-    "FlopDtype",
-    "device_flops",
-    "device_flops_for_jax_device",
-]
+from fray.device_flops import *

@@ -1,11 +1,3 @@
-"""See `fray.cluster.local`; made by `make aliases`."""
+"""`fray.cluster.local_cluster` under a second name."""
 
-from fray.cluster.local import (
-    LocalCluster,
-    LocalClusterConfig,
-)
-
-__all__ = [
-    "LocalCluster",
-    "LocalClusterConfig",
-]
+from fray.cluster.local_cluster import LocalCluster as LocalCluster, LocalClusterConfig as LocalClusterConfig

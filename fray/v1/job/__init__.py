@@ -1,25 +1,3 @@
-"""See `fray.job`; made by `make aliases`."""
+"""`fray.job` under a second name."""
 
-from fray.job import (
-    ClusterContext,
-    JobContext,
-    RayContext,
-    SimpleActor,
-    SyncContext,
-    ThreadContext,
-    create_job_ctx,
-    fray_default_job_ctx,
-    get_default_job_ctx,
-)
-
-__all__ = [
-    "ClusterContext",
-    "JobContext",
-    "RayContext",
-    "SimpleActor",
-    "SyncContext",
-    "ThreadContext",
-    "create_job_ctx",
-    "fray_default_job_ctx",
-    "get_default_job_ctx",
-]
+from fray.job import *

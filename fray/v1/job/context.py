@@ -1,29 +1,4 @@
-"""What `fray` offers, under a second name; made by `make aliases`."""
+"""`fray.job` and `fray.job.context` under a second name."""
 
-from fray.job import (
-    ClusterContext,
-    JobContext,
-    RayContext,
-    SimpleActor,
-    SyncContext,
-    ThreadContext,
-    create_job_ctx,
-    fray_default_job_ctx,
-    get_default_job_ctx,
-)
-from fray.job.context import (
-    _job_context,
-)
-
-__all__ = [
-    "ClusterContext",
-    "JobContext",
-    "RayContext",
-    "SimpleActor",
-    "SyncContext",
-    "ThreadContext",
-    "_job_context",
-    "create_job_ctx",
-    "fray_default_job_ctx",
-    "get_default_job_ctx",
-]
+from fray.job import *
+from fray.job.context import _job_context as _job_context

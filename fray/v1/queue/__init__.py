@@ -1,31 +1,3 @@
-"""See `fray.queue`; made by `make aliases`."""
+"""`fray.queue` under a second name."""
 
-from fray.queue import (
-    AsyncQueue,
-    Counts,
-    DeadLetter,
-    FileQueue,
-    HttpQueue,
-    HttpQueueServer,
-    Lease,
-    LeaseLost,
-    MemoryQueue,
-    Queue,
-    UnknownLease,
-    Unreadable,
-)
-
-__all__ = [
-    "AsyncQueue",
-    "Counts",
-    "DeadLetter",
-    "FileQueue",
-    "HttpQueue",
-    "HttpQueueServer",
-    "Lease",
-    "LeaseLost",
-    "MemoryQueue",
-    "Queue",
-    "UnknownLease",
-    "Unreadable",
-]
+from fray.queue import *

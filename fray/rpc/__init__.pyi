@@ -1,0 +1,12 @@
+from fray.cluster.endpoint import ActorEndpoint as ActorEndpoint, ActorId as ActorId
+from fray.cluster.metadata import Metadata as Metadata
+from fray.rpc.context import ActorContext as ActorContext
+from fray.rpc.future import ActorFuture as ActorFuture
+from fray.rpc.pool import ActorPool as ActorPool, BroadcastHandle as BroadcastHandle
+from fray.rpc.resolver import (
+    ClusterResolver as ClusterResolver,
+    FixedResolver as FixedResolver,
+    LocalResolver as LocalResolver,
+    Resolver as Resolver,
+)
+from fray.rpc.server import ActorServer as ActorServer
