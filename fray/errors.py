@@ -8,7 +8,7 @@ from fray_coordinator.errors import JobGone, JobNotFound, NameTaken, ParentNotRu
 from fray_layouts.errors import FrayError, InvalidInput, Permanent, Temporary
 
 if TYPE_CHECKING:
-    from fray.client import JobHandle
+    from fray.cluster.job_handle import JobHandle
     from fray.types import JobInfo, JobStatus
 
 __all__ = [

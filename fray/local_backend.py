@@ -19,7 +19,8 @@ from fray_coordinator.jobs.lookup import all_jobs
 from fray_coordinator.protocol.transitions import is_terminal
 
 if TYPE_CHECKING:
-    from fray.actor import ActorGroup, ActorHandle
+    from fray.actor.group import ActorGroup
+    from fray.actor.handle import ActorHandle
 
 __all__ = ["LocalClient", "LocalJobHandle"]
 

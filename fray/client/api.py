@@ -8,7 +8,9 @@ from fray.cluster.job_handle import JobHandle
 from fray.types import EnvironmentConfig, JobRequest, ResourceConfig
 
 if TYPE_CHECKING:
-    from fray.actor import ActorGroup, ActorHandle, HostedActor
+    from fray.actor.group import ActorGroup
+    from fray.actor.handle import ActorHandle
+    from fray.actor.hosting import HostedActor
     from fray.cluster.storage import StorageCluster
     from fray.types import ActorConfig
 

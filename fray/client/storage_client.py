@@ -16,7 +16,9 @@ from fray_layouts import object_keys
 from fray_layouts.spec import check_name, check_namespace
 
 if TYPE_CHECKING:
-    from fray.actor import ActorGroup, ActorHandle, HostedActor
+    from fray.actor.group import ActorGroup
+    from fray.actor.handle import ActorHandle
+    from fray.actor.hosting import HostedActor
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from fray.cluster import StorageCluster
+from fray.cluster.storage import StorageCluster
 from fray_agents.rpc.wire.key_cache import KeyCache
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.core import Core

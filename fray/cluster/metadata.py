@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fray.cluster import StorageCluster
+from fray.cluster.storage import StorageCluster
 from fray.cluster.endpoint import ActorEndpoint
 from fray_coordinator.actors import discovery
 from fray_layouts.spec import check_name

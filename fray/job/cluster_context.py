@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fray import sync
 from fray.actor.handle import cluster_at
-from fray.cluster import StorageCluster, current_cluster
+from fray.cluster.storage import StorageCluster
+from fray.cluster.current import current_cluster
 from fray.errors import FrayError
 from fray.futures import GeneratorFuture, result_of
 from fray.job.job_context import (
@@ -22,12 +23,13 @@ from fray.job.job_context import (
     checked_workers,
     map_refs,
 )
-from fray.pool import ObjectRef, WorkerPool
+from fray.pool.objects import ObjectRef
+from fray.pool.worker_pool import WorkerPool
 from fray.pool.objects import fetch
 from fray.types import JobStatus, ResourceConfig
 
 if TYPE_CHECKING:
-    from fray.actor import ActorHandle
+    from fray.actor.handle import ActorHandle
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from fray.errors import JobFailed
 from fray.pool import diagnosis
 from fray.pool.dispatcher import PoolClosed
 from fray.pool.future_table import FutureTable
-from fray.queue import FileQueue
+from fray.queue.file_queue import FileQueue
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError

@@ -7,7 +7,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-from fray.cluster import open_cluster
+from fray.cluster.current import open_cluster
 from fray.errors import Permanent
 
 _CACHED_OBJECTS = 4

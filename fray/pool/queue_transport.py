@@ -22,7 +22,7 @@ from fray.pool.objects import ObjectRef
 from fray.pool.pool_size import SPARE_SECONDS
 from fray.pool.pool_task import PackedFunction, content_digest, pickled
 from fray.pool.transport import TaskCall
-from fray.queue import FileQueue
+from fray.queue.file_queue import FileQueue
 from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.queue_segments import batch_size

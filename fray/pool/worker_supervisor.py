@@ -20,7 +20,8 @@ from fray.pool import diagnosis
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask
 from fray.pool.task_runner import TaskRunner
-from fray.rpc import ActorEndpoint, ClusterResolver
+from fray.cluster.endpoint import ActorEndpoint
+from fray.rpc.resolver import ClusterResolver
 from fray.rpc.future import LOST_ERRORS, is_lost
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall

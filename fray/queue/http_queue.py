@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from fray import sync
-from fray.cluster import StorageCluster, current_cluster, open_cluster
+from fray.cluster.storage import StorageCluster
+from fray.cluster.current import current_cluster, open_cluster
 from fray.cluster.keyring import keyring_of
 from fray.errors import InvalidInput
 from fray.queue.api import Queue

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fray.cluster import StorageCluster, open_cluster
+from fray.cluster.storage import StorageCluster
+from fray.cluster.current import open_cluster
 from fray.cluster.current import opened_clusters
 from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.cluster.keyring import keyring_of

@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fray import sync
-from fray.cluster import StorageCluster
+from fray.cluster.storage import StorageCluster
 from fray.cluster.current_job import CurrentJob
 from fray.cluster.endpoint import ActorId, host_identity
 from fray.cluster.keyring import keyring_of

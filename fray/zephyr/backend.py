@@ -13,7 +13,7 @@ from typing import Any
 from fray.cluster.current import current_cluster
 from fray.cluster.current_job import current_job
 from fray.cluster.storage import StorageCluster
-from fray.pool import WorkerPool
+from fray.pool.worker_pool import WorkerPool
 from fray.types import ResourceConfig
 from fray.zephyr.compat import (
     Dataset,
