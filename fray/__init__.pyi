@@ -5,7 +5,13 @@ from fray.actor import (
     ActorMethod as ActorMethod,
     current_actor as current_actor,
 )
-from fray.client import Client as Client, JobHandle as JobHandle, StorageClient as StorageClient, wait_all as wait_all
+from fray.client import (
+    Client as Client,
+    JobAlreadyExists as JobAlreadyExists,
+    JobHandle as JobHandle,
+    StorageClient as StorageClient,
+    wait_all as wait_all,
+)
 from fray.cluster import (
     Cluster as Cluster,
     LocalCluster as LocalCluster,
@@ -17,7 +23,6 @@ from fray.current_client import current_client as current_client, set_current_cl
 from fray.errors import (
     FrayError as FrayError,
     InvalidInput as InvalidInput,
-    JobAlreadyExists as JobAlreadyExists,
     JobFailed as JobFailed,
 )
 from fray.local_backend import LocalClient as LocalClient

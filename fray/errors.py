@@ -8,7 +8,6 @@ from fray_coordinator.errors import JobGone, JobNotFound, NameTaken, ParentNotRu
 from fray_layouts.errors import FrayError, InvalidInput, Permanent, Temporary
 
 if TYPE_CHECKING:
-    from fray.cluster.job_handle import JobHandle
     from fray.types import JobInfo, JobStatus
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "CallInterrupted",
     "FrayError",
     "InvalidInput",
-    "JobAlreadyExists",
     "JobFailed",
     "JobGone",
     "JobNotFound",
@@ -60,27 +58,6 @@ def _how(info: JobInfo) -> str:
     told = f" at attempt {info.attempt}: {info.error_message or 'it left no reason'}"
     trace = info.exit.traceback.rstrip() if info.exit is not None else ""
     return f"{told}\n\n{trace}" if trace else told
-
-
-class JobAlreadyExists(Permanent, RuntimeError):
-    """A job of that name runs in this namespace; adopt it, wait for it, or choose another name.
-
-    Attributes:
-        job_name: the name that is in use.
-        handle: the job that has it; None where a program made the error itself.
-    """
-
-    def __init__(self, job_name: str, handle: JobHandle | None = None) -> None:
-        self.job_name = job_name
-        self.handle = handle
-        which = f": {handle.job_id}" if handle is not None else ""
-        super().__init__(
-            f"a job named {job_name} runs already{which}; submit with adopt_existing=True to go on with it, "
-            "or choose another name"
-        )
-
-    def __reduce__(self) -> tuple[type, tuple[str, JobHandle | None]]:
-        return type(self), (self.job_name, self.handle)
 
 
 class NoResult(Permanent):

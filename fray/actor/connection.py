@@ -22,7 +22,6 @@ from weakref import WeakValueDictionary
 from fray.actor.address import ActorAddress, wait_for_endpoint
 from fray.actor.config import may_retry
 from fray.cluster.endpoint import target_of
-from fray.cluster.keyring import keyring_of
 from fray.errors import ActorUnavailableError, CallInterrupted
 from fray.rpc.future import (
     LOST_ERRORS,
@@ -214,7 +213,7 @@ class ActorConnection:
             self._failed = endpoint.nonce  # until it has proved good
             time.sleep(self._pause)
             with contextlib.suppress(*LOST_ERRORS):
-                self._way = ReachedEndpoint(connect(target_of(endpoint), keyring_of(self._cluster)), endpoint)
+                self._way = ReachedEndpoint(connect(target_of(endpoint), self._cluster.keyring), endpoint)
         return self._way
 
     def _find(self) -> EndpointRecord:

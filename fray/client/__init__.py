@@ -7,8 +7,8 @@ with set_current_client(StorageClient("gs://bucket/fray")) as client:
 
 from fray.client.api import Client
 from fray.client.storage_client import StorageClient
-from fray.cluster.job_handle import JobHandle, wait_all
-from fray.errors import JobAlreadyExists, JobFailed
+from fray.cluster.job_handle import JobAlreadyExists, JobHandle, wait_all
+from fray.errors import JobFailed
 from fray.types import JobStatus
 
 __all__ = ["Client", "JobAlreadyExists", "JobFailed", "JobHandle", "JobStatus", "StorageClient", "wait_all"]

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.client.api import Client
-from fray.cluster.job_handle import JobHandle
+from fray.cluster.job_handle import JobAlreadyExists, JobHandle
 from fray.cluster.storage import StorageCluster
-from fray.errors import JobAlreadyExists
 from fray.types import ActorConfig, EnvironmentConfig, JobId, JobRequest, ResourceConfig
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextvars import ContextVar
-from weakref import WeakValueDictionary
 
+from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
 from fray_agents.tasks.thread_task import task_environ
 from fray_layouts.errors import InvalidInput
 
 _lock = threading.Lock()
 _open: dict[str, StorageCluster] = {}
-
-local_clusters: WeakValueDictionary[str, StorageCluster] = WeakValueDictionary()
-"""By root, the open `LocalCluster`s that this process made: what runs in their threads launches there."""
-
 
 _chosen: ContextVar[StorageCluster | None] = ContextVar("fray_cluster", default=None)
 
@@ -83,6 +78,3 @@ def _local(root: str, options: str) -> StorageCluster:
         case "use_isolated_env=False":
             return LocalCluster(use_processes=False)
     raise InvalidInput("root", root, "say 'local', or 'local?use_isolated_env=False' for threads")
-
-
-os.register_at_fork(after_in_child=local_clusters.clear)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fray_coordinator.core import Core
@@ -18,7 +18,7 @@ from fray_layouts.records import (
 )
 
 if TYPE_CHECKING:
-    from fray.cluster.storage import StorageCluster
+    from fray_agents.rpc import Keyring
 
 log = logging.getLogger("fray")
 
@@ -32,8 +32,8 @@ NO_TARGETS_TTL = 5.0
 class HintSender:
     """What one process tells the agents of one cluster."""
 
-    def __init__(self, cluster: StorageCluster) -> None:
-        self._cluster = cluster
+    def __init__(self, keyring: Callable[[], Keyring]) -> None:
+        self._keyring = keyring
         self._pools: dict[str, PoolSummary] = {}
         self._read_at = float("-inf")
         self._running: set[asyncio.Task[None]] = set()
@@ -76,8 +76,8 @@ class HintSender:
         await asyncio.to_thread(self._call, ear, hint)
 
     def _call(self, ear: HintEndpoint, hint: str) -> None:
-        from fray.cluster.keyring import keyring_of  # only here: few programs that submit call anything else
+        # Only here: few programs that submit jobs call anything.
         from fray_agents.rpc.client.connect import Target
         from fray_agents.rpc.hints import send_hint
 
-        send_hint(Target("agent", ear.address, identity=ear.nonce), keyring_of(self._cluster), hint)
+        send_hint(Target("agent", ear.address, identity=ear.nonce), self._keyring(), hint)

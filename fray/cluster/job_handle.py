@@ -9,7 +9,7 @@ from fray.types import JobId, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import read_job
 from fray_coordinator.jobs.waiting import LogLine, read_logs
-from fray_layouts.errors import InvalidInput
+from fray_layouts.errors import InvalidInput, Permanent
 from fray_layouts.records import ResourceUsage
 
 
@@ -80,6 +80,27 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"JobHandle({self._job_id!r})"
+
+
+class JobAlreadyExists(Permanent, RuntimeError):
+    """A job of that name runs in this namespace; adopt it, wait for it, or choose another name.
+
+    Attributes:
+        job_name: the name that is in use.
+        handle: the job that has it; None where a program made the error itself.
+    """
+
+    def __init__(self, job_name: str, handle: JobHandle | None = None) -> None:
+        self.job_name = job_name
+        self.handle = handle
+        which = f": {handle.job_id}" if handle is not None else ""
+        super().__init__(
+            f"a job named {job_name} runs already{which}; submit with adopt_existing=True to go on with it, "
+            "or choose another name"
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, JobHandle | None]]:
+        return type(self), (self.job_name, self.handle)
 
 
 def wait_all(

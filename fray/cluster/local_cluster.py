@@ -18,8 +18,8 @@ import msgspec
 
 from fray import sync
 from fray.cluster.callable_references import CallableReferences
-from fray.cluster.current import local_clusters
 from fray.cluster.prestart import PRESTART_MODULES
+from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
 from fray.job_spec import local_spec
 from fray.types import JobId, JobRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from fray.cluster.storage import StorageCluster
 from fray.cluster.endpoint import ActorEndpoint
+from fray.cluster.run_service import RunService
 from fray_coordinator.actors import discovery
 from fray_layouts.spec import check_name
 
@@ -13,9 +13,9 @@ from fray_layouts.spec import check_name
 class Metadata:
     """See `Cluster.metadata`. What an `ActorServer` has registered is here while it serves."""
 
-    def __init__(self, cluster: StorageCluster) -> None:
-        self._cluster = cluster
-        self._namespace = cluster.namespace
+    def __init__(self, run: RunService, namespace: str) -> None:
+        self._run = run
+        self._namespace = namespace
 
     def lookup(self, name: str) -> ActorEndpoint | None:
         """One actor of that name; None if there is none. Raises InvalidInput for what cannot be a name."""
@@ -24,10 +24,10 @@ class Metadata:
     def lookup_all(self, name: str) -> list[ActorEndpoint]:
         """All actors of that name. Raises InvalidInput for what cannot be a name."""
         check_name("name", name)
-        found = self._cluster.run(partial(discovery.lookup, namespace=self._namespace, name=name))
+        found = self._run(partial(discovery.lookup, namespace=self._namespace, name=name))
         return [ActorEndpoint.of(record) for record in found]
 
     def list_actors(self, prefix: str = "") -> list[ActorEndpoint]:
         """All actors whose names begin with `prefix`, by name."""
-        found = self._cluster.run(partial(discovery.lookup_prefix, namespace=self._namespace, prefix=prefix))
+        found = self._run(partial(discovery.lookup_prefix, namespace=self._namespace, prefix=prefix))
         return [ActorEndpoint.of(record) for record in found]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -61,6 +61,7 @@ from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
 
 if TYPE_CHECKING:
+    from fray.cluster.keyring import ClusterKeyring
     from fray.cluster.metadata import Metadata
     from fray_agents.agent.driver import Driver, HostedService
 
@@ -85,7 +86,7 @@ class StorageCluster(Cluster):
         self._core = sync.PerProcess(self._open)
         self._driver = sync.PerProcess(self._begin_to_drive)
         self._leaves_in = 0
-        self._hints = HintSender(self)
+        self._hints = HintSender(lambda: self.keyring)
 
     @property
     def namespace(self) -> Namespace:
@@ -101,7 +102,14 @@ class StorageCluster(Cluster):
     def metadata(self) -> Metadata:
         from fray.cluster.metadata import Metadata  # who calls no actors need not import what that needs
 
-        return Metadata(self)
+        return Metadata(self.run, self.namespace)
+
+    @cached_property
+    def keyring(self) -> ClusterKeyring:
+        """The keys that all callers and servers of this cluster object share."""
+        from fray.cluster.keyring import ClusterKeyring  # as above
+
+        return ClusterKeyring(self.run)
 
     def launch(self, request: JobRequest) -> JobId:
         return self.launch_many([request])[0]

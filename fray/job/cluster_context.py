@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from fray import sync
 from fray.actor.handle import cluster_at
-from fray.cluster.storage import StorageCluster
 from fray.cluster.current import current_cluster
+from fray.cluster.storage import StorageCluster
 from fray.errors import FrayError
 from fray.futures import GeneratorFuture, result_of
 from fray.job.job_context import (
@@ -23,9 +23,8 @@ from fray.job.job_context import (
     checked_workers,
     map_refs,
 )
-from fray.pool.objects import ObjectRef
+from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
-from fray.pool.objects import fetch
 from fray.types import JobStatus, ResourceConfig
 
 if TYPE_CHECKING:

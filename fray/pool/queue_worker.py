@@ -16,15 +16,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fray.cluster.storage import StorageCluster
 from fray.cluster.current import current_cluster
+from fray.cluster.storage import StorageCluster
 from fray.errors import Permanent
 from fray.pool.objects import fetch
 from fray.pool.pool_task import pickled
+from fray.queue.api import RENEWAL_SHARE
+from fray.queue.errors import UnknownLease
 from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
-from fray.queue.errors import UnknownLease
-from fray.queue.api import RENEWAL_SHARE
 from fray.sync import persist
 from fray_agents.rpc.wire.serialization import pack_error
 from fray_agents.tasks.thread_task import on_stop, task_environ

@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
-from fray.cluster.storage import StorageCluster
 from fray.cluster.current import current_cluster
+from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
 from fray.pool.direct_transport import DirectTransport
 from fray.pool.dispatcher import PoolClosed

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from functools import partial
 
 from fray.actor.create import create_actor_group
+from fray.cluster.endpoint import ActorEndpoint
 from fray.cluster.job_info import exit_reason
 from fray.cluster.storage import StorageCluster
 from fray.pool import diagnosis
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask
 from fray.pool.task_runner import TaskRunner
-from fray.cluster.endpoint import ActorEndpoint
-from fray.rpc.resolver import ClusterResolver
 from fray.rpc.future import LOST_ERRORS, is_lost
+from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
 from fray_coordinator.errors import ParentNotRunning, StoreError

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from fray import sync
-from fray.cluster.storage import StorageCluster
 from fray.cluster.current import current_cluster, open_cluster
-from fray.cluster.keyring import keyring_of
+from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
 from fray.queue.api import Queue
 from fray.queue.engine import (
@@ -79,7 +78,7 @@ class HttpQueue(Queue[T]):
         return f"HttpQueue('http://{self._address}', {self._name!r})"
 
     async def _open(self) -> HttpEngine:
-        keyring = keyring_of(self._cluster or current_cluster())
+        keyring = (self._cluster or current_cluster()).keyring
         target = Target(self._name, self._address)
         return HttpEngine(self._name, lambda: connect(target, keyring))
 
@@ -174,7 +173,7 @@ class HttpQueueServer:
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, cluster: StorageCluster | None = None) -> None:
         self._cluster = cluster or current_cluster()
-        keyring = keyring_of(self._cluster)
+        keyring = self._cluster.keyring
         self._server = RpcServer(keyring, host, port, tls=keyring.encrypted)
         self._host = host
         self._queues: dict[str, Queue[Any]] = {}

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fray.cluster.storage import StorageCluster
 from fray.cluster.current import current_cluster
+from fray.cluster.storage import StorageCluster
 from fray.cluster.submission import current_job_on
 from fray.rpc.context_variables import with_context_variables
 from fray.types import JobId, Namespace

@@ -7,11 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fray.cluster.storage import StorageCluster
-from fray.cluster.current import open_cluster
-from fray.cluster.current import opened_clusters
+from fray.cluster.current import open_cluster, opened_clusters
 from fray.cluster.endpoint import ActorEndpoint, ActorId
-from fray.cluster.keyring import keyring_of
+from fray.cluster.storage import StorageCluster
 from fray.rpc.pool import ActorPool
 from fray.rpc.server import ActorServer
 from fray.types import JobId, Namespace
@@ -72,7 +70,7 @@ class ClusterResolver(Resolver):
         return [ActorEndpoint.of(record) for record in self._cluster.run(functools.partial(self._look, name))]
 
     def connect(self, endpoint: ActorEndpoint) -> Channel:
-        return connect(endpoint.target, keyring_of(self._cluster))
+        return connect(endpoint.target, self._cluster.keyring)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._cluster.root, self._namespace)
@@ -124,9 +122,9 @@ class FixedResolver(Resolver):
 
     def _keyrings(self, address: str) -> Sequence[Keyring]:
         if self._cluster is not None:
-            return [keyring_of(self._cluster)]
+            return [self._cluster.keyring]
         here = [server.keyring for server in ActorServer.running.copy() if server.address == address]
-        return here or [keyring_of(cluster) for cluster in opened_clusters()]
+        return here or [cluster.keyring for cluster in opened_clusters()]
 
 
 class LocalResolver(Resolver):

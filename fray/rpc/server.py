@@ -23,10 +23,9 @@ import msgspec
 from msgspec.structs import replace
 
 from fray import sync
-from fray.cluster.storage import StorageCluster
 from fray.cluster.current_job import CurrentJob
 from fray.cluster.endpoint import ActorId, host_identity
-from fray.cluster.keyring import keyring_of
+from fray.cluster.storage import StorageCluster
 from fray.cluster.submission import current_job_on
 from fray.rpc.context import ActorContext, bound_methods
 from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
@@ -74,7 +73,7 @@ class ActorServer:
 
     def __init__(self, cluster: StorageCluster, host: str | None = None, port: int = 0) -> None:
         reach = _reach(cluster.run(_is_local), host)
-        self.keyring = keyring_of(cluster)
+        self.keyring = cluster.keyring
         self.namespace = cluster.namespace
         self._cluster = cluster
         self._job = current_job_on(cluster.root)

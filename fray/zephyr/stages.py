@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fray.errors import JobFailed, Permanent
-from fray.pool.objects import ObjectRef
 from fray.pool.dispatcher import TaskKillsWorkers
+from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
-from fray.pool.objects import fetch
 from fray.zephyr.compat import InlineRunner, ShardTask, TaskResult
 from fray_layouts.errors import InvalidInput
 

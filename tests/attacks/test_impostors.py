@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from fray.actor.address import ActorAddress
 from fray.actor.connection import ActorConnection
 from fray.cluster import StorageCluster
-from fray.cluster.keyring import keyring_of
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorEndpoint, ActorServer, FixedResolver
 from fray.rpc.resolver import Resolver
@@ -35,8 +34,7 @@ from fray_agents.rpc.client.connect import open_connection
 from fray_agents.rpc.client.remote_channel import RemoteChannel
 from fray_agents.rpc.wire import key_cache
 from fray_agents.rpc.wire.key_cache import STALE_AFTER, KeyCache
-from fray_agents.rpc.wire.tls import ServerCertificate
-from fray_agents.rpc.wire.tls import start_tls as connect_tls
+from fray_agents.rpc.wire.tls import ServerCertificate, start_tls as connect_tls
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
 from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject, serving, through_proxy
 
@@ -253,7 +251,7 @@ def test_all_that_serves_in_an_encrypting_cluster_answers_nobody_plainly(encrypt
         server = ActorServer(encrypting)
         server.register("prompts", Echo())
         server.serve_background()
-        keys = keyring_of(encrypting)
+        keys = encrypting.keyring
         for address, method, args in (
             (f"127.0.0.1:{queues.port}", "peek", (1,)),
             (server.address, "echo", ("the secret word",)),

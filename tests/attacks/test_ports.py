@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from fray.cluster import StorageCluster
-from fray.cluster.keyring import keyring_of
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorServer
 from fray_agents.rpc import (
@@ -89,7 +88,7 @@ def an_agents() -> Iterator[Port]:
 
 
 def _port(server: RpcServer, address: str, cluster: StorageCluster, name: str, method: str, *args: Any) -> Port:
-    honest = calling(Target(name, address), keyring_of(cluster), method, *args)
+    honest = calling(Target(name, address), cluster.keyring, method, *args)
     return Port(server._door, lambda: dial_tcp(address), honest)
 
 

@@ -13,8 +13,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.fuzz.odd import around, nested
 from tests.fuzz.readers import OWN, READERS, Reader

@@ -18,8 +18,16 @@ from typing import Any
 
 import pytest
 
-from fray.cluster import Entrypoint, EnvironmentConfig, GpuConfig, JobRequest, JobStatus, LocalCluster, ResourceConfig
-from fray.cluster import current_cluster as current
+from fray.cluster import (
+    Entrypoint,
+    EnvironmentConfig,
+    GpuConfig,
+    JobRequest,
+    JobStatus,
+    LocalCluster,
+    ResourceConfig,
+    current_cluster as current,
+)
 from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs import waiting

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from fray.cluster import ClusterResolver, Entrypoint, JobRequest, JobStatus, LocalCluster, ResourceConfig
-from fray.cluster import current_cluster as current
+from fray.cluster import (
+    ClusterResolver,
+    Entrypoint,
+    JobRequest,
+    JobStatus,
+    LocalCluster,
+    ResourceConfig,
+    current_cluster as current,
+)
 from fray.pool import WorkerPool
 from fray.rpc import ActorServer
 from fray_coordinator.core import Core

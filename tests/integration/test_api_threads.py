@@ -16,8 +16,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster
-from fray.cluster import current_cluster as current
+from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, LocalCluster, current_cluster as current
 from fray.errors import JobFailed
 from fray_agents.tasks.thread_output import OutputTee
 from fray_agents.tasks.thread_task import on_stop, task_environ

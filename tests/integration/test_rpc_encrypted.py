@@ -21,11 +21,10 @@ import sys
 from fray.cluster import StorageCluster
 from fray.rpc import ClusterResolver
 from fray_agents.rpc import connect
-from fray.cluster.keyring import keyring_of
 cluster = StorageCluster(sys.argv[1], namespace="team")
 [endpoint] = ClusterResolver(cluster).find("greeter")
 far = endpoint.target._replace(unix="")  # as from another host
-print(connect(far, keyring_of(cluster)).call("greeter", "greet", ("world",), {}))
+print(connect(far, cluster.keyring).call("greeter", "greet", ("world",), {}))
 """
 
 

@@ -24,7 +24,6 @@ from fray.cluster import (
     StorageCluster,
     open_cluster,
 )
-from fray.cluster.keyring import keyring_of
 from fray.errors import ActorNotFoundError
 from fray.rpc import ActorContext, ActorServer
 from fray_agents.rpc import RemoteTraceback
@@ -388,7 +387,7 @@ def test_a_fork_does_not_end_its_parent_s_server(tmp_path: Path) -> None:
 
 
 def test_keys_that_nobody_has_cost_the_storage_one_read_a_second(cluster: StorageCluster) -> None:
-    ring = keyring_of(cluster)
+    ring = cluster.keyring
     ring.keys()
     before = cluster.requests()
     for _ in range(100):

@@ -14,8 +14,7 @@ from fray_agents.agent.agent import Agent
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.tasks import upload
 from fray_coordinator.jobs import mailbox
-from fray_coordinator.protocol import failure_detection, heartbeat, retention
-from fray_coordinator.protocol import pending_index as index_rules
+from fray_coordinator.protocol import failure_detection, heartbeat, pending_index as index_rules, retention
 from fray_coordinator.reconcile import failure_detector, reaper
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY

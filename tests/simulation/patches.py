@@ -11,9 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fray_agents.agent import agent as agent_module
-from fray_agents.agent import daemon as serve_module
-from fray_agents.agent import driver as driver_module
+from fray_agents.agent import agent as agent_module, daemon as serve_module, driver as driver_module
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.driver import DriverLease
 from fray_agents.host import agent_lock

@@ -6,8 +6,7 @@ import math
 import string
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from fray_coordinator.store.key_rules import check_key
 from fray_layouts.errors import InvalidInput

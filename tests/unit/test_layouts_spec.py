@@ -11,8 +11,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from fray_coordinator.protocol.scheduling import shape_of
 from fray_layouts.bounds import MAX_ATTEMPTS

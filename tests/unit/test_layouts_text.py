@@ -6,8 +6,7 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fray_layouts.errors import InvalidInput, Permanent
 from fray_layouts.escaping import (

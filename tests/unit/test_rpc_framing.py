@@ -6,8 +6,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.wire.buffers import Buffer

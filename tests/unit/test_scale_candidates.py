@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from unittest import mock
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from fray_agents.agent.candidates import STALE, Candidates
 from fray_coordinator.protocol.scheduling import HostKind, listing_start

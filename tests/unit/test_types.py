@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
+from fray.client import JobAlreadyExists
 from fray.device_flops import device_flops, device_flops_for_jax_device
-from fray.errors import InvalidInput, JobAlreadyExists, JobFailed
+from fray.errors import InvalidInput, JobFailed
 from fray.types import (
     CpuConfig,
     Entrypoint,

@@ -10,8 +10,7 @@ import fray.types
 from fray.cluster.base import Entrypoint as BaseEntrypoint
 from fray.job.context import create_job_ctx
 from fray.queue.file import FileQueue
-from fray.v1.cluster import Cluster, create_cluster, current_cluster
-from fray.v1.cluster import JobRequest as RequestOfV1
+from fray.v1.cluster import Cluster, JobRequest as RequestOfV1, create_cluster, current_cluster
 from fray.v1.cluster.local_cluster import LocalCluster, LocalClusterConfig
 from fray.v1.job import create_job_ctx as create_job_ctx_of_v1
 from fray.v1.queue import Lease
