@@ -20,6 +20,7 @@ from fray_layouts.records import (
     ResourceUsage,
 )
 from fray_layouts.spec import JobSpec
+from fray_layouts.states import ExitKind
 from fray_layouts.units import format_bytes
 
 MASK = "***"
@@ -70,7 +71,7 @@ def job_row(job: JobRecord, holding: Holding | None, now: float) -> list[str]:
         job.lease.host if job.lease else "",
         f"{usage.cpu_percent:.0f}%" if usage and holding else "",
         format_bytes(usage.memory if holding else usage.memory_peak) if usage else "",
-        "" if job.exit is None or job.exit.kind == "success" else exit_reason(job.exit),
+        "" if job.exit is None or job.exit.kind == ExitKind.SUCCESS else exit_reason(job.exit),
     ]
 
 

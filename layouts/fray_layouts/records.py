@@ -27,6 +27,7 @@ from fray_layouts.bounds import (
     Time,
 )
 from fray_layouts.spec import JobSpec
+from fray_layouts.states import AgentState, HoldingPhase, NameState, StopOrigin
 
 LAYOUT_VERSION = 1
 
@@ -100,7 +101,7 @@ class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     at: Time
     reason: str = ""
-    by: str = "user"
+    by: str = StopOrigin.USER
 
 
 class ParentLink(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -244,7 +245,7 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     attempt: AttemptNumber
-    phase: str = "claiming"
+    phase: str = HoldingPhase.CLAIMING
     usage: ResourceUsage | None = None
 
 
@@ -297,7 +298,7 @@ class AgentRecord(Record, kw_only=True):
     id: str
     host: str
     pool: Name
-    state: str = "live"
+    state: str = AgentState.LIVE
     beat: Count = 0
     interval: Interval = 5.0
     holdings: dict[str, Holding] = {}
@@ -418,7 +419,7 @@ class NameRecord(Record, kw_only=True):
         since: when it was taken.
     """
 
-    state: str = "held"
+    state: str = NameState.HELD
     job: str = ""
     incarnation: Count = 1
     attempt: Attempts = 0

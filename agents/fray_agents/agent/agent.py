@@ -39,6 +39,7 @@ from fray_layouts.records import (
     JobRecord,
     Resources,
 )
+from fray_layouts.states import ExitKind, HoldingPhase
 
 log = logging.getLogger("fray")
 
@@ -206,7 +207,7 @@ class Agent:
                     held.task.kill()
             else:
                 grace = held.job.record.spec.grace if held.job else 0.0
-                held.ask_to_stop(min(grace, self._options.preemption_grace), "preempted")
+                held.ask_to_stop(min(grace, self._options.preemption_grace), ExitKind.PREEMPTED)
         self._ledger.changed.set()
 
     def poke(self) -> None:
@@ -265,7 +266,7 @@ class Agent:
 
     async def _take_over(self, held: HeldLease) -> None:
         if self._heart.leaving:
-            held.ask_to_stop(0.0, "preempted")
+            held.ask_to_stop(0.0, ExitKind.PREEMPTED)
         try:
             self._spawn(self._carry(held))
         except Exception as error:  # nobody would end what it is about
@@ -331,7 +332,12 @@ class Agent:
         """An applied beat lists these: the entries of those whose claim is resolved are no longer needed."""
         for job in holdings:
             held = self._ledger.held.get(job)
-            if held is not None and held.job is not None and held.phase == "running" and not held.entry_deleted:
+            if (
+                held is not None
+                and held.job is not None
+                and held.phase == HoldingPhase.RUNNING
+                and not held.entry_deleted
+            ):
                 held.entry_deleted = True
                 self._spawn(self._delete_entry(held))
         if self._heart.drained:
@@ -358,19 +364,19 @@ class Agent:
 
     async def _look_at_job(self, held: HeldLease) -> None:
         attempt = held.attempt
-        if held.job is None or held.phase != "running":
+        if held.job is None or held.phase != HoldingPhase.RUNNING:
             return
         try:
             job = record_of(await self._core.records.reread(held.job, one_of_many=True))
         except (StoreError, BadRecord) as error:  # its task goes on; what it is to do is not known
             self._troubles.warnings.warn("%s cannot be looked at: %s", held.entry.job, error)
             return
-        if held.phase != "running" or held.attempt != attempt:  # it ended meanwhile
+        if held.phase != HoldingPhase.RUNNING or held.attempt != attempt:  # it ended meanwhile
             return
         if not holds_attempt(job, attempt, self.id):
-            held.ask_to_stop(0.0, "lost")
+            held.ask_to_stop(0.0, ExitKind.LOST)
         elif job is not None and job.stop is not None:
-            held.ask_to_stop(job.spec.grace, "stopped")
+            held.ask_to_stop(job.spec.grace, ExitKind.STOPPED)
 
     async def _coordinate(self) -> None:
         """Take part in the coordinator's pass."""

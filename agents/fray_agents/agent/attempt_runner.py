@@ -36,6 +36,7 @@ from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.store.records import Stored
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import AttemptExit, JobRecord
+from fray_layouts.states import ExitKind, HoldingPhase
 
 log = logging.getLogger("fray")
 
@@ -92,7 +93,7 @@ class AttemptRunner:
         assert held.job is not None, "a carried job was claimed"
         job = held.job
         ending = await self._outcome(held, job)
-        held.phase = "ending"
+        held.phase = HoldingPhase.ENDING
         after = await self._commit(held, job, ending)
         await self._tidy(held, job.record)
         return after if after is not None and holds_attempt(after.record, held.attempt + 1, self.agent) else None
@@ -114,11 +115,13 @@ class AttemptRunner:
             held.task = await self._started(held, job)
         except (StartFailed, OSError) as error:
             self.started(False)
-            return AttemptEnd(AttemptExit(kind="start-failed", message=f"the host could not start the task: {error}"))
+            return AttemptEnd(
+                AttemptExit(kind=ExitKind.START_FAILED, message=f"the host could not start the task: {error}")
+            )
         except CallableUnavailable as error:
-            return AttemptEnd(AttemptExit(kind="exception", message=f"{error}; submit it again"))
+            return AttemptEnd(AttemptExit(kind=ExitKind.EXCEPTION, message=f"{error}; submit it again"))
         if held.task is None:
-            return _not_started(held.stop[1] if held.stop else "preempted")
+            return _not_started(held.stop[1] if held.stop else ExitKind.PREEMPTED)
         self.started(True)
         if held.stop is not None:
             held.task.stop(*held.stop)
@@ -164,16 +167,17 @@ class AttemptRunner:
     async def _ending(self, held: HeldLease, job: JobRecord, end: TaskExit, in_haste: Callable[[], bool]) -> AttemptEnd:
         if held.unhealthy:
             end.exit.message = held.unhealthy
-        if end.exit.kind == "lost":  # something killed its runner; a frozen agent that wakes may trust itself again
-            end.exit.kind = "signalled" if self.trusts() else "preempted"
-        if end.exit.kind != "success" or end.result is None:
+        if end.exit.kind == ExitKind.LOST:
+            # Something killed its runner; a frozen agent that wakes may trust itself again.
+            end.exit.kind = ExitKind.SIGNALLED if self.trusts() else ExitKind.PREEMPTED
+        if end.exit.kind != ExitKind.SUCCESS or end.result is None:
             return AttemptEnd(end.exit, None, end.complete_before_stop)
         return AttemptEnd(end.exit, await upload_result(self.core, job, end.result, in_haste), end.complete_before_stop)
 
     async def _watch_health(self, held: HeldLease, job: JobRecord) -> None:
         def fail(why: str) -> None:
             held.unhealthy = why
-            held.ask_to_stop(job.spec.grace, "unhealthy")
+            held.ask_to_stop(job.spec.grace, ExitKind.UNHEALTHY)
 
         if job.spec.health_check is not None:
             await health_check.watch_health(job.spec.health_check, self.core.clock, fail)
@@ -262,7 +266,7 @@ class AttemptRunner:
 
     def _restarts(self, held: HeldLease, job: JobRecord) -> bool:
         """Whether a failure is followed by another attempt here, and not by one wherever there is room."""
-        wanted = held.stop is None or held.stop[1] == "unhealthy"
+        wanted = held.stop is None or held.stop[1] == ExitKind.UNHEALTHY
         return job.spec.actor and wanted and self.may_restart()
 
 
@@ -284,7 +288,7 @@ def _decoded_pickle(pickle: str) -> bytes:
 
 
 def _not_started(why: str) -> AttemptEnd:
-    kind = "preempted" if why == "preempted" else "stopped"
+    kind = ExitKind.PREEMPTED if why == ExitKind.PREEMPTED else ExitKind.STOPPED
     return AttemptEnd(AttemptExit(kind=kind, message=f"{why} before it was started", log_chunks=0), None, False)
 
 
@@ -294,5 +298,7 @@ def _host_failed(what: str, held: HeldLease, error: Exception) -> AttemptEnd:
     told = exception_fields(error)
     message = f"{what} failed in its agent: {told['message']}"
     return AttemptEnd(
-        AttemptExit(kind="host-failed", message=message, exception=told["exception"], traceback=told["traceback"])
+        AttemptExit(
+            kind=ExitKind.HOST_FAILED, message=message, exception=told["exception"], traceback=told["traceback"]
+        )
     )

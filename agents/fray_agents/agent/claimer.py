@@ -22,6 +22,7 @@ from fray_coordinator.protocol.heartbeat import paced_interval
 from fray_coordinator.protocol.scheduling import HostKind, listing_start
 from fray_coordinator.store.interface import NotModified, Version
 from fray_layouts.object_keys import PendingKey, PoolKeys
+from fray_layouts.states import HoldingPhase
 
 PAGE_SIZE = 1000
 PAGES_PER_LOOK = 4
@@ -263,7 +264,7 @@ class Claimer:
         if isinstance(answer, Claimed):
             self.tally.won += 1
             self._stale = 0
-            held.job, held.phase = answer.job, "running"
+            held.job, held.phase = answer.job, HoldingPhase.RUNNING
             self.ledger.use_again(held)
             await self.on_claimed(held)
             return True

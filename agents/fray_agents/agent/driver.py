@@ -35,6 +35,7 @@ from fray_layouts.records import (
     JobRecord,
     Resources,
 )
+from fray_layouts.states import ExitKind, HoldingPhase
 
 log = logging.getLogger("fray")
 
@@ -85,7 +86,7 @@ class DriverLease:
         """Create both records, that of the agent first, which lists the job. Raises StoreError: call again."""
         await self._heart.register()
         created = await self._core.records.write(JobKeys.key(self.job), JobRecord, self._record, None)
-        self._stored, self._held.phase = created.stored, "running"
+        self._stored, self._held.phase = created.stored, HoldingPhase.RUNNING
 
     async def hold(self) -> None:
         """Beat until the lease has ended, or is lost."""
@@ -130,7 +131,7 @@ class DriverLease:
                 job = record_of(await self._core.records.reread(self._stored))
                 if job is not None and job.stop is not None:
                     self.stopped = job.stop.reason or "asked for"
-                    await self.end("stopped")
+                    await self.end(ExitKind.STOPPED)
                 elif not holds_attempt(job, DRIVER_ATTEMPT, self.agent) and not self._ending:
                     return
 
@@ -176,7 +177,7 @@ class Driver:
             async with asyncio.timeout(LEAVE_TIMEOUT), self._changing:
                 lease, self._lease = self._lease, None
                 if lease is not None and self._holding is not None:
-                    await lease.end("success")
+                    await lease.end(ExitKind.SUCCESS)
                     for hosted in list(self._hosted):
                         await hosted.withdraw()
                     await asyncio.shield(self._holding)

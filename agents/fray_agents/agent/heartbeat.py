@@ -22,6 +22,7 @@ from fray_coordinator.protocol.heartbeat import HeartbeatInput
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Holding
+from fray_layouts.states import AgentState
 
 MAIL_CHECKS_PER_SECOND = 1000.0
 """What a fleet with work asks of the store at most to hear of its mail, all agents together."""
@@ -79,7 +80,7 @@ class Heartbeat:
 
     @property
     def has_left(self) -> bool:
-        return self._stored is not None and self._stored.record.state == "left"
+        return self._stored is not None and self._stored.record.state == AgentState.LEFT
 
     def trusts(self) -> bool:
         """Whether leases may be relied on now."""

@@ -12,6 +12,7 @@ from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shor
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import PendingKey
 from fray_layouts.records import Holding, JobRecord, Resources
+from fray_layouts.states import ExitKind, HoldingPhase
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +34,7 @@ class HeldLease:
     """
 
     entry: PendingKey
-    phase: str = "claiming"
+    phase: str = HoldingPhase.CLAIMING
     job: Stored[JobRecord] | None = None
     starting: asyncio.Task[TaskHandle | None] | None = None
     task: TaskHandle | None = None
@@ -62,9 +63,9 @@ class HeldLease:
 
     def restart(self, job: Stored[JobRecord]) -> None:
         """Go on with the job's next attempt; a wish that it end stays, unless it was about the last one's health."""
-        self.job, self.attempt, self.phase = job, job.record.attempt, "running"
+        self.job, self.attempt, self.phase = job, job.record.attempt, HoldingPhase.RUNNING
         self.starting, self.task, self.unhealthy, self.serves = None, None, "", False
-        if self.stop is not None and self.stop[1] == "unhealthy":
+        if self.stop is not None and self.stop[1] == ExitKind.UNHEALTHY:
             self.stop = None
 
 
@@ -98,7 +99,7 @@ class Leases:
     def use_again(self, held: HeldLease) -> None:
         """Have a job that was idle use the host, or, where others have its room meanwhile, be put back unstarted."""
         if held.idle and shortage(held.entry.shape, self.free(), HostKind()):
-            held.ask_to_stop(0.0, "preempted")
+            held.ask_to_stop(0.0, ExitKind.PREEMPTED)
         held.idle = False
 
     def at_work(self) -> bool:

@@ -18,6 +18,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
 from fray_layouts.records import JobRecord
+from fray_layouts.states import HoldingPhase
 
 
 @dataclass(slots=True)
@@ -47,7 +48,9 @@ class Overcommit:
             await self.core.clock.sleep(self.core.settings.poll_interval)
 
     async def _look(self) -> None:
-        running = [held for held in self.ledger.held.values() if held.phase == "running" and held.task is not None]
+        running = [
+            held for held in self.ledger.held.values() if held.phase == HoldingPhase.RUNNING and held.task is not None
+        ]
         for held in running:
             held.serves = held.serves or _has_file(held, ENDPOINTS_FILE)
         have_one = {parent for held in self.ledger.held.values() if (parent := _parent_whose_room_it_uses(held))}

@@ -28,6 +28,7 @@ from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.unreadable_holders import write_off
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord
+from fray_layouts.states import AgentState
 
 log = logging.getLogger("fray")
 
@@ -120,7 +121,7 @@ async def _reap(core: Core, agent_id: str) -> bool:
         if (lies := await core.store.get(key)) is not None:
             await write_off(core, agent_id, lies)
         return lies is not None
-    while found is not None and found.record.state == "live":
+    while found is not None and found.record.state == AgentState.LIVE:
         killed = await reaper.declare_agent_dead(core, found)
         found = killed or await core.records.read(key, AgentRecord)
     if found is None:

@@ -30,6 +30,7 @@ from fray_agents.tasks.force_kill import kill_tree
 from fray_layouts.errors import Malformed, Temporary
 from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
 from fray_layouts.records import AttemptExit, ResourceUsage
+from fray_layouts.states import ExitKind
 
 RUNNER_TIMEOUT = 5.0
 """Seconds beyond its time after which the agent ends a task itself, because the runner says nothing."""
@@ -184,7 +185,7 @@ class ProcessTask:
         except BaseException:
             await task._give_up()
             raise
-        if task.exit.done() and (end := task.exit.result().exit).kind == "start-failed":
+        if task.exit.done() and (end := task.exit.result().exit).kind == ExitKind.START_FAILED:
             await task.gone()
             raise StartFailed(end.message)
         return task
@@ -194,11 +195,11 @@ class ProcessTask:
         self._deadline = deadline
         self._send(**_start_request(self._spec, deadline))
         if self._spec.timeout is not None:
-            self._expect_end(self._spec.timeout + self._spec.grace, "timeout")
+            self._expect_end(self._spec.timeout + self._spec.grace, ExitKind.TIMEOUT)
         await self._begun.wait()
 
     async def _give_up(self) -> None:
-        self._take_over("start-failed")
+        self._take_over(ExitKind.START_FAILED)
         await self.gone()
 
     @property
@@ -209,7 +210,7 @@ class ProcessTask:
     def set_deadline(self, boottime: float) -> None:
         """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
         if time.clock_gettime(time.CLOCK_BOOTTIME) > self._deadline + RUNNER_TIMEOUT:
-            self._take_over("preempted")  # the job may be someone else's
+            self._take_over(ExitKind.PREEMPTED)  # the job may be someone else's
             return
         self._deadline = boottime
         self._send(deadline=boottime)
@@ -226,7 +227,7 @@ class ProcessTask:
     def kill(self) -> None:
         """SIGKILL to the whole tree."""
         self._send(kill=True)
-        self._expect_end(0.0, "stopped")
+        self._expect_end(0.0, ExitKind.STOPPED)
 
     async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
@@ -264,7 +265,7 @@ class ProcessTask:
                 await asyncio.wait_for(self._process.wait(), RUNNER_TIMEOUT)
             raise
         except Exception as error:
-            self._take_over("host-failed", f"the agent failed to hear the task's runner: {error!r}")
+            self._take_over(ExitKind.HOST_FAILED, f"the agent failed to hear the task's runner: {error!r}")
             await self._drain()
         self._stdin.close()
         code = await self._process.wait()
@@ -316,13 +317,13 @@ class ProcessTask:
     async def _ended(self, end: AttemptExit, complete_before_stop: bool) -> None:
         result = None
         try:
-            if end.kind == "success":
+            if end.kind == ExitKind.SUCCESS:
                 result = await asyncio.to_thread(_find_result, self._spec)
         except OSError as error:
-            end = AttemptExit(kind="exited", code=0, message=unreadable_result(error), usage=end.usage)
+            end = AttemptExit(kind=ExitKind.EXITED, code=0, message=unreadable_result(error), usage=end.usage)
         if result is not None and result.size > self._spec.result_limit:
             message = too_large(result.size, self._spec.result_limit)
-            end, result = AttemptExit(kind="too-large", code=0, message=message, usage=end.usage), None
+            end, result = AttemptExit(kind=ExitKind.TOO_LARGE, code=0, message=message, usage=end.usage), None
         self.usage = end.usage or self.usage
         self.exit.set_result(TaskExit(end, result, complete_before_stop))
         self._expect_end(0.0, end.kind)  # it has nothing left to do
@@ -337,7 +338,7 @@ class ProcessTask:
             os.rename(f"{part}{PART}", part)
             self._announce(self._announced + 1)
         outside = f"the task's runner was ended from outside (exit code {code}), and the task with it"
-        kind, message = (self._cause, self._message) if self._cause else ("lost", outside)
+        kind, message = (self._cause, self._message) if self._cause else (ExitKind.LOST, outside)
         end = AttemptExit(kind=kind, message=message, log_chunks=self._announced)
         self.exit.set_result(TaskExit(end, None, False))
 

@@ -35,6 +35,7 @@ from fray_agents.tasks.process_task import (
     read_task_file,
 )
 from fray_layouts.records import AttemptExit, ResourceUsage
+from fray_layouts.states import ExitKind
 
 log = logging.getLogger("fray")
 
@@ -79,7 +80,7 @@ class ThreadTask:
         self._log = thread_output.ThreadLog(spec.directory / "log")
         self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
         if spec.timeout is not None:
-            self._loop.call_later(spec.timeout, self.stop, spec.grace, "timeout")
+            self._loop.call_later(spec.timeout, self.stop, spec.grace, ExitKind.TIMEOUT)
 
     @classmethod
     async def start(cls, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
@@ -119,7 +120,7 @@ class ThreadTask:
     def kill(self) -> None:
         """The attempt counts as ended, whatever the thread does."""
         message = "a thread cannot be killed: it goes on until it returns"
-        self._end(TaskExit(AttemptExit(kind=self._why or "stopped", message=message, log_chunks=0), None, False))
+        self._end(TaskExit(AttemptExit(kind=self._why or ExitKind.STOPPED, message=message, log_chunks=0), None, False))
 
     def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """As `ProcessTask.chunks`."""
@@ -141,14 +142,14 @@ class ThreadTask:
         try:
             shared_environ.acquire(self._spec.variables)
         except shared_environ.EnvironConflict as error:
-            self._finish(TaskExit(AttemptExit(kind="exception", message=str(error)), None, True))
+            self._finish(TaskExit(AttemptExit(kind=ExitKind.EXCEPTION, message=str(error)), None, True))
             return
         _running.add(self)
         thread_output.tee_process_streams()
         try:
             self._thread.start()
         except RuntimeError as error:  # the process has too many
-            self._end(TaskExit(AttemptExit(kind="start-failed"), None, False))
+            self._end(TaskExit(AttemptExit(kind=ExitKind.START_FAILED), None, False))
             raise StartFailed(f"no thread could be started on this host: {error}") from error
 
     def _work(self) -> None:
@@ -180,15 +181,15 @@ class ThreadTask:
             if not self.exit.done():
                 raise
             raise SystemExit from None  # the attempt was over before its thread was: nobody wants the result
-        return TaskExit(AttemptExit(kind="success"), ResultFile(path, encoding, len(data)), not self._why)
+        return TaskExit(AttemptExit(kind=ExitKind.SUCCESS), ResultFile(path, encoding, len(data)), not self._why)
 
     def _left(self, error: SystemExit) -> TaskExit:
         if self._why:
             return TaskExit(AttemptExit(kind=self._why, message="its thread was asked to end, and did"), None, False)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if code:
-            return TaskExit(AttemptExit(kind="exited", code=code, message=f"exit code {code}"), None, True)
-        return TaskExit(AttemptExit(kind="success", code=code), None, True)
+            return TaskExit(AttemptExit(kind=ExitKind.EXITED, code=code, message=f"exit code {code}"), None, True)
+        return TaskExit(AttemptExit(kind=ExitKind.SUCCESS, code=code), None, True)
 
     def _end(self, end: TaskExit) -> None:
         if self in _running:
@@ -208,7 +209,7 @@ def _host_failed(error: BaseException) -> TaskExit:
     """The end of an attempt that an exception outside of its callable ended."""
     told = exception_fields(error)
     message = f"the host failed while the task ran: {told['message']}"
-    return TaskExit(AttemptExit(kind="host-failed", message=message, traceback=told["traceback"]), None, False)
+    return TaskExit(AttemptExit(kind=ExitKind.HOST_FAILED, message=message, traceback=told["traceback"]), None, False)
 
 
 _running: set[ThreadTask] = set()

@@ -11,6 +11,7 @@ from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, Holding, JobRecord
+from fray_layouts.states import AgentState, HoldingPhase
 
 TIMEOUT_INTERVALS = 2 * DEATH_INTERVALS
 """Intervals; where many would die at once, each is given one more time-out."""
@@ -23,7 +24,7 @@ def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if needs_reaping(agent) and seen.is_settled(key):
             what = f"it is {agent.state}, and its {len(agent.holdings)} jobs have not all been put back"
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(key))
-        for job, holding in agent.holdings.items() if agent.state == "live" else ():
+        for job, holding in agent.holdings.items() if agent.state == AgentState.LIVE else ():
             if not seen.is_doubtful(JobKeys.key(job)) and (why := _cannot_hold(seen.jobs.get(job), agent.id, holding)):
                 what = f"it lists attempt {holding.attempt} of {job}, {why}"
                 remedy = "the agent soon sees it and ends that task; if it still lists it then, restart that agent"
@@ -39,7 +40,7 @@ def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
         return
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
-        if agent.state != "live" or not _is_long_silent(seen, agent):
+        if agent.state != AgentState.LIVE or not _is_long_silent(seen, agent):
             continue
         waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
         what = (
@@ -57,7 +58,7 @@ def unknown(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Agents in a state that this version does not know, of which nothing was heard for long."""
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
-        if agent.state == "live" or is_fenced(agent) or not _is_long_silent(seen, agent):
+        if agent.state == AgentState.LIVE or is_fenced(agent) or not _is_long_silent(seen, agent):
             continue
         what = (
             f"it is in state {agent.state!r}, which this version of Fray does not know, and was not heard of for long: "
@@ -77,7 +78,7 @@ def _cannot_hold(job: JobRecord | None, agent: str, holding: Holding) -> str:
 
     A claim that is not resolved may be about anything; what is over may be listed until the next beat.
     """
-    if holding.phase == "claiming":
+    if holding.phase == HoldingPhase.CLAIMING:
         return ""
     if job is None:
         return "but there is no record of this job"

@@ -16,6 +16,7 @@ from fray_layouts.object_keys import (
     PendingKey,
 )
 from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.states import AgentState
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -78,7 +79,7 @@ def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if job.status != Status.RUNNING or job.lease is None or seen.is_doubtful(AgentKeys.key(job.lease.agent)):
             continue
         key, holder = JobKeys.key(job.id), seen.agents.get(job.lease.agent)
-        if holder is None or holder.state != "live":
+        if holder is None or holder.state != AgentState.LIVE:
             trouble = _under_the_dead(seen, key, job.lease.agent, holder)
         elif job.id not in holder.holdings:
             trouble = _disowned(seen, key, holder, job.id in entered)

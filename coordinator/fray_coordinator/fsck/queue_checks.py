@@ -29,6 +29,7 @@ from fray_layouts.queue_keys import (
 )
 from fray_layouts.queue_records import QueueLease
 from fray_layouts.records import NameRecord
+from fray_layouts.states import NameState
 
 QueueOwner = tuple[str, str, int]
 """Namespace, name and incarnation."""
@@ -167,7 +168,7 @@ def _name(seen: Snapshot, owner: QueueOwner) -> NameRecord | None:
 def _lives(seen: Snapshot, owner: QueueOwner) -> bool:
     """Whether this incarnation has the name."""
     record = _name(seen, owner)
-    return record is not None and record.state == "held" and record.incarnation == owner[2]
+    return record is not None and record.state == NameState.HELD and record.incarnation == owner[2]
 
 
 def _is_old(seen: Snapshot, queue: QueueKeys, segment: str, seconds: float) -> bool:

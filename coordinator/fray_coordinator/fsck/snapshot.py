@@ -34,6 +34,7 @@ from fray_layouts.records import (
     JobRecord,
     ReconcilerRecord,
 )
+from fray_layouts.states import AgentState
 
 MAX_REPAIR_INTERVALS = 2
 """Repair intervals that the repair of a lost step takes at most: the one that runs now may have looked there before."""
@@ -91,7 +92,7 @@ class Snapshot:
         if passes is None or holder is None:
             return False
         fresh = self.now - passes.updated <= LEASE_INTERVALS * self.settings.pass_interval
-        return fresh and holder.state == "live" and self.now - holder.started_at > self.patience
+        return fresh and holder.state == AgentState.LIVE and self.now - holder.started_at > self.patience
 
     @property
     def patience(self) -> float:

@@ -11,6 +11,7 @@ from fray_coordinator.store.records import Stored, record_of
 from fray_layouts import object_keys
 from fray_layouts.object_keys import ChildKey
 from fray_layouts.records import JobRecord
+from fray_layouts.states import StopOrigin
 
 
 async def child_verdict(core: Core, child: Stored[JobRecord]) -> ChildVerdict:
@@ -59,7 +60,7 @@ async def stop_orphan(core: Core, child: Stored[JobRecord]) -> JobRecord | None:
     def decide(job: JobRecord) -> JobRecord | None:
         if job.parent != child.record.parent:
             return None
-        return request_stop(job, core.now(), cascade_reason(job), by="parent")
+        return request_stop(job, core.now(), cascade_reason(job), by=StopOrigin.PARENT)
 
     return await stopping.stop_if(core, child.key, decide, known=child)
 

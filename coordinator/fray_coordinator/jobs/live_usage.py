@@ -12,6 +12,7 @@ from fray_coordinator.jobs.mailbox import post_mail
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, ResourceUsage
+from fray_layouts.states import AgentState
 
 FRESH_SECONDS = 1.0
 """Seconds after which what an agent said is asked for again, where agents hear of that at once: on local files."""
@@ -41,7 +42,7 @@ async def refreshed_agents(core: Core) -> list[Stored[AgentRecord]]:
 
 async def _refreshed(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord]:
     """The record, or a later one if it is old and its agent answers soon. A driver has nothing to tell."""
-    is_asked = core.store.local and agent.record.state == "live" and not agent.record.driver
+    is_asked = core.store.local and agent.record.state == AgentState.LIVE and not agent.record.driver
     if not is_asked or core.now() - agent.updated <= FRESH_SECONDS:
         return agent
     await post_mail(core, agent.record.id)

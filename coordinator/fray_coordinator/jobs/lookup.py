@@ -19,6 +19,7 @@ from fray_layouts.object_keys import (
     Shape,
 )
 from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.states import AgentState
 
 _MAX_SHOWN = 5
 
@@ -93,7 +94,7 @@ def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
 def live_agents(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> list[AgentRecord]:
     """The agents of a pool that live, as far as their records tell."""
     found = [agent for agent in agents if agent.record.pool == pool and not agent.record.driver]
-    return [agent.record for agent in found if agent.record.state == "live" and not is_silent(agent, now)]
+    return [agent.record for agent in found if agent.record.state == AgentState.LIVE and not is_silent(agent, now)]
 
 
 def host_kind(agent: AgentRecord) -> HostKind:

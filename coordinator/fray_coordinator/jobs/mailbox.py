@@ -9,6 +9,7 @@ from fray_coordinator.errors import AgentNotFound, BadRecord
 from fray_coordinator.protocol.heartbeat import draining, with_mail
 from fray_layouts import object_keys
 from fray_layouts.records import AgentRecord
+from fray_layouts.states import AgentState
 
 
 async def post_mail(core: Core, agent_id: str) -> None:
@@ -27,6 +28,6 @@ async def drain(core: Core, agent_id: str) -> str:
     """
     key = object_keys.AgentKeys.key(object_keys.JobId.checked(agent_id, "agent"))
     update = await core.records.update(key, AgentRecord, lambda agent: draining(agent) if agent else None)
-    if update.stored is None or update.stored.record.state != "live":
+    if update.stored is None or update.stored.record.state != AgentState.LIVE:
         raise AgentNotFound(f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those there are")
     return agent_id

@@ -13,9 +13,10 @@ from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts import object_keys
 from fray_layouts.records import JobRecord
+from fray_layouts.states import StopOrigin
 
 
-async def stop(core: Core, job_id: str, reason: str, by: str = "user") -> JobRecord:
+async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) -> JobRecord:
     """Ask that the job end; a job that has ended is left as it is.
 
     Args:

@@ -22,6 +22,7 @@ from fray_layouts.key_encoding import digest_text
 from fray_layouts.object_keys import JobId
 from fray_layouts.records import InboxOrigin, JobRecord
 from fray_layouts.spec import JobSpec
+from fray_layouts.states import StopOrigin
 
 
 def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent: JobRecord | None = None) -> JobRecord:
@@ -55,4 +56,6 @@ def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) 
         return None
     if version_in_inbox == job.inbox.version:
         return transition(job, Event.ADMIT)
-    return stop_now(job, now, "its file in the inbox was changed or taken away before it was admitted", by="user")
+    return stop_now(
+        job, now, "its file in the inbox was changed or taken away before it was admitted", by=StopOrigin.USER
+    )

@@ -15,6 +15,7 @@ from fray_coordinator.protocol.cascade import ChildVerdict, cascade_reason
 from fray_coordinator.protocol.stopping import stop_now
 from fray_coordinator.protocol.transitions import Event, Status, transition
 from fray_layouts.records import JobLease, JobRecord
+from fray_layouts.states import StopOrigin
 
 AVOIDED_HOST_SECONDS = 60.0
 """How long a host that failed to start a job leaves it to others."""
@@ -40,7 +41,7 @@ def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -
     if job.status != Status.PENDING or job.attempt != attempt:
         return Skip(None)
     if family is ChildVerdict.STOP:
-        return stop_now(job, now, cascade_reason(job), by="parent")
+        return stop_now(job, now, cascade_reason(job), by=StopOrigin.PARENT)
     if is_pending_too_long(job, now):
         return expire(job, now)
     if family is ChildVerdict.WAIT:
@@ -64,7 +65,9 @@ def waits_until(job: JobRecord) -> float:
 
 def expire(job: JobRecord, now: float) -> JobRecord:
     """The record of a pending job that has waited too long."""
-    return stop_now(job, now, f"not started within its pending_timeout of {job.spec.pending_timeout:g} s", by="expired")
+    return stop_now(
+        job, now, f"not started within its pending_timeout of {job.spec.pending_timeout:g} s", by=StopOrigin.EXPIRED
+    )
 
 
 def holds_attempt(job: JobRecord | None, attempt: int, agent: str) -> bool:

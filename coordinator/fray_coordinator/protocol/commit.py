@@ -26,6 +26,7 @@ from fray_layouts.records import (
     JobResult,
     PastAttempt,
 )
+from fray_layouts.states import ExitKind
 
 FIRST_RESTART_WAIT = 0.05
 """Seconds before the first restart on the same host."""
@@ -65,17 +66,18 @@ def end_of_attempt(
     """What the holder of `attempt` writes at its end, decided anew on every record it meets."""
     if job is None or not holds_attempt(job, attempt, agent):
         return AlreadySettled(ours=_already_ours(job, attempt, agent))
-    if ending.exit.kind == "success" and (job.stop is None or ending.complete_before_stop):
+    if ending.exit.kind == ExitKind.SUCCESS and (job.stop is None or ending.complete_before_stop):
         return transition(job, Event.SUCCEED, ended_at=now, exit=ending.exit, result=ending.result, agent_deaths=0)
     if job.stop is not None:
         ended = stop_now(job, now, job.stop.reason, job.stop.by)
-        return replace(ended, exit=replace(ending.exit, kind="stopped", message=job.stop.reason or "stopped"))
+        return replace(ended, exit=replace(ending.exit, kind=ExitKind.STOPPED, message=job.stop.reason or "stopped"))
     match ending.exit.kind:
-        case "preempted" | "stopped":  # stopped without a wish in the record: its agent's doing, not the job's
+        # Stopped without a request in the record: its agent's doing, not the job's.
+        case ExitKind.PREEMPTED | ExitKind.STOPPED:
             return _preempted(job, ending.exit, now, settings)
-        case "start-failed":
+        case ExitKind.START_FAILED:
             return _not_started(job, ending.exit, now, settings)
-        case "host-failed":
+        case ExitKind.HOST_FAILED:
             return _preempted(_avoiding_host(job), ending.exit, now, settings)
     return _failed(job, ending.exit, now, settings, ending.restart)
 
@@ -94,7 +96,7 @@ def requeue_lost(
     """
     if job.status != Status.RUNNING or job.lease is None or job.lease.agent != agent:
         return None
-    lost = AttemptExit(kind="lost", message=f"its agent {agent} {why}")
+    lost = AttemptExit(kind=ExitKind.LOST, message=f"its agent {agent} {why}")
     if job.stop is not None:
         return stop_now(job, now, job.stop.reason, job.stop.by)
     if job.driver:
@@ -111,7 +113,7 @@ def _already_ours(job: JobRecord | None, attempt: int, agent: str) -> bool:
 
 
 def _preempted(job: JobRecord, end: AttemptExit, now: float, settings: ClusterSettings) -> JobRecord:
-    deaths = job.agent_deaths if end.kind == "lost" else 0
+    deaths = job.agent_deaths if end.kind == ExitKind.LOST else 0
     spent = replace(job, preemptions=job.preemptions + 1, agent_deaths=deaths)
     if spent.preemptions > job.spec.max_retries_preemption:
         limit = job.spec.max_retries_preemption
@@ -143,7 +145,7 @@ def _failed(
 
 def _actor_ended_itself(job: JobRecord, end: AttemptExit) -> bool:
     """Whether an actor ended itself: it could not be made, or says that it failed. Its process did not crash."""
-    return job.spec.actor and end.kind == "exception"
+    return job.spec.actor and end.kind == ExitKind.EXCEPTION
 
 
 def _fail_for_good(job: JobRecord, end: AttemptExit, now: float, why: str) -> JobRecord:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fray_layouts.records import AgentRecord
+from fray_layouts.states import AgentState
 
 UNLISTED_BEATS = 2
 """Beats that do not list the job, counted from the first look at it."""
@@ -38,7 +39,7 @@ def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) ->
         now: the storage's clock.
     """
     young = 0 <= now - held_since <= UNLISTED_BEATS * holder.interval
-    return holder.state == "live" and job not in holder.holdings and not young
+    return holder.state == AgentState.LIVE and job not in holder.holdings and not young
 
 
 def is_dropped(first: MissedJob, last: MissedJob) -> bool:

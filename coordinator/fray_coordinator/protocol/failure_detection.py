@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, is_fenced, max_interval
 from fray_layouts.records import AgentRecord, ClusterSettings, Suspect
+from fray_layouts.states import AgentState
 
 MAX_GAP_INTERVALS = 2
 MASS_FAILURE_DIVISOR = 3
@@ -76,9 +77,9 @@ def _merged(one: Suspect, other: Suspect) -> Suspect:
 
 def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
     """The record of the agent declared dead, if it is still live at the beat that was observed."""
-    if agent.state != "live" or agent.beat != beat:
+    if agent.state != AgentState.LIVE or agent.beat != beat:
         return None
-    return replace(agent, state="dead")
+    return replace(agent, state=AgentState.DEAD)
 
 
 def is_lost(unchanged: float, settings: ClusterSettings) -> bool:
@@ -92,7 +93,7 @@ def is_lost(unchanged: float, settings: ClusterSettings) -> bool:
 
 def lost_agent(agent: str) -> AgentRecord:
     """The record of a dead agent of which no more is known: the repair finds what it held by its jobs' records."""
-    return AgentRecord(id=agent, host="unknown", pool="unknown", state="dead")
+    return AgentRecord(id=agent, host="unknown", pool="unknown", state=AgentState.DEAD)
 
 
 def needs_reaping(agent: AgentRecord) -> bool:

@@ -21,6 +21,7 @@ from fray_layouts.records import (
     Holding,
     Resources,
 )
+from fray_layouts.states import AgentState
 
 TRUST_INTERVALS = 3
 """A holder trusts its leases for this many promised intervals after the first send of an applied beat."""
@@ -28,7 +29,7 @@ TRUST_INTERVALS = 3
 DEATH_INTERVALS = 5
 """An observer waits this many: more than the holder's trust, so that tasks are gone before jobs are put back."""
 
-ENDED_STATES = frozenset({"dead", "left"})
+ENDED_STATES = frozenset({AgentState.DEAD, AgentState.LEFT})
 """The states in which an agent has ended for good. One that this version does not know may be a state of life."""
 
 MAX_INTERVAL_STRETCH = 4
@@ -61,7 +62,7 @@ def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
         trouble=pulse.trouble,
         requests=dict(pulse.requests),
         mail=False,
-        state="left" if pulse.leaving and not pulse.holdings else record.state,
+        state=AgentState.LEFT if pulse.leaving and not pulse.holdings else record.state,
     )
 
 

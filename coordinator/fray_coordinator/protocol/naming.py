@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
+from fray_layouts.states import NameState
 
 SUBMISSION_SECONDS = 60.0
 """Seconds after a name was taken that its holder's job may still be on its way."""
@@ -46,7 +47,7 @@ def holder_of(found: NameRecord | None, holder: JobRecord | None, now: float) ->
         holder: the record of the job that the name is held for, read after the name's; None if there is none.
         now: the storage's clock.
     """
-    if found is None or found.state != "held":
+    if found is None or found.state != NameState.HELD:
         return NameHolder.FREE
     if not found.job:
         return NameHolder.HELD
@@ -59,7 +60,7 @@ def taken_for(found: NameRecord | None, job: str, now: float) -> NameRecord:
     """The record once the name, which nobody has, is held for `job` in a new incarnation."""
     return replace(
         found or NameRecord(incarnation=0),
-        state="held",
+        state=NameState.HELD,
         job=job,
         incarnation=found.incarnation + 1 if found else 1,
         attempt=0,
@@ -69,14 +70,14 @@ def taken_for(found: NameRecord | None, job: str, now: float) -> NameRecord:
 
 def freed(found: NameRecord | None, incarnation: int) -> NameRecord | None:
     """The record once this incarnation has given the name up; None if it does not have it."""
-    if found is None or found.state != "held" or found.incarnation != incarnation:
+    if found is None or found.state != NameState.HELD or found.incarnation != incarnation:
         return None
-    return replace(found, state="free")
+    return replace(found, state=NameState.FREE)
 
 
 def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord | None:
     """The name's record once `endpoint` is announced; None if the name has gone to another, or to a later attempt."""
-    if found is None or found.state != "held" or found.job != endpoint.job:
+    if found is None or found.state != NameState.HELD or found.job != endpoint.job:
         return None
     if found.incarnation != endpoint.incarnation or found.attempt > endpoint.attempt:
         return None

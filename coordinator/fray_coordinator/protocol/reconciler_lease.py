@@ -26,6 +26,7 @@ from fray_layouts.records import (
     ReconcilerRecord,
     Suspect,
 )
+from fray_layouts.states import AgentState
 
 LEASE_INTERVALS = 3
 
@@ -69,7 +70,7 @@ def inherited_suspects(record: ReconcilerRecord, age: float, old_holder: AgentRe
     holder's own trust: perhaps nobody could write meanwhile, and once somebody can, a live holder has the rest to beat.
     """
     suspects = dict(record.suspects)
-    if old_holder is not None and old_holder.state == "live" and old_holder.beat == record.holder_beat:
+    if old_holder is not None and old_holder.state == AgentState.LIVE and old_holder.beat == record.holder_beat:
         credit = Suspect(beat=old_holder.beat, age=min(age, TRUST_INTERVALS * old_holder.interval))
         suspects = merge_suspects({record.holder: credit}, suspects)
     return suspects

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import Event, Status, transition
 from fray_layouts.records import AttemptExit, JobRecord, StopRequest
+from fray_layouts.states import ExitKind, StopOrigin
 
 
-def request_stop(job: JobRecord, now: float, reason: str, by: str = "user") -> JobRecord | None:
+def request_stop(job: JobRecord, now: float, reason: str, by: str = StopOrigin.USER) -> JobRecord | None:
     """The record after a wish to stop the job; None if there is nothing to write (it ended, or was asked before).
 
     A running job whose record names no holder was damaged: nobody else can end it, since every commit needs the lease.
@@ -30,5 +31,9 @@ def stop_now(job: JobRecord, now: float, reason: str, by: str) -> JobRecord:
     """The record of a job that ends without having been run to an end."""
     wish = job.stop or StopRequest(at=now, reason=reason, by=by)
     return transition(
-        job, Event.STOP, stop=wish, ended_at=now, exit=AttemptExit(kind="stopped", message=wish.reason or "stopped")
+        job,
+        Event.STOP,
+        stop=wish,
+        ended_at=now,
+        exit=AttemptExit(kind=ExitKind.STOPPED, message=wish.reason or "stopped"),
     )

@@ -38,6 +38,7 @@ from fray_layouts.records import (
     PoolSummary,
     Suspect,
 )
+from fray_layouts.states import AgentState
 
 MAX_CONCURRENT_READS = 64
 """A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
@@ -88,7 +89,7 @@ class FailureDetector:
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
         """The agents that live, as far as this version knows their states, by id."""
-        return {name: agent for name, agent in self.agents.items() if agent.record.state == "live"}
+        return {name: agent for name, agent in self.agents.items() if agent.record.state == AgentState.LIVE}
 
     def unburied(self) -> list[Stored[AgentRecord]]:
         """The agents that have ended and whose jobs may still have to be put back; those with few of them first."""
@@ -211,7 +212,7 @@ class FailureDetector:
 
     def _keep(self, agent: Stored[AgentRecord], read_at: float | None) -> None:
         record = agent.record
-        self.someone_died |= record.state == "dead" and record.id in self._lived
+        self.someone_died |= record.state == AgentState.DEAD and record.id in self._lived
         if is_fenced(record) and not needs_reaping(record):
             self._ended[agent.key] = Listed(agent.key, agent.version, agent.updated)
             self.agents.pop(record.id, None)

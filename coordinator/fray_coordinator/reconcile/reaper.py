@@ -12,6 +12,7 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import Stored
 from fray_layouts import object_keys
 from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.states import AgentState
 
 
 async def declare_agent_dead(
@@ -27,7 +28,7 @@ async def declare_agent_dead(
         agent.key, AgentRecord, lambda now: declare_dead(now, beat) if now else None, agent, patience
     )
     stored = update.stored
-    return stored if stored is not None and stored.record.state == "dead" else None
+    return stored if stored is not None and stored.record.state == AgentState.DEAD else None
 
 
 async def reap(core: Core, agent: Stored[AgentRecord]) -> None:

@@ -9,6 +9,7 @@ import click
 from fray.cli import output
 from fray.cli.app import App, as_command
 from fray.cli.output import format_duration
+from fray_layouts.states import AgentState
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -25,7 +26,9 @@ def command(app: App, everything: bool) -> None:
     problems: dict[str, str] = {}
     agents, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)
-    shown = [agent for agent in agents if not agent.record.driver and (everything or agent.record.state == "live")]
+    shown = [
+        agent for agent in agents if not agent.record.driver and (everything or agent.record.state == AgentState.LIVE)
+    ]
     data = [_json(agent, now) for agent in shown]
     app.show(data, lambda: output.print_table(_COLUMNS, [_row(agent, now) for agent in shown]))
 
@@ -40,7 +43,7 @@ def _state(agent: Stored[AgentRecord], now: float) -> str:
     from fray_coordinator.jobs.lookup import is_silent
 
     record = agent.record
-    if record.state != "live":
+    if record.state != AgentState.LIVE:
         return record.state
     return "silent" if is_silent(agent, now) else "draining" if record.drain else "live"
 

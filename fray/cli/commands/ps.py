@@ -8,6 +8,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray_layouts.states import AgentState
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -41,5 +42,7 @@ async def _find(core: Core, everything: bool, problems: dict[str, str]) -> _Foun
 
     agents = [agent.record for agent in await read_agents(core, problems)]
     jobs = await (all_jobs(core, problems) if everything else active_jobs(core, agents, problems))
-    held = {job: holding for agent in agents if agent.state == "live" for job, holding in agent.holdings.items()}
+    held = {
+        job: holding for agent in agents if agent.state == AgentState.LIVE for job, holding in agent.holdings.items()
+    }
     return jobs, {job.id: held[job.id] for job in jobs if job.id in held and job.ended_at is None}, core.now()

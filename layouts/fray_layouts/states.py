@@ -1,0 +1,68 @@
+"""The states that records name.
+
+A record may hold one that this version does not know. It is kept as it is and left alone, so the fields are text: that
+costs decoding nothing, where an enum would refuse the whole record.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class AgentState(StrEnum):
+    """`AgentRecord.state`."""
+
+    LIVE = "live"
+    DEAD = "dead"
+    """Declared by an observer."""
+    LEFT = "left"
+    """It ended by itself, with nothing held."""
+
+
+class HoldingPhase(StrEnum):
+    """`Holding.phase`."""
+
+    CLAIMING = "claiming"
+    """The claim was sent, or is about to be, and is not known to be applied."""
+    RUNNING = "running"
+    ENDING = "ending"
+    """Until the record says that the attempt has ended, and the next one's index entry exists."""
+
+
+class ExitKind(StrEnum):
+    """`AttemptExit.kind`."""
+
+    SUCCESS = "success"
+    EXITED = "exited"
+    """With an exit code other than 0, or with a result that cannot be read."""
+    SIGNALLED = "signalled"
+    OUT_OF_MEMORY = "out-of-memory"
+    TIMEOUT = "timeout"
+    EXCEPTION = "exception"
+    """What a callable raised."""
+    UNHEALTHY = "unhealthy"
+    STOPPED = "stopped"
+    PREEMPTED = "preempted"
+    START_FAILED = "start-failed"
+    HOST_FAILED = "host-failed"
+    """The host failed while it ran."""
+    LOST = "lost"
+    """Its agent died."""
+    TOO_LARGE = "too-large"
+    """Its result."""
+
+
+class StopOrigin(StrEnum):
+    """`StopRequest.by`: who wants the job to end."""
+
+    USER = "user"
+    PARENT = "parent"
+    EXPIRED = "expired"
+    """Nobody: it was not started within its `pending_timeout`."""
+
+
+class NameState(StrEnum):
+    """`NameRecord.state`."""
+
+    HELD = "held"
+    FREE = "free"
