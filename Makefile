@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long models histories chaos fuzz check schemas vectors clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -147,6 +147,10 @@ schemas: $(VENV)/.dev
 # What the code makes of fixed inputs, for the tests of clients in other languages.
 vectors: $(VENV)/.dev
 	$(BIN)/python -m tests.vectors layouts/vectors
+
+# The picture on ARCHITECTURE.md, out of the text beside it.
+drawing: $(VENV)/.dev
+	$(BIN)/python docs/draw.py docs/architecture.txt docs/architecture.svg
 
 clean:
 	rm -rf $(VENV) .build

@@ -1,0 +1,108 @@
+"""The pages tell the truth about the code: modules, files, links and the drawing that they name are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "layouts").glob("*.md")]
+PACKAGES = [
+    ROOT / path for path in ("layouts/fray_layouts", "coordinator/fray_coordinator", "agents/fray_agents", "fray")
+]
+CODE = ("layouts", "coordinator", "agents", "fray", "tests", "benchmarks", "examples", "docs")
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+SECOND_NAMES = ("fray/v1", "fray/v2")
+ID = {"ids": lambda page: str(page.relative_to(ROOT))}
+
+
+@cache
+def files() -> list[str]:
+    """Every file of the code, from the repository's root."""
+    found = (path for folder in CODE for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts)
+    return [f"/{path.relative_to(ROOT)}" for path in found]
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def modules() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from package.rglob("*.py")
+
+
+def test_every_module_of_the_glossary_exists() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([\w.]+)` \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) >= 50
+    paths = {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts)
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+    }
+    assert [f"{term}: {module}" for term, module in rows if module not in paths] == []
+
+
+def test_no_term_of_the_glossary_is_there_twice() -> None:
+    terms = Counter(
+        re.findall(r"^\| ([^|]+) \| [^|]+ \| `[\w.]+` \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    )
+    assert [term for term, times in terms.items() if times > 1] == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_every_folder_has_its_place_in_the_reading_order() -> None:
+    folders = {str(path.parent.relative_to(ROOT)) for path in modules()}
+    text = ARCHITECTURE.read_text()
+    assert [
+        folder for folder in sorted(folders) if not folder.startswith(SECOND_NAMES) and f"`{folder}/`" not in text
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, **ID)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`([\w./-]+\.(?:py|txt|mjs|svg))(?:::\w+)?`", prose(page)))
+    assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files())] == []
+
+
+@pytest.mark.parametrize("page", PAGES, **ID)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"https?:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What may stand behind '#': the headings, as GitHub and GitLab write them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_drawing_is_what_its_text_says() -> None:
+    draw = runpy.run_path(str(ROOT / "docs/draw.py"))["draw"]
+    drawn = draw((ROOT / "docs/architecture.txt").read_text())
+    assert drawn == (ROOT / "docs/architecture.svg").read_text(), "run `make drawing`"
