@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Generic, Protocol, TypeVar
 
+from fray_coordinator.backoff import STORE_PAUSES, backoff
 from fray_coordinator.errors import StoreError
 from fray_layouts.errors import Permanent
 
@@ -25,24 +26,20 @@ log = logging.getLogger("fray")
 
 _END: Any = object()
 
-MIN_PAUSE, MAX_PAUSE = 1.0, 30.0
-"""Seconds between two attempts at what the storage does not do: they grow."""
-
 
 class WouldDeadlock(Permanent):
     """This call would wait for the very thread it runs on; call it from another thread, or await the service itself."""
 
 
 def persist(act: Callable[[], T], waits: str) -> T:
-    """Do it again until the storage has done it: outages end, and so do refusals. `waits`: what for it, in the log."""
-    pause = MIN_PAUSE
+    """Repeat `act` until the storage has done it, through outages and refusals. `waits`: what waits, for the log."""
+    pauses = backoff(*STORE_PAUSES)
     while True:
         try:
             return act()
         except StoreError as error:
             log.warning("%s waits for the storage: %s", waits, error)
-            time.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE)
+            time.sleep(next(pauses))
 
 
 class LoopThread:

@@ -32,6 +32,7 @@ from fray.rpc.future import (
 )
 from fray_agents.rpc import CallId, Channel, ConnectionLost, connect
 from fray_agents.rpc.server.call_table import NEW_CALL, packed_call
+from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.naming import Rank, rank
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class ActorConnection:
         self._way: ReachedEndpoint | None = None
         self._seen: Rank = (0, 0)
         self._failed = ""
-        self._pause = 0.0
+        self._failures = 0
         self._ended: ActorUnavailableError | None = None
 
     def end(self, why: str) -> None:
@@ -209,9 +210,9 @@ class ActorConnection:
         self._way = None
         while self._way is None:
             endpoint = self._find()
-            self._pause = _longer(self._pause) if endpoint.nonce == self._failed else 0.0
+            self._failures = self._failures + 1 if endpoint.nonce == self._failed else 0
             self._failed = endpoint.nonce  # until it has proved good
-            time.sleep(self._pause)
+            time.sleep(exponential_wait(self._failures, _MIN_PAUSE, _MAX_PAUSE))
             with contextlib.suppress(*LOST_ERRORS):
                 self._way = ReachedEndpoint(connect(target_of(endpoint), self._cluster.keyring), endpoint)
         return self._way
@@ -232,10 +233,6 @@ class ActorConnection:
 
 def _may_have_begun(error: ConnectionError) -> bool:
     return isinstance(error, ConnectionLost) and error.started is not False
-
-
-def _longer(pause: float) -> float:
-    return min(max(pause * 2, _MIN_PAUSE), _MAX_PAUSE)
 
 
 _connections: WeakValueDictionary[tuple[int, str, ActorAddress], ActorConnection] = WeakValueDictionary()

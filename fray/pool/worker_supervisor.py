@@ -25,14 +25,15 @@ from fray.rpc.future import LOST_ERRORS, is_lost
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
+from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import ParentNotRunning, StoreError
 from fray_coordinator.jobs.lookup import read_jobs
 from fray_layouts.records import JobRecord
 
 log = logging.getLogger("fray")
 
-_MIN_LOOKUP_PAUSE, _MAX_LOOKUP_PAUSE = 0.02, 1.0
-_MIN_CHECK_INTERVAL, _MAX_CHECK_INTERVAL = 1.0, 30.0
+_LOOKUP_PAUSES = 0.02, 1.0
+_CHECK_INTERVALS = 1.0, 30.0
 """Seconds between two looks at the jobs of workers that do not come."""
 
 MAX_RESTARTS = 3
@@ -178,7 +179,7 @@ class WorkerSupervisor:
                 self._keep_all()
             except StoreError as error:
                 log.warning("workers of %s cannot be looked for now: %s", self._name, error)
-                self._look_now.wait(_MAX_LOOKUP_PAUSE)
+                self._look_now.wait(_LOOKUP_PAUSES[1])
             except ParentNotRunning as error:  # nobody could own others
                 self._ended = True
                 self._on_hopeless(str(error))
@@ -193,15 +194,16 @@ class WorkerSupervisor:
     def _fill(self) -> None:
         """Look until all are there, or are lost for good."""
         self._look_now.clear()
-        pause, until_check, checked = _MIN_LOOKUP_PAUSE, _MIN_CHECK_INTERVAL, time.monotonic()
+        pauses, intervals = backoff(*_LOOKUP_PAUSES), backoff(*_CHECK_INTERVALS)
+        until_check, checked = next(intervals), time.monotonic()
         while not self._ended and len(self._links) < self._wanted:
             if self._look():
-                pause = _MIN_LOOKUP_PAUSE
-            self._look_now.wait(pause)
-            pause = min(2 * pause, _MAX_LOOKUP_PAUSE)
+                pauses = backoff(*_LOOKUP_PAUSES)
+            self._look_now.wait(next(pauses))
             if time.monotonic() - checked > until_check:
-                until_check = _MIN_CHECK_INTERVAL if self._replace() else min(2 * until_check, _MAX_CHECK_INTERVAL)
-                checked = time.monotonic()
+                if self._replace():
+                    intervals = backoff(*_CHECK_INTERVALS)
+                until_check, checked = next(intervals), time.monotonic()
 
     def _look(self) -> bool:
         """Bring in the workers that have come up; whether there were any."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from fray.cluster.endpoint import ActorEndpoint
 from fray.errors import ActorNotFoundError
+from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
 MAX_LOOKUP_PAUSE = 1.0
@@ -46,7 +47,8 @@ class Balancer:
         self._looking = threading.Lock()
         self._missing = 0
         self._failures: dict[ServerIdentity, tuple[int, float]] = {}
-        self._pause = MIN_LOOKUP_PAUSE
+        self._pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
+        self._pause = next(self._pauses)
         self._calm_at = 0.0
         self._due: float | None = None
 
@@ -62,12 +64,11 @@ class Balancer:
 
     def await_size(self, size: int, deadline: float) -> None:
         """Look, at growing intervals, until there are so many; builtin TimeoutError at the deadline."""
-        pause = MIN_LOOKUP_PAUSE
+        pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
         while (found := len(self.look())) < size:
             if (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError(f"{found} of {size} actors {self._name} are up; do the jobs that serve them run?")
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, MAX_LOOKUP_PAUSE)
+            time.sleep(min(next(pauses), left))
 
     def pick(self, deadline: float) -> ActorEndpoint:
         """The next one in turn; waits for one to come up.
@@ -94,13 +95,15 @@ class Balancer:
             if len(left) == len(self._known):
                 return
             now = time.monotonic()
-            self._pause = min(2 * self._pause, MAX_LOOKUP_PAUSE) if now < self._calm_at else MIN_LOOKUP_PAUSE
+            if now >= self._calm_at:
+                self._pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
+            self._pause = next(self._pauses)
             self._calm_at = now + RECOVERY_WINDOW
             self._missing = max(self._missing, 0) + 1
             self._known = left
             self._due = now + self._pause
             count = self._failures.get(_identity(endpoint), (0, 0.0))[0] + 1
-            self._failures[_identity(endpoint)] = count, now + min(2.0 ** (count - 1), MAX_EJECTION)
+            self._failures[_identity(endpoint)] = count, now + exponential_wait(count, 1.0, MAX_EJECTION)
 
     def _usable(self, found: tuple[ActorEndpoint, ...]) -> tuple[ActorEndpoint, ...]:
         """Those that have not failed lately; all, if all have."""
@@ -117,7 +120,7 @@ class Balancer:
             self._due = None
             return
         self._due = now + self._pause
-        self._pause = min(2 * self._pause, MAX_LOOKUP_PAUSE)
+        self._pause = next(self._pauses)
 
     def _look_if_due(self) -> None:
         """One of several threads looks, the others go on with what is known."""

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from fray_agents.agent import claimer
 from fray_agents.agent.agent import Agent
 from fray_agents.agent.heartbeat import Heartbeat
-from fray_agents.tasks import upload
 from fray_coordinator.jobs import mailbox
+from fray_coordinator.persist import persist
 from fray_coordinator.protocol import failure_detection, heartbeat, pending_index as index_rules, retention
 from fray_coordinator.reconcile import failure_detector, reaper
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -38,7 +38,7 @@ def claims_before_its_own_record_exists() -> list[Swap]:
         self.trusted_until = heartbeat.trusted_until(self.core.clock.boottime(), self.record.interval)
 
     async def register_and_run(self: Heartbeat) -> None:
-        await upload.persist(self.core, lambda: register(self))
+        await persist(self.core, lambda: register(self))
         await run(self)
 
     return [(Heartbeat, "register", trust), (Heartbeat, "run", register_and_run)]

@@ -13,6 +13,7 @@ from fray_agents.tasks import upload
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs import claiming, commit as commit_service, pending_index
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed
+from fray_coordinator.persist import persist
 from fray_coordinator.protocol import commit, scheduling, stopping
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store import store as store_module
@@ -258,10 +259,10 @@ def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
 def an_outage_is_an_error() -> list[Swap]:
     """What the store does not answer once is given up."""
 
-    async def persist(core: Any, act: Any, *through: Any) -> Any:
+    async def once(core: Any, act: Any, *through: Any) -> Any:
         return await act()
 
-    return everywhere(upload.persist, persist)
+    return everywhere(persist, once)
 
 
 @variant

@@ -234,10 +234,14 @@ def test_avoided_hosts_are_listed_once_latest_first_and_not_for_ever() -> None:
     assert record.avoid == list("jihgfedc")
 
 
-@pytest.mark.parametrize(("failures", "wait"), [(0, 2.0), (1, 4.0), (2, 8.0), (3, 10.0), (30, 10.0)])
+@pytest.mark.parametrize(("failures", "wait"), [(0, 2.0), (1, 4.0), (2, 8.0), (3, 10.0), (30, 10.0), (2000, 10.0)])
 def test_requeues_back_off_up_to_a_limit(failures: int, wait: float) -> None:
-    record = ended(running(spec={"max_retries_failure": 100}, failures=failures), "exited")
+    record = ended(running(spec={"max_retries_failure": 10_000}, failures=failures), "exited")
     assert record.not_before == NOW + wait
+
+
+def test_a_job_that_could_not_be_started_a_thousand_times_still_waits() -> None:
+    assert ended(running(start_failures=2000), "start-failed").not_before == NOW + 10.0
 
 
 def test_a_requeue_leaves_no_lease_and_remembers_the_attempt() -> None:

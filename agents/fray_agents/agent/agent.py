@@ -22,10 +22,10 @@ from fray_agents.host.capacity import discover
 from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.handle import StartTask
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
-from fray_agents.tasks.upload import persist
 from fray_coordinator.core import Core, map_concurrently
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.jobs import pending_index
+from fray_coordinator.persist import persist
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.scheduling import HostKind

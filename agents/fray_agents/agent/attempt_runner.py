@@ -25,12 +25,13 @@ from fray_agents.tasks.environment import (
 )
 from fray_agents.tasks.handle import StartTask, TaskHandle
 from fray_agents.tasks.process_task import StartFailed, TaskExit, TaskSpec
-from fray_agents.tasks.upload import persist, upload_logs, upload_result
+from fray_agents.tasks.upload import upload_logs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
 from fray_coordinator.jobs import cascade
 from fray_coordinator.jobs.commit import end_attempt
+from fray_coordinator.persist import persist
 from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.store.records import Stored

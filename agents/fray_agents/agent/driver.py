@@ -12,7 +12,6 @@ from weakref import WeakSet
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import HeldLease, Leases
 from fray_agents.agent.problems import AgentProblems
-from fray_agents.tasks.upload import persist
 from fray_coordinator.core import Core
 from fray_coordinator.errors import (
     BadRecord,
@@ -22,6 +21,7 @@ from fray_coordinator.errors import (
 )
 from fray_coordinator.jobs import cascade
 from fray_coordinator.jobs.commit import end_attempt
+from fray_coordinator.persist import persist
 from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT, DRIVER_NAME, driver_records

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fray_agents.agent.leases import Leases
 from fray_agents.agent.problems import AgentProblems
+from fray_coordinator.backoff import backoff
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import heartbeat
@@ -108,16 +109,15 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Beat until fenced or gone; while that fails, for whatever reason, trust runs out as in an outage."""
-        pause = MIN_BEAT_SPACING
+        pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
         while not self.fenced.is_set() and not self.has_left:
             await self._until_due()
             with self.troubles.survived("beat"):
                 await self._beat()
-                pause = MIN_BEAT_SPACING
+                pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
                 continue
             self._early = True
-            await self.core.clock.sleep(self.core.jittered(pause))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await self.core.clock.sleep(self.core.jittered(next(pauses)))
 
     async def listen(self) -> None:
         """Look for mail between beats, while there is anything that mail could be about."""

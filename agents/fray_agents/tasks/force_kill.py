@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 
 from fray_agents.runner.process_tree import descendants, is_alive
+from fray_coordinator.backoff import backoff
 
 log = logging.getLogger("fray")
 
@@ -26,8 +27,9 @@ async def kill_tree(runner: asyncio.subprocess.Process, on_left: Callable[[list[
     Args:
         on_left: told which processes are still there, once that has taken a second, after each further round.
     """
-    wait = _FIRST_WAIT
-    while runner.returncode is None:
+    for wait in backoff(_FIRST_WAIT, _LONGEST_WAIT):
+        if runner.returncode is not None:
+            return
         try:
             left = _kill_round(runner)
             if wait == _LONGEST_WAIT:
@@ -35,7 +37,6 @@ async def kill_tree(runner: asyncio.subprocess.Process, on_left: Callable[[list[
         except Exception:  # no descriptor or memory is left, perhaps; there must be another round
             log.exception("the processes below runner %d cannot be killed now", runner.pid)
         await asyncio.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
 
 
 def _kill_round(runner: asyncio.subprocess.Process) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +13,8 @@ import msgspec
 from fray_agents.tasks.handle import TaskHandle
 from fray_agents.tasks.process_task import ResultFile
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreError, StoreRefused
+from fray_coordinator.errors import StoreRefused
+from fray_coordinator.persist import persist
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord, JobResult
@@ -22,32 +23,6 @@ from fray_layouts.spec import MAX_INLINE_BYTES
 log = logging.getLogger("fray")
 
 T = TypeVar("T")
-
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 8.0
-"""Seconds between two attempts at what the store does not do: they grow."""
-
-
-async def persist(
-    core: Core,
-    act: Callable[[], Awaitable[T]],
-    through: type[StoreError] = StoreError,
-    in_haste: Callable[[], bool] = lambda: False,
-) -> T:
-    """Repeat `act` until the store does it: an outage ends, and so does a refusal.
-
-    Args:
-        through: what it is repeated after.
-        in_haste: whether a refusal is not waited out.
-    """
-    pause = FIRST_PAUSE
-    while True:
-        try:
-            return await act()
-        except through as error:
-            if isinstance(error, StoreRefused) and in_haste():
-                raise
-            await core.clock.sleep(core.jittered(pause))
-            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, in_haste: Callable[[], bool]) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.claiming import holds_attempt, names_holder
 from fray_coordinator.protocol.stopping import stop_now
 from fray_coordinator.protocol.transitions import Event, Status, transition
@@ -28,8 +29,9 @@ from fray_layouts.records import (
 )
 from fray_layouts.states import ExitKind
 
-FIRST_RESTART_WAIT = 0.05
-"""Seconds before the first restart on the same host."""
+FIRST_RESTART_WAIT, MAX_RESTART_WAIT = 0.05, 1.6
+"""Seconds before a restart on the same host, where callers wait for the actor. Quick failures are counted by the past
+attempts in the record, so no more than `MAX_HISTORY` doublings are known of."""
 
 QUICK_FAILURE_SECONDS = 60.0
 """Seconds; an attempt that fails sooner makes the next restart wait longer."""
@@ -168,15 +170,12 @@ def _restart(job: JobRecord, end: AttemptExit, now: float) -> JobRecord:
 
 
 def restart_wait(job: JobRecord, now: float) -> float:
-    """Seconds before a job that failed now is started again: they double with each quick failure in a row.
-
-    The record keeps few past attempts, so they are never more than 1.6: callers wait for the actor.
-    """
+    """Seconds before a job that failed now is started again: they double with each quick failure in a row."""
     lives = [now - (job.started_at or now), *(past.ended_at - past.started_at for past in reversed(job.history))]
     quick = 0
     while quick < len(lives) and lives[quick] < QUICK_FAILURE_SECONDS:
         quick += 1
-    return FIRST_RESTART_WAIT * 2.0 ** min(max(quick - 1, 0), MAX_HISTORY)
+    return exponential_wait(max(quick, 1), FIRST_RESTART_WAIT, MAX_RESTART_WAIT)
 
 
 def _history(job: JobRecord, end: AttemptExit, now: float) -> list[PastAttempt]:
@@ -195,4 +194,4 @@ def _history(job: JobRecord, end: AttemptExit, now: float) -> list[PastAttempt]:
 
 
 def _requeue_wait(nth: int, settings: ClusterSettings) -> float:
-    return min(settings.requeue_backoff * 2.0 ** (nth - 1), settings.requeue_backoff_max)
+    return exponential_wait(nth, settings.requeue_backoff, settings.requeue_backoff_max)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 
+from fray_coordinator.backoff import backoff
 from fray_coordinator.core import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
@@ -72,16 +73,15 @@ class Consumer:
         timeout = rules.checked_timeout("lease_timeout", timeout)
         deadline = self._clock.boottime() + wait
         local = self._home.core.store.local
-        pause = MIN_LOCAL_POLL if local else MIN_POLL
+        pauses = backoff(MIN_LOCAL_POLL, MAX_LOCAL_POLL) if local else backoff(MIN_POLL, MAX_POLL)
         while True:
             patient = self._clock.boottime() < deadline
             taken = await take_or_return(self._take(count, timeout, gate, patient), self._return)
             left = deadline - self._clock.boottime()
             if taken or left <= 0:
                 return taken
-            rest = pause if local else max(pause, self._finder.crowd.rest)
+            rest = next(pauses) if local else max(next(pauses), self._finder.crowd.rest)
             await self._clock.sleep(min(left, self._home.core.jittered(rest)))
-            pause = min(2 * pause, MAX_LOCAL_POLL if local else MAX_POLL)
 
     async def _return(self, taken: list[Delivery]) -> None:
         await self.release([delivery.id for delivery in taken], failed=False)

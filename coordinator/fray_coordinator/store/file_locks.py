@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fray_coordinator.backoff import backoff
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.file_tree import LOCK_FOLDER, FileTree, open_file
 from fray_coordinator.store.interface import BadObject, NotApplied, Refused
@@ -74,13 +75,12 @@ class FileLocks:
 
     async def _wait(self, handle: int, stripe: str) -> None:
         deadline = self._clock.boottime() + LOCK_TIMEOUT
-        pause = MIN_PAUSE
+        pauses = backoff(MIN_PAUSE, MAX_PAUSE)
         while not _try_lock(handle):
             if self._clock.boottime() > deadline:
                 path = self._tree.root / LOCK_FOLDER / stripe
                 raise NotApplied(f"lock {path} is held by {_holder_text(handle)} for more than {LOCK_TIMEOUT:g} s")
-            await self._clock.sleep(pause)
-            pause = min(MAX_PAUSE, pause * 2)
+            await self._clock.sleep(next(pauses))
 
 
 def lock_holders(tree: FileTree) -> Iterator[LockHolder]:

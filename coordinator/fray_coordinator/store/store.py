@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.clock import Clock, RandomSource
 from fray_coordinator.errors import (
     REMOVE_HINT,
@@ -274,6 +275,7 @@ class Store:
             except BadObject as error:
                 raise BadRecord(f"{error}{REMOVE_HINT}") from error
             except (NotApplied, Unknown, Refused) as error:
+                failures += 1
                 wait = self._wait(failures, error)
                 limit = patience
                 if isinstance(error, Refused):
@@ -283,7 +285,6 @@ class Store:
                 if lasted > limit or is_alone:
                     within = patience if lasted > limit else SINGLE_OBJECT_PATIENCE
                     raise await self._given_up(verb, key, error, within, begun) from error
-            failures += 1
             await self._clock.sleep(wait)
 
     async def _given_up(self, verb: str, key: str, error: AttemptFailed, patience: float, begun: float) -> StoreError:
@@ -306,8 +307,8 @@ class Store:
                 self._answered[reads] = self._clock.boottime()
         return self._answered[reads] > begun
 
-    def _wait(self, failures_before: int, error: AttemptFailed) -> float:
-        longest = min(MAX_RETRY_WAIT, FIRST_RETRY_WAIT * 2.0**failures_before)
+    def _wait(self, failures: int, error: AttemptFailed) -> float:
+        longest = exponential_wait(failures, FIRST_RETRY_WAIT, MAX_RETRY_WAIT)
         asked = error.after if isinstance(error, NotApplied) and error.after else 0.0
         return asked + longest * self._chance.uniform(0.5, 1.0)
 
