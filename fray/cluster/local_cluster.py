@@ -31,7 +31,7 @@ from fray_agents.tasks.prestart import Prestarter
 from fray_agents.tasks.process_task import TaskSpec
 from fray_agents.tasks.thread_task import ThreadTask
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
-from fray_coordinator.pool.worker_pools import read_jobs
+from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.file_objects import forgo_syncs
 from fray_layouts.records import Resources
@@ -144,8 +144,9 @@ class LocalCluster(StorageCluster):
         return await self._spares.start(replace(spec, env=env), deadline, lock_fd)
 
     def _ended(self, jobs: Sequence[JobId]) -> set[JobId]:
-        found = self.run(lambda core: read_jobs(core, jobs))
-        return {job for job, record in zip(jobs, found, strict=True) if record is None or is_terminal(record)}
+        found = self.run(lambda core: jobs_by_id(core, jobs, problems={}))
+        ended = [job for job, record in found.items() if record is None or is_terminal(record)]
+        return set(map(JobId, ended))
 
     async def _poke(self) -> None:
         if self._agent is not None:

@@ -20,6 +20,7 @@ from fray.queue.file_queue import FileQueue
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
+from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.jobs.waiting import PollBackoff
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_layouts.pool_records import TaskOutcome
@@ -189,14 +190,14 @@ class PoolMonitor:
             return len(self._running), len(self._jobs)
 
     def _look_at_jobs(self) -> None:
-        found = self._cluster.run(lambda core: worker_pools.read_jobs(core, self._jobs))
-        known = [info_of(self._cluster.root, job) for job in found if job is not None]
+        found = self._cluster.run(lambda core: jobs_by_id(core, self._jobs, problems={}))
+        known = [info_of(self._cluster.root, job) for job in found.values() if job is not None]
         running = [job for job in known if job.status is JobStatus.RUNNING]
         failed = [job for job in known if job.status is JobStatus.FAILED]
         limit = MAX_FAILURES_PER_WORKER * (len(self._jobs) + 1)
-        ended = set(self._jobs).difference(job.job_id for job in known if not job.status.finished())
+        ended = found.keys() - {job.job_id for job in known if not job.status.finished()}
         self._jobs = [job for job in self._jobs if job not in ended]
-        self._running = {job.job_id for job in running}
+        self._running = (self._running - found.keys()) | {job.job_id for job in running}
         self._failed = failed[-1] if failed else self._failed
         if ended:
             self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, (), ended))

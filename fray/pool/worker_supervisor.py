@@ -27,7 +27,7 @@ from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
 from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import ParentNotRunning, StoreError
-from fray_coordinator.jobs.lookup import read_jobs
+from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_layouts.records import JobRecord
 
 log = logging.getLogger("fray")
@@ -231,8 +231,9 @@ class WorkerSupervisor:
     def _replace(self) -> bool:
         """Put others in the place of workers that have ended for good, while there is hope; whether there were any."""
         missing = self._missing()
-        found = self._cluster.run(partial(read_jobs, ids=missing, problems={}))
-        ended = missing.difference(job.id for job in found if job.ended_at is None)
+        found = self._cluster.run(partial(jobs_by_id, ids=missing, problems={}))
+        last_words = [job for job in found.values() if job is not None and job.ended_at is not None]
+        ended = {job for job, record in found.items() if record is None or record.ended_at is not None}
         with self._lock:
             self._jobs -= ended
             self._endings += len(ended)
@@ -242,7 +243,7 @@ class WorkerSupervisor:
             hopeless = not self._jobs and not self._ended
             self._ended = self._ended or hopeless
         if hopeless:
-            self._on_hopeless(_explain_endings([job for job in found if job.ended_at is not None]))
+            self._on_hopeless(_explain_endings(sorted(last_words, key=lambda job: job.ended_at or 0.0)))
         return bool(ended)
 
 

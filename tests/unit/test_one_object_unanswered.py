@@ -13,6 +13,7 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
 from fray_coordinator.actors.discovery import lookup, publish
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -72,6 +73,20 @@ def test_a_jobs_record_that_is_not_answered_keeps_no_other_from_being_repaired()
         await passes(Reconciler(core, "p"), 40.0)
         assert entry_of(sound).key() in cluster.keys("pending/")
         assert "HTTP 500" in (await pass_now(user)).problems[JobKeys.key(odd.id)]
+
+    run(main)
+
+
+def test_a_job_whose_record_is_not_answered_hides_no_other_and_is_not_taken_for_gone() -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core()
+        odd, sound = await launch(user), await launch(user)
+        silence(cluster.ways[1], JobKeys.key(odd.id))
+        begun, problems = cluster.clock.boottime(), dict[str, str]()
+        found = await jobs_by_id(core, [odd.id, sound.id, "gone-1"], problems)
+        assert {job: record is not None for job, record in found.items()} == {sound.id: True, "gone-1": False}
+        assert list(problems) == [JobKeys.key(odd.id)]
+        assert cluster.clock.boottime() - begun < 10.0
 
     run(main)
 

@@ -7,6 +7,7 @@ import pytest
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
+from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.queue.doorbell import QueueDoorbell
@@ -89,7 +90,7 @@ def test_what_is_noted_after_the_pool_was_removed_leaves_nothing() -> None:
 def test_jobs_whose_records_are_gone_are_known_as_such() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        assert await worker_pools.read_jobs(core, ["gone-1"]) == [None]
+        assert await jobs_by_id(core, ["gone-1"], {}) == {"gone-1": None}
 
     run(main)
 

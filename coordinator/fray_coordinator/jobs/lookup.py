@@ -9,7 +9,7 @@ from fray_coordinator.core import Core, map_noting_problems
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
-from fray_coordinator.store.records import Stored
+from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import (
     AgentKeys,
@@ -70,9 +70,17 @@ async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[
 
 async def read_jobs(core: Core, ids: Iterable[str], problems: dict[str, str]) -> list[JobRecord]:
     """The records that exist under these ids, in order of submission; `problems` gets those that cannot be read."""
-    keys = [JobKeys.key(job) for job in ids]
-    found = await map_noting_problems(keys, lambda key: core.records.read(key, JobRecord), problems)
-    return sorted((stored.record for stored in found if stored), key=lambda job: (job.submitted_at, job.id))
+    found = await jobs_by_id(core, ids, problems)
+    return sorted((job for job in found.values() if job), key=lambda job: (job.submitted_at, job.id))
+
+
+async def jobs_by_id(core: Core, ids: Iterable[str], problems: dict[str, str]) -> dict[str, JobRecord | None]:
+    """The records under these ids, None for one that does not exist; one that cannot be read is only in `problems`."""
+
+    async def read(job: str) -> tuple[str, JobRecord | None]:
+        return job, record_of(await core.records.read(JobKeys.key(job), JobRecord, one_of_many=True))
+
+    return dict(await map_noting_problems(ids, read, problems, JobKeys.key))
 
 
 async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:

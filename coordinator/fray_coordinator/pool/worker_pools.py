@@ -17,7 +17,6 @@ from fray_layouts.object_keys import JobKeys, NameKeys
 from fray_layouts.pool_records import PoolRecord
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import QueueRecord
-from fray_layouts.records import JobRecord
 
 NAME_KIND = "queue"
 """A pool has its name together with its queue."""
@@ -82,14 +81,6 @@ async def touch(core: Core, tasks: TaskKeys) -> None:
     await core.records.update(
         tasks.pool, PoolRecord, lambda found: replace(found, used_at=core.now()) if found else None
     )
-
-
-async def read_jobs(core: Core, jobs: Iterable[str]) -> list[JobRecord | None]:
-    """The jobs' records; None for one that was removed after it had ended."""
-    return [
-        record_of(found)
-        for found in await map_concurrently(jobs, lambda job: core.records.read(JobKeys.key(job), JobRecord))
-    ]
 
 
 async def remove(core: Core, namespace: str, name: str, incarnation: int) -> None:
