@@ -63,9 +63,9 @@ class Fleet:
 
     async def core(self) -> tuple[Core, Way]:
         """One more participant."""
-        way, chance = Way(self.storage), RandomSource(f"{self.seed} {self._cores}")
+        way, rng = Way(self.storage), RandomSource(f"{self.seed} {self._cores}")
         self._cores += 1
-        return await core_on(Store(way, self.clock, chance), ClusterSettings(), self.clock, chance), way
+        return await core_on(Store(way, self.clock, rng), ClusterSettings(), self.clock, rng), way
 
     async def join(self, count: int, over: float) -> None:
         """Start agents, spread over so many seconds."""
@@ -74,19 +74,19 @@ class Fleet:
             options = AgentOptions(
                 capacity=Resources(cpu=1000 * self.slots, memory=ROOM, disk=ROOM),
                 work_dir=self.folder,
-                start_task=self._starter(core.chance),
+                start_task=self._starter(core.rng),
             )
             agent = Agent(core, options)
             self.members.append(Member(agent, way, asyncio.create_task(agent.run())))
-            await self.clock.sleep(over / count * core.chance.uniform(0.5, 1.0))
+            await self.clock.sleep(over / count * core.rng.uniform(0.5, 1.0))
 
     def enqueue(self, count: int, over: float) -> None:
         """Put pending jobs into the bucket as if submitted evenly over the `over` seconds before now."""
         now = self.clock.wall()
-        chance, spec = RandomSource(f"{self.seed} queued"), job_spec()
+        rng, spec = RandomSource(f"{self.seed} queued"), job_spec()
         for number in range(count):
             submitted_at = round(now - over + over * number / count, 3)
-            self._put_job(spec, submitted_at, chance)
+            self._put_job(spec, submitted_at, rng)
 
     def claims(self) -> tuple[int, int]:
         """Claims won and rejected so far, by all agents."""
@@ -99,8 +99,8 @@ class Fleet:
             member.running.cancel()
         await asyncio.gather(*(member.running for member in self.members), return_exceptions=True)
 
-    def _put_job(self, spec: JobSpec, submitted_at: float, chance: RandomSource) -> None:
-        op, token = chance.token(16), chance.token()
+    def _put_job(self, spec: JobSpec, submitted_at: float, rng: RandomSource) -> None:
+        op, token = rng.token(16), rng.token()
         job_id = object_keys.JobId.fresh(spec.name, submitted_at, token)
         job = JobRecord(id=job_id, spec=spec, status="pending", submitted_at=submitted_at, op=op, created_op=op)
         entry = PendingEntry(op=op, created_op=op, job=job_id, attempt=1)
@@ -108,9 +108,9 @@ class Fleet:
             data = codec.encode(record)
             self.storage.contents.set(key, Object(data, digest(data), submitted_at))
 
-    def _starter(self, chance: random.Random) -> StartTask:
+    def _starter(self, rng: random.Random) -> StartTask:
         async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-            return FakeTask(spec, self.folder, chance.uniform(*self.tasks), b"", None)
+            return FakeTask(spec, self.folder, rng.uniform(*self.tasks), b"", None)
 
         return start
 

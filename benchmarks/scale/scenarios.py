@@ -108,9 +108,9 @@ async def deaths(fleet: Fleet, size: Size) -> dict[str, Any]:
     await fleet.clock.sleep(CALM)
     fleet.storage.forget()
     begun = fleet.clock.boottime()
-    chance = random.Random(fleet.seed)
+    rng = random.Random(fleet.seed)
     died: dict[str, float] = {}
-    doomed = chance.sample(fleet.members, max(3, size.agents // 100))
+    doomed = rng.sample(fleet.members, max(3, size.agents // 100))
     for member in doomed:
         await fleet.clock.sleep(60.0 / len(doomed))
         member.way.silent = True

@@ -24,8 +24,8 @@ class Latency:
     p50: float
     p99: float
 
-    def draw(self, chance: random.Random) -> float:
-        return self.p50 * math.exp(chance.gauss(0.0, math.log(self.p99 / self.p50) / _Z99))
+    def draw(self, rng: random.Random) -> float:
+        return self.p50 * math.exp(rng.gauss(0.0, math.log(self.p99 / self.p50) / _Z99))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Core:
     store: Store
     records: Records
     clock: Clock
-    chance: RandomSource
+    rng: RandomSource
     settings: ClusterSettings
 
     @property
@@ -53,11 +53,11 @@ class Core:
 
     def jittered(self, seconds: float) -> float:
         """`seconds`, up to a fifth more or less, so that many participants do not act in step."""
-        return seconds * self.chance.uniform(0.8, 1.2)
+        return seconds * self.rng.uniform(0.8, 1.2)
 
 
 async def open_core(
-    root: str, wanted: ClusterSettings | None = None, clock: Clock | None = None, chance: RandomSource | None = None
+    root: str, wanted: ClusterSettings | None = None, clock: Clock | None = None, rng: RandomSource | None = None
 ) -> Core:
     """Open a cluster by its root URL; a root without `cluster.json` becomes a cluster.
 
@@ -69,28 +69,28 @@ async def open_core(
         StoreRefused, StoreUnavailable: as the store says.
     """
     clock = clock or SystemClock()
-    chance = chance or system_random()
-    store = await open_store(root, clock=clock, chance=chance)
+    rng = rng or system_random()
+    store = await open_store(root, clock=clock, rng=rng)
     try:
-        return await core_on(store, wanted, clock, chance)
+        return await core_on(store, wanted, clock, rng)
     except BaseException:
         await store.close()
         raise
 
 
-async def core_on(store: Store, wanted: ClusterSettings | None, clock: Clock, chance: RandomSource) -> Core:
+async def core_on(store: Store, wanted: ClusterSettings | None, clock: Clock, rng: RandomSource) -> Core:
     """A core on a store that is open already."""
     await store.learn_clock()
-    records = Records(store, clock, chance)
-    settings = await _settings(store, records, wanted, chance)
-    return Core(store, records, clock, chance, settings)
+    records = Records(store, clock, rng)
+    settings = await _settings(store, records, wanted, rng)
+    return Core(store, records, clock, rng, settings)
 
 
 async def _settings(
-    store: Store, records: Records, wanted: ClusterSettings | None, chance: RandomSource
+    store: Store, records: Records, wanted: ClusterSettings | None, rng: RandomSource
 ) -> ClusterSettings:
     template = wanted or (LOCAL_SETTINGS if store.local else ClusterSettings())
-    fresh = replace(template, cluster_id=chance.token(), created_at=store.now())
+    fresh = replace(template, cluster_id=rng.token(), created_at=store.now())
     try:
         update = await records.update(
             object_keys.CLUSTER_KEY, ClusterSettings, lambda found: fresh if found is None else None

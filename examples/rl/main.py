@@ -70,11 +70,11 @@ class Curriculum:
 
     def __init__(self) -> None:
         self.rewards: dict[str, deque[float]] = {lesson: deque(maxlen=50) for lesson in RIGHT}
-        self.chance = np.random.default_rng()
+        self.rng = np.random.default_rng()
 
     def get_lesson(self) -> str:
         wanted = np.array([1.1 - self.mean(lesson) for lesson in self.rewards])
-        return str(self.chance.choice(list(self.rewards), p=wanted / wanted.sum()))
+        return str(self.rng.choice(list(self.rewards), p=wanted / wanted.sum()))
 
     def report_results(self, rollouts: list[Rollout]) -> None:
         for rollout in rollouts:
@@ -169,11 +169,11 @@ def roll_out(size: int = 16) -> None:
     cluster = current_cluster()
     curriculum, keeper = shared(cluster)
     rollouts = ClusterResolver(cluster).lookup("rollouts").call(idempotent=True)
-    chance = np.random.default_rng()
+    rng = np.random.default_rng()
     while True:
         _, weights = keeper.latest()
         lesson = curriculum.get_lesson()
-        actions = chance.choice(ACTIONS, size=size, p=policy(weights, lesson))
+        actions = rng.choice(ACTIONS, size=size, p=policy(weights, lesson))
         tried = [Rollout(lesson, int(action), float(action == RIGHT[lesson])) for action in actions]
         curriculum.report_results(tried)
         rollouts.put(tried)

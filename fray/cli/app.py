@@ -72,14 +72,14 @@ async def _open(root: str) -> Core:
     from fray_coordinator.store.opening import open_store
     from fray_layouts.object_keys import CLUSTER_KEY
 
-    clock, chance = SystemClock(), system_random()
-    store = await open_store(root, clock, chance)
+    clock, rng = SystemClock(), system_random()
+    store = await open_store(root, clock, rng)
     try:
         if await store.get(CLUSTER_KEY) is None:
             raise RootMismatch(
                 f"there is no cluster at {store.root}; give the right root, or create it: fray init {root}"
             )
-        return await core_on(store, None, clock, chance)
+        return await core_on(store, None, clock, rng)
     except BaseException:
         await store.close()
         raise

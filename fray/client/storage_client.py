@@ -134,7 +134,7 @@ async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool
     """
     check_namespace(namespace)
     check_name("name", name)
-    unique = object_keys.JobId.fresh(name, core.now(), core.chance.token()).removeprefix(f"{name}-")
+    unique = object_keys.JobId.fresh(name, core.now(), core.rng.token()).removeprefix(f"{name}-")
     fresh = object_keys.JobId.given(namespace, name, unique)
     holder = await naming.read_held(core, namespace, "job", name)
     if holder is None:

@@ -60,24 +60,28 @@ class HintSender:
 
     async def _tell_pools(self, core: Core, pools: Iterable[str]) -> None:
         now = core.clock.boottime()
-        if now - self._read_at > (TARGETS_TTL if any(view.ears for view in self._pools.values()) else NO_TARGETS_TTL):
+        if now - self._read_at > (
+            TARGETS_TTL if any(view.hint_endpoints for view in self._pools.values()) else NO_TARGETS_TTL
+        ):
             self._read_at = now
             found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
             self._pools = found.record.pools if found is not None else {}
-        ears = [ear for pool in pools for ear in self._pools.get(pool, PoolSummary()).ears]
-        await asyncio.gather(*(self._quietly(self._tell(ear, "poke")) for ear in ears))
+        hint_endpoints = [
+            hint_endpoint for pool in pools for hint_endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints
+        ]
+        await asyncio.gather(*(self._quietly(self._tell(hint_endpoint, "poke")) for hint_endpoint in hint_endpoints))
 
     async def _tell_agent(self, core: Core, agent: str) -> None:
         found = await core.records.read(AgentKeys.key(agent), AgentRecord)
-        if found is not None and found.record.ear is not None:
-            await self._tell(found.record.ear, "look")
+        if found is not None and found.record.hint_endpoint is not None:
+            await self._tell(found.record.hint_endpoint, "look")
 
-    async def _tell(self, ear: HintEndpoint, hint: str) -> None:
-        await asyncio.to_thread(self._call, ear, hint)
+    async def _tell(self, hint_endpoint: HintEndpoint, hint: str) -> None:
+        await asyncio.to_thread(self._call, hint_endpoint, hint)
 
-    def _call(self, ear: HintEndpoint, hint: str) -> None:
+    def _call(self, hint_endpoint: HintEndpoint, hint: str) -> None:
         # Only here: few programs that submit jobs call anything.
         from fray_agents.rpc.client.connect import Target
         from fray_agents.rpc.hints import send_hint
 
-        send_hint(Target("agent", ear.address, identity=ear.nonce), self._keyring(), hint)
+        send_hint(Target("agent", hint_endpoint.address, identity=hint_endpoint.nonce), self._keyring(), hint)

@@ -79,10 +79,10 @@ class _MemoryItem:
 class MemoryEngine:
     """See `Engine`."""
 
-    def __init__(self, clock: Clock, chance: RandomSource, max_deliveries: int) -> None:
+    def __init__(self, clock: Clock, rng: RandomSource, max_deliveries: int) -> None:
         self._clock = clock
         self._max = max_deliveries
-        self._token = chance.token(16)
+        self._token = rng.token(16)
         self._numbers, self._leases = itertools.count(), itertools.count()
         self._first_expiry = float("inf")
         self._free: list[int] = []

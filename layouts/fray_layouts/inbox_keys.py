@@ -41,12 +41,12 @@ class InboxKeys:
         return f"inbox/{name}.json"
 
     @staticmethod
-    def taken_in(key: str, now: float, token: str) -> str:
+    def staged(key: str, now: float, token: str) -> str:
         """What a local drop is renamed to before it becomes a job; whatever is done to the file, its name stays."""
         return f"inbox/{InboxKeys._stem(key)}~{encode_time(now)}{token[:RANDOM_DIGITS]}.json"
 
     @staticmethod
-    def time_taken(key: str) -> float | None:
+    def staged_at(key: str) -> float | None:
         """When a drop was taken in; None for one that was not."""
         found = _TAKEN_IN.search(key)
         return decode_time(found[1]) if found else None

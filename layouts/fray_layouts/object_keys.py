@@ -347,7 +347,7 @@ class EndpointKey:
 class CoordinatorKeys:
     """What the coordinator's pass keeps."""
 
-    lease = "coordinator/pass.json"
+    lease = "coordinator/reconciler.json"
 
 
 class PoolKeys:

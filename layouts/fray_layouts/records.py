@@ -117,12 +117,12 @@ class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     key: Key
     version: str
-    taken_in: Key = ""
+    staged_key: Key = ""
 
     @property
     def place(self) -> str:
         """Where it lies until the job is admitted."""
-        return self.taken_in or self.key
+        return self.staged_key or self.key
 
 
 class ResourceUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -224,7 +224,7 @@ class JobRecord(Record, kw_only=True):
     preemptions: Count = 0
     agent_deaths: Count = 0
     start_failures: Count = 0
-    avoid: list[str] = []
+    avoid_hosts: list[str] = []
     not_before: Time = 0.0
     submitted_at: Time = 0.0
     started_at: Time | None = None
@@ -282,9 +282,9 @@ class AgentRecord(Record, kw_only=True):
         holdings: leases by job id, unresolved claims included. In a dead record: the log of its burial.
         mail: someone asks the agent to look at its jobs; set by senders, cleared by an applied beat.
         drain: someone asks the agent to take no more work and to leave when it has none.
-        buried: every holding of this dead agent has been put back.
+        reaped: every holding of this dead agent has been put back.
         started_at: when the process started.
-        trouble: what is wrong with the agent now, for people; "" if nothing is.
+        problem: what is wrong with the agent now, for people; "" if nothing is.
         preemptible: the host may be taken away at any time.
         requests: what the process had asked of the storage before this beat: "writes", "lists", "reads", "deletes".
         network: name of the network that its address belongs to; agents of one network reach one another.
@@ -304,18 +304,18 @@ class AgentRecord(Record, kw_only=True):
     holdings: dict[str, Holding] = {}
     mail: bool = False
     drain: bool = False
-    buried: bool = False
+    reaped: bool = False
     capacity: Resources = msgspec.field(default_factory=Resources)
     free: Resources = msgspec.field(default_factory=Resources)
     started_at: Time = 0.0
-    trouble: str = ""
+    problem: str = ""
     preemptible: bool = False
     requests: dict[str, Count] = {}
     network: str = "default"
     bind: str = ""
     advertise: str = ""
     inbound: bool = True
-    ear: HintEndpoint | None = None
+    hint_endpoint: HintEndpoint | None = None
     driver: bool = False
 
 
@@ -324,7 +324,7 @@ class Suspect(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     beat: Count
     age: Seconds = 0.0
-    spared: bool = False
+    deferred: bool = False
 
 
 class PoolSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -338,11 +338,11 @@ class PoolSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     agents: Count = 0
     slots: Count = 0
-    ears: list[HintEndpoint] = []
+    hint_endpoints: list[HintEndpoint] = []
 
 
 class ReconcilerRecord(Record, kw_only=True):
-    """`coordinator/pass.json`: the lease of the coordinator's pass and what it knows of suspects.
+    """`coordinator/reconciler.json`: the lease of the coordinator's pass and what it knows of suspects.
 
     Attributes:
         holder: agent id, or "once-<token>" of a `fray coordinate --once`; "" when free.
@@ -361,7 +361,7 @@ class ReconcilerRecord(Record, kw_only=True):
     suspects: dict[str, Suspect] = {}
     pools: dict[str, PoolSummary] = {}
     problems: dict[str, str] = {}
-    problems_untold: Count = 0
+    problems_omitted: Count = 0
     repaired_at: Time = 0.0
 
 

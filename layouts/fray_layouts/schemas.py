@@ -32,7 +32,7 @@ SCHEMAS: dict[str, type[msgspec.Struct]] = {
     "endpoint": records.EndpointRecord,
     "job": records.JobRecord,
     "name": records.NameRecord,
-    "pass": records.ReconcilerRecord,
+    "reconciler": records.ReconcilerRecord,
     "pending-entry": records.PendingEntry,
     "pool": pool_records.PoolRecord,
     "queue": queue_records.QueueRecord,

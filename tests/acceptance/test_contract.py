@@ -75,7 +75,7 @@ def passes(root: Path, count: int = 2) -> None:
     """Wait for `count` more of the coordinator's passes: the last of two began after this call."""
 
     def progress() -> int:
-        path = root / "coordinator/pass.json"
+        path = root / "coordinator/reconciler.json"
         return int(json.loads(path.read_bytes())["progress"]) if path.exists() else 0
 
     wanted = progress() + count

@@ -57,7 +57,7 @@ async def listening(root: Path) -> AsyncIterator[tuple[Core, Target, Hinted]]:
     core, agent = await open_core(str(root)), Hinted()
     listener = HintListener(core, NetworkSettings())
     listener.listen(agent)  # type: ignore[arg-type]  # all that it needs
-    yield core, Target("agent", listener.ear.address, identity=listener.ear.nonce), agent
+    yield core, Target("agent", listener.hint_endpoint.address, identity=listener.hint_endpoint.nonce), agent
     await asyncio.to_thread(listener.close)
     await core.store.close()
 

@@ -168,9 +168,9 @@ def saying(*pieces: bytes) -> Callable[[Port], list[socket.socket]]:
 
 
 def random_bytes(port: Port) -> list[socket.socket]:
-    chance = random.Random(12)
+    rng = random.Random(12)
     starts = [b"", b"POST ", b"\x16\x03\x01", session()[:40], b"POST /session HTTP/1.1\r\n"]
-    each = [saying(chance.choice(starts) + chance.randbytes(chance.randrange(300)))(port) for _ in range(60)]
+    each = [saying(rng.choice(starts) + rng.randbytes(rng.randrange(300)))(port) for _ in range(60)]
     return [sock for socks in each for sock in socks]
 
 

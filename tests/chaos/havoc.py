@@ -53,7 +53,7 @@ class Havoc:
     fleet: Fleet
     sightings: Sightings
     wanted: int
-    chance: random.Random
+    rng: random.Random
     poisoner: Poisoner
     struck: Counter[str] = field(default_factory=Counter)
     windows: list[Window] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Havoc:
                 blows.create_task(self._trouble_the_storage(ends))
             blows.create_task(self.poisoner.act(seconds / POISONED, lambda: boottime() > ends))
             while boottime() < ends:
-                await asyncio.sleep(self.chance.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
+                await asyncio.sleep(self.rng.uniform(0.5, 1.5) * seconds / (3 * self.wanted))
                 self._replace_the_missing()
                 if sum(agent.busy for agent in self.fleet.agents if agent.runs) < MOST * self.wanted:
                     await self._begin_blow(blows)
@@ -98,12 +98,12 @@ class Havoc:
     async def _victim(self, blow: Blow) -> AgentProcess | None:
         """An agent to which nothing is being done, the holder of the pass if it is to be that one, or by chance."""
         only_holder = blow == self._freeze_the_pass_holder
-        if only_holder or self.chance.random() < 0.3:
+        if only_holder or self.rng.random() < 0.3:
             holder = await self._pass_holder()
             if holder is not None and holder in self.fleet.idle():
                 return holder
         idle = self.fleet.idle()
-        return self.chance.choice(idle) if idle and not only_holder else None
+        return self.rng.choice(idle) if idle and not only_holder else None
 
     async def _pass_holder(self) -> AgentProcess | None:
         try:
@@ -130,8 +130,8 @@ class Havoc:
     def _shuffled_deck(self) -> list[Blow]:
         """Every kind comes in its turn, and then the commonest again."""
         again, kinds = [self._kill, self._kill, self._freeze], self._kinds()
-        self.chance.shuffle(again)
-        self.chance.shuffle(kinds)
+        self.rng.shuffle(again)
+        self.rng.shuffle(kinds)
         return [*again, *kinds]
 
     def _replace_the_missing(self) -> None:
@@ -144,11 +144,11 @@ class Havoc:
 
     async def _kill(self, victim: AgentProcess) -> None:
         """Half the time its host comes back."""
-        comes_back = self.chance.random() < 0.5
+        comes_back = self.rng.random() < 0.5
         self.sightings.expect_death(victim, "killed, its host comes back" if comes_back else "killed with its host")
         victim.process.kill()
         await victim.gone(10)
-        await asyncio.sleep(self.chance.uniform(0, 1))
+        await asyncio.sleep(self.rng.uniform(0, 1))
         self.fleet.start(victim.host if comes_back else None)
 
     async def _freeze(self, victim: AgentProcess, how: str = "frozen", least: float = 0.0) -> None:
@@ -157,7 +157,7 @@ class Havoc:
         victim.send(signal.SIGSTOP)
         noticed = self.sightings.expect_death(victim, how)
         await asyncio.gather(asyncio.wait([noticed], timeout=LONGEST_FREEZE * beat), asyncio.sleep(least))
-        await self._frozen(victim, self.chance.uniform(0, 3) * beat)
+        await self._frozen(victim, self.rng.uniform(0, 3) * beat)
         self.sightings.woke(frozen)
 
     async def _freeze_the_pass_holder(self, victim: AgentProcess) -> None:
@@ -173,11 +173,11 @@ class Havoc:
 
     async def _freeze_briefly(self, victim: AgentProcess) -> None:
         """For so short that nobody need notice."""
-        await self._frozen(victim, self.chance.uniform(0.1, 1.5) * self.core.settings.beat_interval)
+        await self._frozen(victim, self.rng.uniform(0.1, 1.5) * self.core.settings.beat_interval)
 
     async def _freeze_past_trust(self, victim: AgentProcess) -> None:
         """Its tasks are ended, but it wakes before anybody finds it dead: not the jobs' fault."""
-        await self._frozen(victim, self.chance.uniform(3.2, 4.8) * self.core.settings.beat_interval)
+        await self._frozen(victim, self.rng.uniform(3.2, 4.8) * self.core.settings.beat_interval)
 
     async def _frozen(self, victim: AgentProcess, seconds: float) -> None:
         victim.send(signal.SIGSTOP)
@@ -193,7 +193,7 @@ class Havoc:
     async def _terminate_and_kill(self, victim: AgentProcess) -> None:
         """As a cloud takes a host away: SIGTERM, and soon the end, whatever is left to do."""
         victim.send(signal.SIGTERM)
-        await victim.gone(self.chance.uniform(0, 1))
+        await victim.gone(self.rng.uniform(0, 1))
         self.fleet.start(victim.host)
 
     async def _break_host(self, victim: AgentProcess) -> None:
@@ -214,16 +214,16 @@ class Havoc:
     async def _trouble_the_storage(self, ends: float) -> None:
         """Now and then, once each kind, then at random."""
         kinds = list(self.root.troubles)
-        self.chance.shuffle(kinds)
+        self.rng.shuffle(kinds)
         pause = (ends - boottime()) / (2 * len(kinds) + 1)
         while True:
-            await asyncio.sleep(pause * self.chance.uniform(0.6, 1.0))
+            await asyncio.sleep(pause * self.rng.uniform(0.6, 1.0))
             if boottime() > ends:
                 return
-            kind = kinds.pop() if kinds else self.chance.choice(list(self.root.troubles))
+            kind = kinds.pop() if kinds else self.rng.choice(list(self.root.troubles))
             self.struck[kind] += 1
             begin = boottime()
-            await self.root.troubles[kind](self.chance.uniform(2, 6) * self.core.settings.beat_interval)
+            await self.root.troubles[kind](self.rng.uniform(2, 6) * self.core.settings.beat_interval)
             self.windows.append(Window(begin, boottime() + SETTLING))
 
 

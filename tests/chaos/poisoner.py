@@ -45,7 +45,7 @@ class Poisoner:
 
     core: Core
     folder: Path | None
-    chance: random.Random
+    rng: random.Random
     struck: Counter[str] = field(default_factory=Counter)
     left: dict[str, bytes] = field(default_factory=dict)
     files: dict[str, bool] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Poisoner:
     async def act(self, pause: float, ends: Callable[[], bool]) -> None:
         """Leave something every `pause` seconds or so."""
         while not ends():
-            await asyncio.sleep(pause * self.chance.uniform(0.5, 1.5))
-            if self.folder is not None and self.chance.random() < 0.4:
-                await asyncio.to_thread(self.chance.choice([self._leave_file, self._change_metadata]), self.folder)
+            await asyncio.sleep(pause * self.rng.uniform(0.5, 1.5))
+            if self.folder is not None and self.rng.random() < 0.4:
+                await asyncio.to_thread(self.rng.choice([self._leave_file, self._change_metadata]), self.folder)
             else:
                 await self._leave_object()
 
@@ -94,7 +94,7 @@ class Poisoner:
                 folder.rmdir()
 
     async def _leave_object(self) -> None:
-        odd = odd_object(self.chance)
+        odd = odd_object(self.rng)
         try:
             if await self.core.store.get(odd.key) is None:
                 await self.core.store.put(odd.key, odd.data, ANY)
@@ -105,11 +105,11 @@ class Poisoner:
 
     def _leave_file(self, root: Path) -> None:
         """A kind of file that is no object, with the name of one."""
-        folder = self.chance.choice(FOLDERS)
-        key = f"{folder}/stranger-{self.chance.randrange(10**9)}.json"
+        folder = self.rng.choice(FOLDERS)
+        key = f"{folder}/stranger-{self.rng.randrange(10**9)}.json"
         path = root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        kind = self.chance.choice([_fifo, _socket, _link_to_zero, _link_to_file, _sparse, _folder, _deep_folder])
+        kind = self.rng.choice([_fifo, _socket, _link_to_zero, _link_to_file, _sparse, _folder, _deep_folder])
         kind(path)
         self.files[key] = not path.is_dir()
         self.struck["odd kind of file"] += 1

@@ -94,14 +94,14 @@ def run(options: Options, folder: Path) -> Report:
 
 
 async def _run(options: Options, folder: Path, root: roots.Root, fleet: Fleet) -> Report:
-    chance = random.Random(options.seed)
+    rng = random.Random(options.seed)
     folder_of_effects = folder / "effects"
     folder_of_effects.mkdir()
     core = await open_core(root.url, root.settings)
     sightings = Sightings(core, options.peace)
     poisoner = Poisoner(core, Path(root.url) if core.store.local else None, random.Random(options.seed))
-    havoc = Havoc(core, root, fleet, sightings, options.agents, chance, poisoner)
-    planned = plan(options.jobs, 0.8 * options.seconds, options.beat, chance)
+    havoc = Havoc(core, root, fleet, sightings, options.agents, rng, poisoner)
+    planned = plan(options.jobs, 0.8 * options.seconds, options.beat, rng)
     report = Report(lacking=root.lacking)
     try:
         await havoc.restore()
@@ -164,11 +164,11 @@ async def _conclude(
     deadline = began + options.peace
     records = await _until_all_ended(core, planned, poisoner, deadline)
     report.lines.append(f"all jobs had ended {time.monotonic() - began:.1f} s after the havoc")
-    told = [trouble.key for trouble in await fsck.check(core)]
+    told = [problem.key for problem in await fsck.check(core)]
     report.faults += [f"fsck does not tell of {key!r}" for key in poisoner.unnamed(told)]
     await poisoner.clean_up()
     troubles = await _until_clean(core, deadline)
-    report.faults += [f"fsck: {trouble.key}: {trouble.what}" for trouble in troubles]
+    report.faults += [f"fsck: {problem.key}: {problem.what}" for problem in troubles]
     report.lines.append(f"fsck found everything in order {time.monotonic() - began:.1f} s after the havoc")
     await sightings.settle()  # while there are agents that could notice
     report.faults += sightings.undetected

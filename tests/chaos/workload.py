@@ -85,19 +85,19 @@ class Planned:
         return {} if self.kind.dropped else {"id": "x"}
 
 
-def plan(jobs: int, seconds: float, beat: float, chance: random.Random) -> list[Planned]:
+def plan(jobs: int, seconds: float, beat: float, rng: random.Random) -> list[Planned]:
     """`jobs` jobs, spread over `seconds`, at least one of each kind, in order of submission.
 
     Args:
         beat: seconds between heartbeats.
     """
-    kinds = [*KINDS, *chance.choices(list(KINDS), [kind.weight for kind in KINDS.values()], k=jobs)][:jobs]
-    times = sorted(chance.uniform(0, seconds) for _ in kinds)
-    chance.shuffle(kinds)
+    kinds = [*KINDS, *rng.choices(list(KINDS), [kind.weight for kind in KINDS.values()], k=jobs)][:jobs]
+    times = sorted(rng.uniform(0, seconds) for _ in kinds)
+    rng.shuffle(kinds)
 
     def planned(number: int, name: str, at: float) -> Planned:
-        runs = chance.uniform(8, 10) * beat if KINDS[name].long else chance.uniform(0.1, 3.0)
-        return Planned(f"{name}{number}", KINDS[name], at, runs, chance.uniform(0.0, 4.0))
+        runs = rng.uniform(8, 10) * beat if KINDS[name].long else rng.uniform(0.1, 3.0)
+        return Planned(f"{name}{number}", KINDS[name], at, runs, rng.uniform(0.0, 4.0))
 
     return [planned(number, name, at) for number, (name, at) in enumerate(zip(kinds, times, strict=True))]
 

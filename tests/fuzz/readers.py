@@ -98,7 +98,7 @@ JOB: dict[str, Any] = {
     "parent": {"job": "parent-1", "attempt": 1},
     "inbox": {"key": "inbox/train.json", "version": "v"},
     "failures": 1,
-    "avoid": ["other"],
+    "avoid_hosts": ["other"],
     "not_before": 1.8e9,
     "submitted_at": 1.8e9,
     "started_at": 1.8e9,
@@ -125,7 +125,7 @@ AGENT: dict[str, Any] = {
 PASS: dict[str, Any] = {
     "holder": "host-1",
     "progress": 3,
-    "suspects": {"host-2": {"beat": 1, "age": 5.0, "spared": True}},
+    "suspects": {"host-2": {"beat": 1, "age": 5.0, "deferred": True}},
     "pools": {"default": {"agents": 1, "slots": 2}},
     "problems": {"jobs/x.json": "odd"},
     "repaired_at": 1.8e9,
@@ -161,9 +161,9 @@ def _runner() -> asyncio.Runner:
 
 
 async def _core() -> Core:
-    clock, chance = SystemClock(), system_random()
+    clock, rng = SystemClock(), system_random()
     backend = MemoryBackend("memory://fuzz", MemoryContents(), clock)
-    return await core_on(Store(backend, clock, chance), None, clock, chance)
+    return await core_on(Store(backend, clock, rng), None, clock, rng)
 
 
 def _record(name: str, key: str, kind: type[records.Record], example: object) -> Reader:

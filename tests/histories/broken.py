@@ -27,7 +27,7 @@ class Sound(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__("memory://histories", MemoryContents(), VirtualClock())
-        self.chance = random.Random(1)
+        self.rng = random.Random(1)
 
     async def get(self, key: str) -> Object | None:
         await self._moment()
@@ -42,7 +42,7 @@ class Sound(MemoryBackend):
         await super().delete(key, expect)
 
     async def _moment(self) -> None:
-        await asyncio.sleep(self.chance.uniform(0, 0.002))
+        await asyncio.sleep(self.rng.uniform(0, 0.002))
 
 
 class LosesUpdates(Sound):
@@ -67,7 +67,7 @@ class ReadsStale(Sound):
         self._cache: dict[str, Object | None] = {}
 
     async def get(self, key: str) -> Object | None:
-        if key not in self._cache or self.chance.random() < 0.9:
+        if key not in self._cache or self.rng.random() < 0.9:
             self._cache[key] = await super().get(key)
         return self._cache[key]
 
@@ -76,7 +76,7 @@ class ConjuresUp(Sound):
     """Now and then a create is acknowledged and nothing is there."""
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
-        if expect is ABSENT and await super().get(key) is None and self.chance.random() < 0.2:
+        if expect is ABSENT and await super().get(key) is None and self.rng.random() < 0.2:
             return Applied("conjured")
         return await super().put(key, data, expect)
 
@@ -87,7 +87,7 @@ class BringsBack(Sound):
     async def delete(self, key: str, expect: Expectation) -> None:
         before = await super().get(key)
         await super().delete(key, expect)
-        if before is not None and self.chance.random() < 0.2:
+        if before is not None and self.rng.random() < 0.2:
             await super().put(key, before.data, ANY)
 
 

@@ -47,11 +47,11 @@ Diary = Callable[[Call], object]
 class Client:
     """One of several on the same names. Names that begin with "mortal" are deleted too."""
 
-    def __init__(self, store: Store, name: str, keys: list[str], chance: random.Random, diary: Diary) -> None:
+    def __init__(self, store: Store, name: str, keys: list[str], rng: random.Random, diary: Diary) -> None:
         self._store = store
         self._name = name
         self._keys = keys
-        self._chance = chance
+        self._chance = rng
         self._diary = diary
         self._number = 0
         self._seen: dict[str, Object | None] = {}
@@ -129,18 +129,18 @@ def _record(op: str, seen: Object | None) -> bytes:
 
 
 async def main(root: str, name: str, keys: list[str], calls: int, rate: float, diary: Path) -> None:
-    chance = random.Random(name)
+    rng = random.Random(name)
     clock = SystemClock()
     backend = open_backend(root, clock)
     with suppress(AttemptFailed):
         await backend.get("nothing")  # connected, it begins with the others
     if rate:
-        backend = FaultyBackend(backend, Plan(rate, held_back=2, seed=chance.getrandbits(32)), clock)
+        backend = FaultyBackend(backend, Plan(rate, held_back=2, seed=rng.getrandbits(32)), clock)
     store = Store(backend, clock, RandomSource(name), PATIENCE)
     print("ready", flush=True)
     sys.stdin.readline()
     with diary.open("wb", buffering=0) as lines:
-        client = Client(store, name, keys, chance, lambda call: lines.write(msgspec.json.encode(call) + b"\n"))
+        client = Client(store, name, keys, rng, lambda call: lines.write(msgspec.json.encode(call) + b"\n"))
         for _ in range(calls):
             await client.act()
     await store.close()

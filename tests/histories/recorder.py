@@ -32,11 +32,11 @@ def record(
         rate: how many requests suffer within the clients themselves; where there is a server, a proxy does it.
         keys: the names that they use.
     """
-    chance = random.Random(calls)
+    rng = random.Random(calls)
     running = [_start(root, folder, f"client{number}", calls, rate, keys) for number in range(processes)]
     try:
         _go(running)
-        _wait_for_calls(folder / "client0", chance.randrange(calls // 4, calls // 2))
+        _wait_for_calls(folder / "client0", rng.randrange(calls // 4, calls // 2))
         running[0].kill()
         running.append(_start(root, folder, "heir", calls // 2, rate, keys))
         _go(running[-1:])

@@ -120,24 +120,24 @@ def test_each_broken_store_is_caught(broken: type[Sound]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(3, 12), st.booleans())
-def test_it_agrees_with_detangle(chance: random.Random, length: int, lies: bool) -> None:
-    steps = invented(chance, length)
+def test_it_agrees_with_detangle(rng: random.Random, length: int, lies: bool) -> None:
+    steps = invented(rng, length)
     if lies:
-        liar = chance.randrange(length)
-        steps[liar] = Step("a lie", frozenset(chance.choice("abc")), chance.choice("abc"), steps[liar].invoked, 99)
+        liar = rng.randrange(length)
+        steps[liar] = Step("a lie", frozenset(rng.choice("abc")), rng.choice("abc"), steps[liar].invoked, 99)
     agreed(steps)
 
 
-def invented(chance: random.Random, length: int) -> list[Step]:
+def invented(rng: random.Random, length: int) -> list[Step]:
     """Steps as a real register would have taken them at `n`, each called somewhat earlier and answered later."""
     state: State = None
     steps = []
     for at in range(length):
-        after = chance.choice([state, "a", "b", "c", None])
-        certain = chance.random() < 0.8
-        ends = at + chance.uniform(0, 3) if certain else math.inf
-        steps.append(Step(f"{state} -> {after}", frozenset({state}), after, at - chance.uniform(0, 3), ends, certain))
-        state = after if certain or chance.random() < 0.5 else state
+        after = rng.choice([state, "a", "b", "c", None])
+        certain = rng.random() < 0.8
+        ends = at + rng.uniform(0, 3) if certain else math.inf
+        steps.append(Step(f"{state} -> {after}", frozenset({state}), after, at - rng.uniform(0, 3), ends, certain))
+        state = after if certain or rng.random() < 0.5 else state
     return steps
 
 

@@ -222,7 +222,7 @@ def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_
             (tmp_path / "go").touch()
             with agents(core.root, tmp_path / "work"):
                 assert (await ended(core, sound)).status == "succeeded"
-                assert not (await agent_record(core, dead.id)).buried
+                assert not (await agent_record(core, dead.id)).reaped
 
     on_cluster(tmp_path / "root", act)
 

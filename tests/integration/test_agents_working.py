@@ -201,7 +201,7 @@ def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
 
             async def gave_up() -> bool:
                 found = await core.records.read(AgentKeys.key(sick.id), AgentRecord)
-                return found is not None and "could not be started" in found.record.trouble
+                return found is not None and "could not be started" in found.record.problem
 
             await eventually(gave_up)
             monkeypatch.setattr(socket, "gethostname", lambda: "good-host")
@@ -230,9 +230,9 @@ async def _no_answer(*_: object, **__: object) -> Any:
 
 
 async def _core_with_outages(tmp_path: Path, outage_grace: float) -> Core:
-    chance = system_random()
-    store = Store(Outage(tmp_path / "root", SystemClock()), SystemClock(), chance, patience=0.5)
-    return await core_on(store, replace(QUICK, outage_grace=outage_grace), SystemClock(), chance)
+    rng = system_random()
+    store = Store(Outage(tmp_path / "root", SystemClock()), SystemClock(), rng, patience=0.5)
+    return await core_on(store, replace(QUICK, outage_grace=outage_grace), SystemClock(), rng)
 
 
 @pytest.fixture(autouse=True)

@@ -330,13 +330,13 @@ def test_doctor_and_cost_speak_plainly(empty: Shell, tmp_path: Path) -> None:
 def test_doctor_and_fsck_say_that_the_pass_cannot_run(empty: Shell) -> None:
     empty("coordinate", "--once")
     assert {finding["severity"] for finding in empty.json("doctor")} <= {"ok", "warning"}
-    (empty.root / "coordinator" / "pass.json").write_text("garbage")
+    (empty.root / "coordinator" / "reconciler.json").write_text("garbage")
     for command, code in (("doctor", 0), ("fsck", 1)):
         told = empty(command, code=code).stdout
         assert "until it is replaced, no file is admitted" in told
-        assert "coordinator/pass.json does not hold a PassRecord" in told
+        assert "coordinator/reconciler.json does not hold a ReconcilerRecord" in told
         assert "any live agent replaces it" in told
-    (empty.root / "coordinator" / "pass.json").unlink()
+    (empty.root / "coordinator" / "reconciler.json").unlink()
     assert empty("fsck").stdout == "everything fits together\n"
 
 
@@ -357,7 +357,7 @@ def test_doctor_tells_what_the_last_pass_skipped(empty: Shell) -> None:
     (empty.root / "jobs" / "odd.json").write_text("garbage")
     lease = {"holder": "", "problems": {"jobs/odd.json": "jobs/odd.json does not hold a JobRecord"}}
     (empty.root / "coordinator").mkdir()
-    (empty.root / "coordinator" / "pass.json").write_text(json.dumps(lease))
+    (empty.root / "coordinator" / "reconciler.json").write_text(json.dumps(lease))
     assert "last pass left jobs/odd.json alone" in empty("doctor").stdout
 
 

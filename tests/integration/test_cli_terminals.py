@@ -53,7 +53,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "exit": {"kind": "exception", "message": EVIL + FORGED, "traceback": EVIL, "log_chunks": 1},
         "stop": {"at": 1.8e9, "reason": EVIL},
     }
-    agent = {"id": "evil-agent", "op": "x", "host": EVIL, "pool": EVIL, "state": EVIL, "trouble": EVIL + FORGED}
+    agent = {"id": "evil-agent", "op": "x", "host": EVIL, "pool": EVIL, "state": EVIL, "problem": EVIL + FORGED}
     endpoint = {"namespace": "ns", "name": "evil", "actor_id": "e", "nonce": "n", "address": EVIL, "op": "x"}
     chunk = f"2026-01-01T00:00:00.000000000Z stdout F {EVIL}\n".encode() + b"2026-01-01T00:00:00Z stderr F \xff\n"
     files = {

@@ -41,7 +41,7 @@ def _ears(cluster: StorageCluster) -> list[HintEndpoint]:
     async def read(core: Core) -> list[HintEndpoint]:
         found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
         pools = found.record.pools if found is not None else {}
-        return pools["default"].ears if "default" in pools else []
+        return pools["default"].hint_endpoints if "default" in pools else []
 
     return cluster.run(read)
 
@@ -65,9 +65,9 @@ def test_only_who_can_read_the_cluster_may_hint(cluster: StorageCluster) -> None
         def keys(self, fresh: bool = False) -> list[RpcKey]:
             return [RpcKey("made-up", bytes(32))]
 
-    [ear] = _ears(cluster)
+    [hint_endpoint] = _ears(cluster)
     with pytest.raises(NotAuthentic):
-        connect(Target("agent", ear.address, identity=ear.nonce), Stranger())
+        connect(Target("agent", hint_endpoint.address, identity=hint_endpoint.nonce), Stranger())
 
 
 def test_who_has_seen_nobody_to_tell_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

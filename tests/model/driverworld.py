@@ -63,7 +63,7 @@ class Agent(NamedTuple):
 
     state: str = "live"
     beat: int = 0
-    buried: bool = False
+    reaped: bool = False
 
 
 class Kid(NamedTuple):
@@ -134,7 +134,7 @@ class DriverWorld:
 
     def _agent(self, agent: Agent) -> AgentRecord:
         held = {} if agent.state == "left" else AGENT.holdings
-        return replace(AGENT, state=agent.state, beat=agent.beat, holdings=held, buried=agent.buried)
+        return replace(AGENT, state=agent.state, beat=agent.beat, holdings=held, reaped=agent.reaped)
 
     def _job(self, job: Job) -> JobRecord:
         spec = DRIVER.spec if self.rules.one_attempt else replace(DRIVER.spec, max_retries_preemption=9)
@@ -237,7 +237,7 @@ class DriverWorld:
         if back is not None:
             yield self._becomes(w, "the burial ends its job", back)
         else:
-            yield Step("it is buried", w._replace(agent=w.agent._replace(buried=True)))
+            yield Step("it is buried", w._replace(agent=w.agent._replace(reaped=True)))
 
     def _repair(self, w: World) -> Iterator[Step[World]]:
         if w.repairing is not None:

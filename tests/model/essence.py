@@ -40,7 +40,7 @@ class Beat(NamedTuple):
 
     state: str = "live"
     listed: int = 0
-    buried: bool = False
+    reaped: bool = False
     mail: bool = False
 
 
@@ -69,10 +69,10 @@ def essence(job: JobRecord) -> Job:
 def agent_record(name: str, seen: Beat) -> AgentRecord:
     listed = {"j": Holding(attempt=seen.listed)} if seen.listed else {}
     return AgentRecord(
-        id=name, host=name, pool="default", state=seen.state, holdings=listed, buried=seen.buried, mail=seen.mail
+        id=name, host=name, pool="default", state=seen.state, holdings=listed, reaped=seen.reaped, mail=seen.mail
     )
 
 
 def agent_essence(agent: AgentRecord) -> Beat:
     listed = agent.holdings["j"].attempt if agent.holdings else 0
-    return Beat(agent.state, listed, agent.buried, agent.mail)
+    return Beat(agent.state, listed, agent.reaped, agent.mail)

@@ -412,7 +412,7 @@ class JobWorld:
             yield Step("A is declared dead", w._replace(beat_a=agent_essence(dead)))
         if not needs_reaping(body):
             return
-        buried = w.beat_a._replace(buried=True)
+        buried = w.beat_a._replace(reaped=True)
         if (back := self._put_back(w.job, A)) is not None:
             after = w if self.rules.burial_repeated else w._replace(beat_a=buried)
             yield self._write(after, "A's death: its job is put back", back)

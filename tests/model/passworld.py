@@ -46,7 +46,7 @@ class Age(NamedTuple):
 
     beat: int
     age: int
-    spared: bool = False
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class PassWorld:
         return w.suspect if self.rules.suspects_are_inherited else None
 
     def _as_told(self, age: Age) -> Age:
-        return age if self.rules.sparing_is_told else age._replace(spared=False)
+        return age if self.rules.sparing_is_told else age._replace(deferred=False)
 
     def _leave(self, w: Watched, known: Age, eye: Eye) -> Step[Watched]:
         """A visitor that knew this ends its visit."""
@@ -225,9 +225,9 @@ class PassWorld:
             seen = observe(X, own, None, gap)
             seen.age += told.age
         guilty = dict.fromkeys(self.watched, seen) if has_timed_out(X, seen) else {}
-        spared = defer_mass_failure(guilty, len(self.watched)) if self.rules.the_many_are_spared else {}
-        known = _age(guilty | spared or {"X": seen})
-        after = eye._replace(phase="judge" if guilty and not spared else "renew", known=known, told=None, read=0)
+        deferred = defer_mass_failure(guilty, len(self.watched)) if self.rules.the_many_are_spared else {}
+        known = _age(guilty | deferred or {"X": seen})
+        after = eye._replace(phase="judge" if guilty and not deferred else "renew", known=known, told=None, read=0)
         return Step(f"it reads X: {known}", w._replace(eye=after))
 
     def _judge(self, w: Watched) -> Step[Watched]:
@@ -242,7 +242,7 @@ class PassWorld:
         if w.holder != ME:
             return Step("it has lost the lease", w._replace(eye=self._anew(w.eye)))
         known = w.eye.known
-        told = self._as_told(known) if known is not None and (known.spared or known.age) else None
+        told = self._as_told(known) if known is not None and (known.deferred or known.age) else None
         kept = _age(reconciler_lease.after_pass(_record(w), ME, OLD, _suspects(told), {}, {}, 0.0).suspects)
         eye = self._anew(w.eye)._replace(passes=w.eye.passes + (self.life is not None))
         return Step(f"it renews the lease: {kept}", w._replace(suspect=kept, eye=eye))
@@ -271,7 +271,7 @@ def _forgets(before: Age | None, after: Age | None) -> bool:
     """Whether silence at the present beat that the record told of is no longer told."""
     if before is None or before.beat == OLD:
         return False
-    return after is None or after.beat == OLD or (after.age < before.age and not after.spared)
+    return after is None or after.beat == OLD or (after.age < before.age and not after.deferred)
 
 
 def _record(w: Watched) -> ReconcilerRecord:
@@ -279,7 +279,7 @@ def _record(w: Watched) -> ReconcilerRecord:
 
 
 def _suspect(age: Age | None) -> Suspect | None:
-    return None if age is None else Suspect(beat=age.beat, age=float(age.age), spared=age.spared)
+    return None if age is None else Suspect(beat=age.beat, age=float(age.age), deferred=age.deferred)
 
 
 def _suspects(age: Age | None) -> dict[str, Suspect]:
@@ -289,4 +289,4 @@ def _suspects(age: Age | None) -> dict[str, Suspect]:
 
 def _age(suspects: dict[str, Suspect]) -> Age | None:
     found = suspects.get("X")
-    return None if found is None else Age(found.beat, min(int(found.age), DEATH_INTERVALS), found.spared)
+    return None if found is None else Age(found.beat, min(int(found.age), DEATH_INTERVALS), found.deferred)

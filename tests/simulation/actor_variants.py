@@ -105,7 +105,7 @@ def replies_before_checkpoints() -> list[Swap]:
     real = CheckpointLog.write
 
     async def write(self: CheckpointLog, state: bytes) -> None:
-        if self.core.chance.random() < 0.7:
+        if self.core.rng.random() < 0.7:
             await real(self, state)
 
     return [(CheckpointLog, "write", write)]

@@ -110,8 +110,8 @@ class ActorTask(HostTask):
             job=self.run.job,
             attempt=self.run.attempt,
             incarnation=int(self.env["INCARNATION"]),
-            nonce=core.chance.token(),
-            address=f"{self._host.name}:{core.chance.token()}",
+            nonce=core.rng.token(),
+            address=f"{self._host.name}:{core.rng.token()}",
         )
         key = EndpointKey(NAMESPACE, name, name).key()
         (self.directory / ENDPOINTS_FILE).write_bytes(f"{key}\n".encode())

@@ -80,7 +80,7 @@ def mail_that_overwrites() -> list[Swap]:
     async def notify(core: Any, agent_id: str) -> None:
         found = await core.records.read(object_keys.AgentKeys.key(agent_id), AgentRecord)
         if found is not None and found.record.state == "live":
-            body = codec.successor(replace(found.record, mail=True), core.chance.token(16), found.record)
+            body = codec.successor(replace(found.record, mail=True), core.rng.token(16), found.record)
             await core.store.put(found.key, codec.encode(body, found.raw), ANY, body.op)
 
     return [(mailbox, "notify", notify)]
@@ -203,7 +203,7 @@ def burial_done_once() -> list[Swap]:
 
     async def bury(core: Any, agent: Any) -> None:
         if failure_detection.needs_reaping(agent.record):
-            await core.records.update(agent.key, AgentRecord, lambda now: replace(now, buried=True) if now else None)
+            await core.records.update(agent.key, AgentRecord, lambda now: replace(now, reaped=True) if now else None)
             for job in agent.record.holdings:
                 await reaper._put_back_job(core, job, agent.record.id)
 

@@ -100,7 +100,7 @@ class Caller:
 
     async def _create(self, name: str, exist_ok: bool) -> None:
         """As `create_actor` does: the name first, for a job that is submitted next."""
-        job_id = JobId.fresh("endless", self.core.now(), self.core.chance.token())
+        job_id = JobId.fresh("endless", self.core.now(), self.core.rng.token())
         taken = await naming.take_name(self.core, NAMESPACE, "actor", name, job_id, exist_ok)
         if taken.job != job_id:
             self.world.found(name, taken)

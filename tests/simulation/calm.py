@@ -208,15 +208,15 @@ def _budget(agents: int) -> Counter[tuple[str, str]]:
 
 def check_fsck(world: World) -> None:
     """What everybody left behind fits together, but for attempts that a backup's record of their job has not seen."""
-    for trouble in world.troubles():
-        area, _, rest = trouble.key.partition("/")
+    for problem in world.troubles():
+        area, _, rest = problem.key.partition("/")
         if area != "work" or rest.partition("/")[0] not in world.strangers.harmed:
-            raise Broken("fsck finds nothing", str(trouble), trouble.key)
+            raise Broken("fsck finds nothing", str(problem), problem.key)
 
 
 def check_named(world: World) -> None:
     """Whoever asks `fray fsck` is told of everything odd."""
-    if unnamed := world.strangers.unnamed(trouble.key for trouble in world.troubles()):
+    if unnamed := world.strangers.unnamed(problem.key for problem in world.troubles()):
         raise Broken("every odd object is named", f"{len(unnamed)} are not, such as {unnamed[0]!r}", unnamed[0])
 
 

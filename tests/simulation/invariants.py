@@ -62,7 +62,7 @@ def told_agent(agent: AgentRecord | None) -> str:
     if agent is None:
         return "absent"
     holds = ",".join(f"{job}~{h.attempt}:{h.phase}" for job, h in agent.holdings.items())
-    marks = "".join(f" {name}" for name in ("mail", "drain", "buried") if getattr(agent, name))
+    marks = "".join(f" {name}" for name in ("mail", "drain", "reaped") if getattr(agent, name))
     return f"{agent.state} beat={agent.beat} every {agent.interval:g} s{marks} holds [{holds}]"
 
 
@@ -222,7 +222,7 @@ def _has_hands_on(w: Watching, agent: str, job: JobRecord, attempts: tuple[int, 
     record = w.agents.get(agent)
     if record is None:  # the repair comes upon a job whose holder has no record, or none that can be read
         return AgentKeys.key(agent) in w.world.strangers.overwritten
-    if record.buried:
+    if record.reaped:
         return False
     holding = record.holdings.get(job.id)
     return holding is not None and (record.state != "live" or not w.world.is_up(agent))

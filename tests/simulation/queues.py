@@ -288,15 +288,13 @@ class QueueWorld(Stage):
         way.fate = lambda kind: self._meet(owner, kind)
         way.mishap = self.mishap
         self.ways[owner] = way
-        chance = RandomSource(f"chance {self.seed_number} {self._next()}")
-        store = HonestStore(way, clock, chance, patience=45.0)
+        rng = RandomSource(f"chance {self.seed_number} {self._next()}")
+        store = HonestStore(way, clock, rng, patience=45.0)
         store.broken = self.is_broken
         while True:
             with self._troubled():
                 await store.learn_clock()
-                return await open_queue(
-                    standalone_core(store, clock, chance), NAMES, QueueRecord(quarantine=QUARANTINE)
-                )
+                return await open_queue(standalone_core(store, clock, rng), NAMES, QueueRecord(quarantine=QUARANTINE))
 
     def _spawn(self, owner: Participant, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work, context=owner.context())

@@ -205,12 +205,12 @@ class World(Reports):
         way.mishap = self.mishap
         way.fate = lambda kind: self._meet(owner, kind)
         self.ways[owner] = way
-        chance = RandomSource(f"chance {self.seed} {self._next()}")
-        store = HonestStore(way, clock, chance, self.scenario.patience)
+        rng = RandomSource(f"chance {self.seed} {self._next()}")
+        store = HonestStore(way, clock, rng, self.scenario.patience)
         store.broken = self._dishonest
         plan = self.scenario
         settings = ClusterSettings(retention=RETENTION, quarantine=plan.quarantine, outage_grace=plan.outage_grace)
-        return await core_on(store, settings, clock, chance)
+        return await core_on(store, settings, clock, rng)
 
     def _dishonest(self, broken: Broken) -> None:
         """What strangers wrote may hold anything, also the id of a write that was not theirs."""
@@ -260,7 +260,7 @@ class World(Reports):
         async def once() -> None:
             try:
                 core = await self.core(owner, clock)
-                await Reconciler(core, f"once-{core.chance.token()}").once()
+                await Reconciler(core, f"once-{core.rng.token()}").once()
             except (StoreError, BadRecord):
                 return
 

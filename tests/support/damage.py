@@ -121,10 +121,10 @@ async def assert_left_alone(core: Core, key: str, words: str, remedy: str) -> No
     await core.clock.sleep(LONG)
     before = await everything(core)
     for _ in range(2):
-        [trouble] = await fsck.check(core)
-        assert trouble.key == key
-        assert words in trouble.what
-        assert remedy in trouble.remedy
-        assert "--repair" not in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == key
+        assert words in problem.what
+        assert remedy in problem.remedy
+        assert "--repair" not in problem.remedy
         await fsck.repair(core)
     assert await everything(core) == before

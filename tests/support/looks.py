@@ -28,10 +28,10 @@ class Slow(Way):
 
 async def slow_core(cluster: Cluster, seconds: float = 0.02) -> Core:
     """One more participant, whose requests take so long."""
-    way, chance = Slow(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
+    way, rng = Slow(cluster.contents, cluster.clock), RandomSource(99 + len(cluster.ways))
     way.seconds = seconds
     cluster.ways.append(way)
-    return await core_on(Store(way, cluster.clock, chance), cluster.settings, cluster.clock, chance)
+    return await core_on(Store(way, cluster.clock, rng), cluster.settings, cluster.clock, rng)
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

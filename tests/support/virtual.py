@@ -177,10 +177,10 @@ class Cluster:
 
     async def core(self, local: bool = True) -> Core:
         """One more participant; `local`: whether requests are free to it."""
-        way, chance = Way(self.contents, self.clock), RandomSource(len(self.ways))
+        way, rng = Way(self.contents, self.clock), RandomSource(len(self.ways))
         way.local = local
         self.ways.append(way)
-        return await core_on(Store(way, self.clock, chance), self.settings, self.clock, chance)
+        return await core_on(Store(way, self.clock, rng), self.settings, self.clock, rng)
 
     def cut(self, cut: bool = True) -> None:
         """Cut everybody's way to the store: an outage."""

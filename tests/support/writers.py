@@ -95,7 +95,7 @@ def work_in_processes(root: str, job: str, key: str, times: int, writers: Sequen
 
 
 async def main(root: str, job: str, key: str, times: str, *writers: str) -> None:
-    store = await open_store(root, chance=system_random())
+    store = await open_store(root, rng=system_random())
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(await work(store, job, key, int(times), writers)))

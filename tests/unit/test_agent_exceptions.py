@@ -294,11 +294,11 @@ def test_a_task_that_cannot_be_killed_stays_listed_and_is_told_of(tmp_path: Path
         await asyncio.sleep(150)
         record = await agent_now(stage.user, stage.agent.id)
         assert job.id in record.holdings
-        assert record.trouble == f"SIGKILL does not end processes [4711] of {job.id}"
+        assert record.problem == f"SIGKILL does not end processes [4711] of {job.id}"
         after = await stage.ended(job)
         assert after.status in ("stopped", "succeeded")
         await asyncio.sleep(100)
-        assert (await agent_now(stage.user, stage.agent.id)).trouble == ""
+        assert (await agent_now(stage.user, stage.agent.id)).problem == ""
 
     with_an_agent(tmp_path, act, Unkillable)  # type: ignore[arg-type]
 

@@ -29,4 +29,4 @@ def test_a_log_that_cannot_be_read_puts_the_job_back_and_the_host_is_avoided(tmp
     after = run(main)
     assert (after.status, after.attempt, after.failures, after.preemptions) == ("pending", 2, 0, 1)
     assert after.history[0].exit.kind == "host-failed"
-    assert after.avoid == [after.history[0].host]
+    assert after.avoid_hosts == [after.history[0].host]

@@ -139,7 +139,7 @@ def test_an_agent_lives_with_names_that_fray_never_gives(tmp_path: Path) -> None
             cluster.contents.set(key, Object(b"", digest(b""), cluster.clock.wall()))
         await asyncio.sleep(150)
         await succeeded(user, await launch(user, name="quick"))
-        assert set(STRAYS) <= {trouble.key for trouble in await fsck.check(user)}
+        assert set(STRAYS) <= {problem.key for problem in await fsck.check(user)}
 
     with_an_agent(tmp_path, act)
 

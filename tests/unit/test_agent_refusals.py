@@ -74,7 +74,7 @@ class Scene:
             way.refused = list(refused)
 
     async def troubles(self, user: Core) -> list[str]:
-        return [(await agent_now(user, agent.id)).trouble for agent in self.agents]
+        return [(await agent_now(user, agent.id)).problem for agent in self.agents]
 
     async def leave(self) -> list[ExitReason]:
         for agent in self.agents:

@@ -69,7 +69,7 @@ async def entry_of_an_earlier_attempt(core: Core) -> str:
 
 async def runs_under_a_dead_agent(core: Core) -> str:
     job = await running_under(core, "dead")
-    await an_agent(core, "dead", state="dead", buried=True, holdings={job.id: Holding(attempt=1)})
+    await an_agent(core, "dead", state="dead", reaped=True, holdings={job.id: Holding(attempt=1)})
     return JobKeys.key(job.id)
 
 
@@ -217,10 +217,10 @@ def test_a_trouble_is_found_and_repaired(make: Make, words: str) -> None:
         assert await fsck.check(core) == []
         key = await make(core)
         await core.clock.sleep(LONG)
-        [trouble] = await fsck.check(core)
-        assert trouble.key == key
-        assert words in trouble.what
-        assert "--repair" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == key
+        assert words in problem.what
+        assert "--repair" in problem.remedy
         await fsck.repair(core)
         assert await fsck.check(core) == []
 

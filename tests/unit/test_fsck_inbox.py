@@ -54,11 +54,11 @@ def test_a_drop_that_can_become_no_job_is_told_before_an_agent_rejects_it(data: 
         await drop(core, data)
         assert await fsck.check(core) == [], "it may be half-written"
         await core.clock.sleep(LONG)
-        [trouble] = await fsck.check(core)
-        assert trouble.key == DROP
-        assert "it can become no job" in trouble.what
-        assert words in trouble.what
-        assert "rejects it" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == DROP
+        assert "it can become no job" in problem.what
+        assert words in problem.what
+        assert "rejects it" in problem.remedy
         before = await everything(core)
         await fsck.repair(core)
         assert await everything(core) == before
@@ -72,10 +72,10 @@ def test_a_drop_that_lies_for_long_while_an_agent_makes_passes_is_told_with_the_
         await drop(core)
         await core.clock.sleep(LONG)
         await a_pass_by(core, "live", {DROP: "the store refuses it"})
-        [trouble] = await fsck.check(core)
-        assert trouble.key == DROP
-        assert "neither admitted nor rejected it (the store refuses it)" in trouble.what
-        assert "drop it again" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == DROP
+        assert "neither admitted nor rejected it (the store refuses it)" in problem.what
+        assert "drop it again" in problem.remedy
 
     on_memory(test)
 
@@ -117,10 +117,10 @@ def test_a_drop_is_not_late_while_the_passes_may_be_on_their_way_to_it(made: obj
 def test_a_file_that_agents_never_look_at_is_told(key: str) -> None:
     async def test(core: Core) -> None:
         await core.store.put(key, SPEC, ANY)
-        [trouble] = await fsck.check(core)
-        assert trouble.key == key
-        assert "becomes no job" in trouble.what
-        assert "rename it" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == key
+        assert "becomes no job" in problem.what
+        assert "rename it" in problem.remedy
 
     on_memory(test)
 
@@ -145,11 +145,11 @@ def test_a_file_that_cannot_be_read_is_told() -> None:
     async def main(cluster: Cluster) -> None:
         core = await with_way(cluster, Refusing)
         await drop(core)
-        [trouble] = await fsck.check(core)
-        assert trouble.key == DROP
-        assert "nobody can admit this file" in trouble.what
-        assert "permission denied" in trouble.what
-        assert "the right to read it" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == DROP
+        assert "nobody can admit this file" in problem.what
+        assert "permission denied" in problem.what
+        assert "the right to read it" in problem.remedy
 
     run(main)
 
@@ -209,7 +209,7 @@ def test_where_a_right_is_missing_to_look_beside_the_rest_is_judged() -> None:
     async def main(cluster: Cluster) -> None:
         core = await with_way(cluster, Refusing)
         await core.store.put("jobs/readme.txt", b"", ANY)
-        told = {trouble.key: trouble.what for trouble in await fsck.check(core)}
+        told = {problem.key: problem.what for problem in await fsck.check(core)}
         assert told.keys() == {"/", "jobs/readme.txt"}
         assert "lost+found: permission denied" in told["/"]
 
@@ -223,7 +223,7 @@ def test_folders_of_others_stay_on_local_files(tmp_path: Path) -> None:
         empty.mkdir(parents=True)
         os.utime(empty, (time.time() - 86400,) * 2)
         (tmp_path / "theirs" / "x").write_text("")
-        assert [trouble.key for trouble in await fsck.check(core)] == ["theirs/"]
+        assert [problem.key for problem in await fsck.check(core)] == ["theirs/"]
         assert empty.exists()
         await core.store.close()
 

@@ -252,9 +252,9 @@ def test_garbage_is_found_wherever_it_lies_and_left_alone(key: str, words: str) 
         await a_queue(core)
         await core.store.put(key, b"garbage", ANY)
         for _ in range(2):
-            [trouble] = await fsck.check(core)
-            assert trouble.key == key
-            assert words in trouble.what
+            [problem] = await fsck.check(core)
+            assert problem.key == key
+            assert words in problem.what
             await fsck.repair(core)
         found = await core.store.get(key)
         assert found is not None
@@ -268,8 +268,8 @@ def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read() -> 
         await a_queue(core)
         await core.store.put(QUEUE.lease(SEGMENT), codec.encode(QueueLease(owner="x", done="both")), ANY)
         await core.clock.sleep(LONG)
-        [trouble] = await fsck.check(core)
-        assert "nobody gets the items" in trouble.what
+        [problem] = await fsck.check(core)
+        assert "nobody gets the items" in problem.what
 
     on_memory(test)
 
@@ -329,7 +329,7 @@ def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes() -> None:
     async def test(core: Core) -> None:
         key = await an_agent_is_silent_and_the_last_pass_was_long_ago(core)
         await core.clock.sleep(LONG)
-        assert [trouble.key for trouble in await fsck.check(core)] == [key]
+        assert [problem.key for problem in await fsck.check(core)] == [key]
         await core.records.update(
             CoordinatorKeys.lease,
             ReconcilerRecord,
@@ -345,8 +345,8 @@ def test_a_job_with_an_id_of_its_own_needs_another() -> None:
         job = await a_job(core, id="mine")
         await core.store.delete(entry_of(job).key())
         await rewrite(core, job, status="running")
-        [trouble] = await fsck.check(core)
-        assert f"`fray stop {job.id}`, and submit it again under another id than 'mine'" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert f"`fray stop {job.id}`, and submit it again under another id than 'mine'" in problem.remedy
 
     on_memory(test)
 
@@ -356,7 +356,7 @@ def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left() -
 
     async def test(core: Core) -> None:
         key = await runs_and_is_not_listed(core)
-        assert [trouble.key for trouble in await fsck.check(core)] == [key]
+        assert [problem.key for problem in await fsck.check(core)] == [key]
         await core.records.update(
             AgentKeys.key("live"), AgentRecord, lambda agent: replace(agent, state="left") if agent else None
         )

@@ -71,7 +71,7 @@ class Site:
 
     async def drop(self, user: Core) -> None:
         spec = {"name": "quick", "entrypoint": {"command": ["true"]}}
-        await user.store.put(InboxKeys.key(user.chance.token()), json.dumps(spec).encode(), ANY)
+        await user.store.put(InboxKeys.key(user.rng.token()), json.dumps(spec).encode(), ANY)
 
     async def stop(self, user: Core) -> None:
         alive = [job for job in await all_jobs(user, {}) if not is_terminal(job)]

@@ -100,10 +100,10 @@ def test_what_was_left_behind_is_found_and_cleared_away(make: Make, words: str) 
         key = await make(core)
         assert await fsck.check(core) == [], "it may be on its way"
         await core.clock.sleep(AGES)
-        [trouble] = await fsck.check(core)
-        assert trouble.key == key
-        assert words in trouble.what
-        assert "--repair" in trouble.remedy
+        [problem] = await fsck.check(core)
+        assert problem.key == key
+        assert words in problem.what
+        assert "--repair" in problem.remedy
         await fsck.repair(core)
         assert await fsck.check(core) == []
         assert not [found for found in await everything(core) if "abcdef" in found]
@@ -299,9 +299,9 @@ def test_a_pool_that_nobody_has_used_is_found_and_removed() -> None:
         key = await a_pool_that_nobody_ends(core)
         assert await fsck.check(core) == []
         await core.clock.sleep(LONG)
-        [trouble] = await fsck.check(core)
-        assert trouble.key == key
-        assert "its 2 objects are left" in trouble.what
+        [problem] = await fsck.check(core)
+        assert problem.key == key
+        assert "its 2 objects are left" in problem.what
         await fsck.repair(core)
         assert await fsck.check(core) == []
         assert not [key for key in await everything(core) if key.startswith(("tasks/", "queues/"))]

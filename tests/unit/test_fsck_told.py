@@ -25,8 +25,8 @@ from tests.support.virtual import Cluster, run
 
 async def troubles(core: Core) -> dict[str, str]:
     found: dict[str, str] = {}
-    for trouble in await fsck.check(core):
-        found[trouble.key] = found.get(trouble.key, "") + trouble.what
+    for problem in await fsck.check(core):
+        found[problem.key] = found.get(problem.key, "") + problem.what
     return found
 
 

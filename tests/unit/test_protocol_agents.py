@@ -59,7 +59,7 @@ from fray_layouts.spec import parse_spec
 SETTINGS = ClusterSettings()
 suspects = st.dictionaries(
     st.sampled_from("abc"),
-    st.builds(Suspect, beat=st.integers(0, 2), age=st.sampled_from([0.0, 5.0, 25.0]), spared=st.booleans()),
+    st.builds(Suspect, beat=st.integers(0, 2), age=st.sampled_from([0.0, 5.0, 25.0]), deferred=st.booleans()),
 )
 
 
@@ -78,9 +78,9 @@ def pulse(**fields: Any) -> HeartbeatInput:
 
 def test_a_beat_raises_the_counter_takes_the_mail_and_keeps_a_wish_to_drain() -> None:
     body = next_beat(
-        agent(mail=True, drain=True), pulse(holdings={"j": Holding(attempt=1)}, interval=60.0, trouble="t")
+        agent(mail=True, drain=True), pulse(holdings={"j": Holding(attempt=1)}, interval=60.0, problem="t")
     )
-    assert (body.beat, body.mail, body.drain, body.interval, body.trouble) == (8, False, True, 60.0, "t")
+    assert (body.beat, body.mail, body.drain, body.interval, body.problem) == (8, False, True, 60.0, "t")
     assert body.holdings == {"j": Holding(attempt=1)}
 
 
@@ -158,16 +158,16 @@ def test_five_promised_intervals_of_silence_are_death(age: float, dead: bool) ->
     assert not has_timed_out(agent(interval=60.0), Suspect(beat=7, age=age))
 
 
-@pytest.mark.parametrize(("silent", "live", "spared"), [(1, 1, 0), (1, 3, 0), (2, 6, 0), (2, 5, 2), (4, 9, 4)])
-def test_more_than_a_third_at_once_get_one_more_time_out(silent: int, live: int, spared: int) -> None:
+@pytest.mark.parametrize(("silent", "live", "deferred"), [(1, 1, 0), (1, 3, 0), (2, 6, 0), (2, 5, 2), (4, 9, 4)])
+def test_more_than_a_third_at_once_get_one_more_time_out(silent: int, live: int, deferred: int) -> None:
     guilty = {str(n): Suspect(beat=7, age=25.0) for n in range(silent)}
     lenient = defer_mass_failure(guilty, live)
-    assert len(lenient) == spared
-    assert all(s == Suspect(beat=7, spared=True) for s in lenient.values())
+    assert len(lenient) == deferred
+    assert all(s == Suspect(beat=7, deferred=True) for s in lenient.values())
 
 
 def test_nobody_is_spared_twice() -> None:
-    guilty = {"a": Suspect(beat=7, age=25.0, spared=True), "b": Suspect(beat=7, age=25.0)}
+    guilty = {"a": Suspect(beat=7, age=25.0, deferred=True), "b": Suspect(beat=7, age=25.0)}
     assert list(defer_mass_failure(guilty, 2)) == ["b"]
 
 
@@ -203,7 +203,7 @@ def test_death_is_declared_at_the_observed_beat_of_a_live_agent_only() -> None:
 def test_the_dead_are_buried_until_that_is_marked() -> None:
     dead = agent(state="dead", holdings={"j": Holding(attempt=1)})
     assert needs_reaping(dead)
-    assert not needs_reaping(replace(dead, buried=True))
+    assert not needs_reaping(replace(dead, reaped=True))
     assert not needs_reaping(agent(state="dead"))
     assert not needs_reaping(replace(dead, state="live"))
 

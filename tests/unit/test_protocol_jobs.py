@@ -75,7 +75,7 @@ def died(record: JobRecord) -> JobRecord:
 
 def again(record: JobRecord) -> JobRecord:
     """The next attempt, claimed by the same agent."""
-    claimed = claim(replace(record, not_before=0.0, avoid=[]), record.attempt, ME, ChildVerdict.KEEP)
+    claimed = claim(replace(record, not_before=0.0, avoid_hosts=[]), record.attempt, ME, ChildVerdict.KEEP)
     assert isinstance(claimed, JobRecord)
     return claimed
 
@@ -135,7 +135,7 @@ def test_an_entry_of_another_attempt_claims_nothing(entry: int) -> None:
 
 
 def test_a_claim_waits_for_the_back_off_and_longer_on_a_host_to_avoid() -> None:
-    waiting = job(not_before=NOW + 5, avoid=["broken"])
+    waiting = job(not_before=NOW + 5, avoid_hosts=["broken"])
     fine, broken = JobLease(agent="a", host="fine", since=NOW), JobLease(agent="b", host="broken", since=NOW + 6)
     assert claim(waiting, 1, fine, ChildVerdict.KEEP) == Skip(NOW + 5)
     assert isinstance(claim(waiting, 1, replace(fine, since=NOW + 5), ChildVerdict.KEEP), JobRecord)
@@ -214,13 +214,13 @@ def test_failing_to_start_spends_no_budget_and_avoids_the_host() -> None:
         record = again(ended(replace(record, lease=replace(ME, host=f"h{n}")), "start-failed"))
     after = ended(replace(record, lease=replace(ME, host="h13")), "start-failed")
     assert (after.status, after.failures, after.preemptions) == ("pending", 0, 0)
-    assert after.avoid[0] == "h13"
+    assert after.avoid_hosts[0] == "h13"
 
 
 def test_a_host_that_fails_under_a_job_spends_no_failure_and_is_avoided() -> None:
     record = running(spec={"max_retries_failure": 0, "max_retries_preemption": 1})
     after = ended(replace(record, lease=replace(ME, host="full")), "host-failed")
-    assert (after.status, after.failures, after.preemptions, after.avoid) == ("pending", 0, 1, ["full"])
+    assert (after.status, after.failures, after.preemptions, after.avoid_hosts) == ("pending", 0, 1, ["full"])
     assert ended(again(after), "host-failed").status == "failed"
 
 
@@ -228,10 +228,10 @@ def test_avoided_hosts_are_listed_once_latest_first_and_not_for_ever() -> None:
     hosts = ["a", "b", "a", *"cdefghij"]
     record = job()
     for host in hosts:
-        avoid = record.avoid
-        held = replace(running(avoid=avoid, attempt=record.attempt), lease=replace(ME, host=host))
+        avoid_hosts = record.avoid_hosts
+        held = replace(running(avoid_hosts=avoid_hosts, attempt=record.attempt), lease=replace(ME, host=host))
         record = ended(held, "start-failed")
-    assert record.avoid == list("jihgfedc")
+    assert record.avoid_hosts == list("jihgfedc")
 
 
 @pytest.mark.parametrize(("failures", "wait"), [(0, 2.0), (1, 4.0), (2, 8.0), (3, 10.0), (30, 10.0), (2000, 10.0)])

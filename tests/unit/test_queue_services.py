@@ -50,10 +50,10 @@ def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others() -> None
         one = await hand(cluster)
         await one.push("x")
         assert await one.bodies() == ["x"]
-        way, clock, chance = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
+        way, clock, rng = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
         way.local = False
         way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
-        two = await hand(cluster, core=standalone_core(Store(way, clock, chance), clock, chance))
+        two = await hand(cluster, core=standalone_core(Store(way, clock, rng), clock, rng))
         assert await two.bodies(wait=30.0) == []
         assert await two.bodies(wait=40.0) == ["x"]
 

@@ -128,4 +128,4 @@ def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lists(tmp
     assert all(key.startswith("agents/") for key in puts)
     assert len(puts) == pytest.approx(settings_beats, abs=2)
     reads = {key for verb, key in asked if verb in ("get", "get_if_changed")}
-    assert reads <= {"pools/default/doorbell", "coordinator/pass.json"}
+    assert reads <= {"pools/default/doorbell", "coordinator/reconciler.json"}

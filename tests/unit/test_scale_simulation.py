@@ -39,17 +39,17 @@ def test_what_is_served_doubles_over_twenty_minutes_of_load_and_not_without() ->
 
 
 def test_latencies_have_the_median_and_the_99th_percentile_they_are_given() -> None:
-    chance = random.Random(1)
-    drawn = sorted(Latency(0.02, 0.08).draw(chance) for _ in range(20_000))
+    rng = random.Random(1)
+    drawn = sorted(Latency(0.02, 0.08).draw(rng) for _ in range(20_000))
     assert statistics.median(drawn) == pytest.approx(0.02, rel=0.05)
     assert drawn[int(0.99 * len(drawn))] == pytest.approx(0.08, rel=0.1)
 
 
 def test_many_contents_are_contents() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     few, many = MemoryContents(), ManyContents()
     for number in range(500):
-        key = chance.choice("abc") + f"/{chance.randrange(200)}"
+        key = rng.choice("abc") + f"/{rng.randrange(200)}"
         for contents in (few, many):
             if number % 3 == 0:
                 contents.remove(key)

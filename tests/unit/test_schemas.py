@@ -58,7 +58,7 @@ PLACES = {
     "agents/": "agent",
     "pending/": "pending-entry",
     "children/": "child-entry",
-    "coordinator/pass.json": "pass",
+    "coordinator/reconciler.json": "reconciler",
     "pools/": "doorbell",
     "inbox/rejected/": "rejection",
 }

@@ -93,7 +93,7 @@ def test_a_name_whose_creator_died_is_free_after_a_minute_and_nobody_is_sent_to_
 def test_a_name_is_found_as_soon_as_its_job_has_come() -> None:
     async def main(cluster: Cluster) -> None:
         core, other = await cluster.core(), await cluster.core()
-        job_id = JobId.fresh("actor", core.now(), core.chance.token())
+        job_id = JobId.fresh("actor", core.now(), core.rng.token())
         await naming.take_name(core, "ns", "actor", "a", job_id)
         search = asyncio.create_task(naming.take_name(other, "ns", "actor", "a", "actor-mine", exist_ok=True))
         await asyncio.sleep(5)

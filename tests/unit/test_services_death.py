@@ -251,7 +251,7 @@ def test_many_at_once_get_one_more_time_out_and_then_die() -> None:
             await join(cluster, name)
         watch = FailureDetector(await cluster.core())
         suspects = await watched(watch, 41.0)
-        assert all(suspects[name].spared for name in "abc")
+        assert all(suspects[name].deferred for name in "abc")
         await watched(watch, 41.0, suspects)
         assert [(await agent_now(watch.core, name)).state for name in "abc"] == ["dead"] * 3
 
@@ -271,7 +271,7 @@ def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing() -> No
         back = await job_now(user, job.id)
         assert (back.status, back.attempt, back.failures, back.preemptions) == ("pending", 2, 0, 1)
         assert cluster.keys("pending/") == [entry_of(back).key()]
-        assert (await agent_now(user, "a")).buried
+        assert (await agent_now(user, "a")).reaped
         assert not await dead.beat()
         other = await (await join(cluster, "b")).claim()
         zombie = await dead.end(held)
@@ -293,7 +293,7 @@ def test_a_commit_that_lands_before_the_burial_counts() -> None:
         cluster.ways[-1].before["put", "jobs/"] = in_time
         await watched(FailureDetector(observer), 60.0)
         assert (await job_now(user, job.id)).status == "succeeded"
-        assert (await agent_now(user, "a")).buried
+        assert (await agent_now(user, "a")).reaped
         assert cluster.keys("pending/") == []
 
     run(main)
@@ -317,13 +317,13 @@ def test_a_burial_that_was_cut_short_is_finished_by_the_next(step: tuple[str, st
         cluster.ways[-1].before[step] = die
         with pytest.raises(asyncio.CancelledError):
             await bury_all(mortal)
-        assert not (await agent_now(user, "a")).buried
+        assert not (await agent_now(user, "a")).reaped
         await watch.look({})
         await bury_all(watch)
         back = await job_now(user, job.id)
         assert (back.status, back.attempt) == ("pending", 2)
         assert cluster.keys("pending/") == [entry_of(back).key()]
-        assert (await agent_now(user, "a")).buried
+        assert (await agent_now(user, "a")).reaped
 
     run(main)
 
@@ -346,11 +346,11 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back() -> None:
         assert {(await job_now(user, job)).status for job in sound} == {"pending"}
         assert len(cluster.keys("pending/")) == len(sound)
         assert odd in coordinator.problems[AgentKeys.key("a")]
-        assert not (await agent_now(user, "a")).buried
+        assert not (await agent_now(user, "a")).reaped
         await user.store.put(JobKeys.key(odd), lies.data, ANY)
         await coordinator.turn()
         assert (await job_now(user, odd)).status == "pending"
-        assert (await agent_now(user, "a")).buried
+        assert (await agent_now(user, "a")).reaped
 
     run(main)
 

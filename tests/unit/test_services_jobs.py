@@ -287,7 +287,7 @@ def test_a_job_that_failed_to_start_is_left_to_other_hosts_for_a_while() -> None
         await launch(await cluster.core())
         job = await broken.end(await broken.claim(), "start-failed")
         assert job is not None
-        assert (job.status, job.failures, job.preemptions, job.avoid) == ("pending", 0, 0, ["broken"])
+        assert (job.status, job.failures, job.preemptions, job.avoid_hosts) == ("pending", 0, 0, ["broken"])
         await cluster.clock.sleep(1.0)
         refused = await broken.try_claim()
         assert isinstance(refused, NotClaimed)

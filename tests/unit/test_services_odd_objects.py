@@ -153,7 +153,7 @@ def test_problems_are_bounded_and_the_rest_is_counted() -> None:
             await Reconciler(user, "p").turn()
         record = await pass_now(user)
         assert len(record.problems) == MAX_PROBLEMS
-        assert record.problems_untold == 3 * MAX_PROBLEMS + 1 - MAX_PROBLEMS
+        assert record.problems_omitted == 3 * MAX_PROBLEMS + 1 - MAX_PROBLEMS
         lies = await user.store.get(CoordinatorKeys.lease)
         assert lies is not None
         assert len(lies.data) < 100_000

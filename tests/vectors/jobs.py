@@ -71,8 +71,8 @@ def _claims() -> File:
         "it runs": (running(), 1, None),
         "at a later attempt": (job(attempt=2), 1, None),
         "too early": (job(not_before=NOW + 4.5), 1, None),
-        "this host could not start it, 59 s ago": (job(avoid=["h2", "h1"], not_before=NOW - 59), 1, None),
-        "this host could not start it, 60 s ago": (job(avoid=["h1"], not_before=NOW - 60), 1, None),
+        "this host could not start it, 59 s ago": (job(avoid_hosts=["h2", "h1"], not_before=NOW - 59), 1, None),
+        "this host could not start it, 60 s ago": (job(avoid_hosts=["h1"], not_before=NOW - 60), 1, None),
         "it has waited too long": (job(spec={"pending_timeout": 59}), 1, None),
         "its wait began with the last attempt's end": (
             job(
@@ -132,7 +132,7 @@ def _ends() -> File:
             running(spec={"max_retries_preemption": 1}, preemptions=1),
             AttemptEnd(AttemptExit(kind="preempted")),
         ),
-        "this host could not start it": (1, running(avoid=["h2"]), AttemptEnd(AttemptExit(kind="start-failed"))),
+        "this host could not start it": (1, running(avoid_hosts=["h2"]), AttemptEnd(AttemptExit(kind="start-failed"))),
         "the host failed while it ran": (1, running(), AttemptEnd(AttemptExit(kind="host-failed"))),
         "a program that is not there": (1, running(), AttemptEnd(AttemptExit(kind="exited", code=127))),
         "an actor crashed, and its holder stays": (
@@ -237,7 +237,7 @@ def _ended(record: JobRecord, kind: str, host: str, now: float) -> JobRecord:
 def _counters(record: JobRecord, now: float) -> dict[str, Any]:
     told: dict[str, Any] = {
         name: getattr(record, name)
-        for name in ("status", "attempt", "failures", "preemptions", "agent_deaths", "start_failures", "avoid")
+        for name in ("status", "attempt", "failures", "preemptions", "agent_deaths", "start_failures", "avoid_hosts")
     }
     return told | ({"wait": record.not_before - now} if record.status == "pending" else {})
 

@@ -67,7 +67,7 @@ def _job_ids() -> File:
         "a drop on GCS": {"key": "inbox/train.json", "version": "1767225600123456", "updated": NOW},
         "a drop on S3": {"key": "inbox/train.json", "version": '"9bb58f26192e4ba00f01e2e7b136bbd8"', "updated": NOW},
         "a drop on local files": {
-            "key": InboxKeys.taken_in("inbox/train.json", NOW + 0.25, "0k7zzz"),
+            "key": InboxKeys.staged("inbox/train.json", NOW + 0.25, "0k7zzz"),
             "version": digest(b'{"name": "train"}'),
             "updated": NOW + 0.25,
         },
@@ -139,7 +139,7 @@ def _keys() -> File:
         "rejection": ({"key": "inbox/a~b.json", "version": '"9b-b5"'}, InboxKeys.rejected("inbox/a~b.json", '"9b-b5"')),
         "taken in": (
             {"key": "inbox/a~b.json", "time": NOW, "six": "0k7abc"},
-            InboxKeys.taken_in("inbox/a~b.json", NOW, "0k7abc"),
+            InboxKeys.staged("inbox/a~b.json", NOW, "0k7abc"),
         ),
         "queue settings": ({"namespace": "lab", "name": "prompts", "incarnation": 3}, queue.settings),
         "segment": (

@@ -88,7 +88,7 @@ class AgentOptions:
     preload: Sequence[str] = ()
     cwd: str | None = None
     reach: NetworkSettings = NetworkSettings()  # noqa: RUF009  it is frozen
-    ear: HintEndpoint | None = None
+    hint_endpoint: HintEndpoint | None = None
     lends: bool = False
     rejoins: bool = False
 
@@ -97,7 +97,7 @@ class Agent:
     """One agent id, from its registration until it has left or was declared dead."""
 
     def __init__(self, core: Core, options: AgentOptions) -> None:
-        self.id = AgentKeys.fresh(socket.gethostname(), core.now(), core.chance.token())
+        self.id = AgentKeys.fresh(socket.gethostname(), core.now(), core.rng.token())
         self._core = core
         self._options = options
         self._lock = agent_lock.acquire_lock(core.root, self.id)
@@ -114,7 +114,7 @@ class Agent:
             free=self._ledger.capacity,
             started_at=core.now(),
             preemptible=options.preemptible,
-            ear=options.ear,
+            hint_endpoint=options.hint_endpoint,
             **asdict(reach),
         )
         self._troubles = AgentProblems(core)
@@ -406,5 +406,5 @@ class Agent:
         now, fleet = self._core.clock.boottime(), self._heart.fleet
         if now >= self._shift_ends:
             self._shift_ends = now + self._core.jittered(self._core.settings.repair_interval)
-            self._watches = fleet <= RECONCILER_STANDBYS or self._core.chance.random() * fleet < RECONCILER_STANDBYS
+            self._watches = fleet <= RECONCILER_STANDBYS or self._core.rng.random() * fleet < RECONCILER_STANDBYS
         return self._watches or self._pass.holds_lease

@@ -182,7 +182,7 @@ class Claimer:
         self._walk.begins_anew(self._listed_at, self._interval())
         keys = await self._page(None)
         if self._last is not None and not self._walk.behind(self.ledger.free()):
-            begin = listing_start(keys[0], keys[-1], len(keys), self.pool_slots(), self.core.chance.random())
+            begin = listing_start(keys[0], keys[-1], len(keys), self.pool_slots(), self.core.rng.random())
             if begin and (within := await self._page(begin)):
                 keys, self._last = within, ""  # where nothing of these fits, it looks from the head on
         self._candidates.listed(keys)
@@ -235,7 +235,7 @@ class Claimer:
         """
         while True:
             free, now, width = self.ledger.free(), self.core.now(), max(self.pool_slots(), 2**self._stale)
-            entry = self._candidates.next(free, now, width, self.core.chance.random())
+            entry = self._candidates.next(free, now, width, self.core.rng.random())
             held = self.ledger.held.get(entry.job) if entry else None
             if entry is None or held is None:
                 return entry

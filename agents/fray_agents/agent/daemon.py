@@ -33,7 +33,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
     loop = asyncio.get_running_loop()
     listener = HintListener(core, options.reach) if options.reach.inbound else None
     spares = Prestarter(options.preload)
-    options = replace(options, start_task=spares.start, ear=listener.ear if listener else None)
+    options = replace(options, start_task=spares.start, hint_endpoint=listener.hint_endpoint if listener else None)
     leaving = asyncio.Event()
     agent: Agent | None = None
 

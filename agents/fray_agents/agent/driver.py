@@ -66,7 +66,7 @@ class DriverLease:
 
     def __init__(self, core: Core, namespace: str, program: str) -> None:
         host, now = socket.gethostname(), core.now()
-        ids = AgentKeys.fresh(host, now, core.chance.token()), JobId.fresh(DRIVER_NAME, now, core.chance.token())
+        ids = AgentKeys.fresh(host, now, core.rng.token()), JobId.fresh(DRIVER_NAME, now, core.rng.token())
         agent, record = driver_records(*ids, host, namespace, program, now, core.settings.beat_interval)
         self._core = core
         self.agent = agent.id

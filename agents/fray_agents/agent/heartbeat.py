@@ -95,7 +95,7 @@ class Heartbeat:
     async def register(self) -> None:
         """Create the agent's record; before that it may claim nothing. Raises StoreError: ask again."""
         sent = self.core.clock.boottime()
-        record = replace(self.record, trouble=self.troubles.told())
+        record = replace(self.record, problem=self.troubles.told())
         try:
             written = await self.core.records.write(AgentKeys.key(record.id), AgentRecord, record, None)
         except BadRecord:  # somebody wrote over it before this agent knew that it was there
@@ -162,8 +162,8 @@ class Heartbeat:
         self._early = False
         self._mail_taken |= self._stored.record.mail
         listed, interval = self.ledger.holdings(), self._interval()
-        trouble, usage = self.troubles.told(), asdict(self.core.store.usage)
-        pulse = HeartbeatInput(listed, interval, self.ledger.free(), trouble, self.leaving, usage)
+        problem, usage = self.troubles.told(), asdict(self.core.store.usage)
+        pulse = HeartbeatInput(listed, interval, self.ledger.free(), problem, self.leaving, usage)
         wanted = heartbeat.next_beat(self._stored.record, pulse)
         sent = self._last_send = self.core.clock.boottime()
         self.trusted_until = min(self.trusted_until, heartbeat.trusted_until(sent, interval))

@@ -64,7 +64,7 @@ class HintListener:
         self._poking, self._looking = HintThrottle(self._poke, POKES_APART), HintThrottle(self._look, LOOKS_APART)
         hints = {"poke": self._poking.ask, "look": self._looking.ask}
         self._server = HintServer(_ClusterKeys(core, asyncio.get_running_loop()), found.bind, hints)
-        self.ear = HintEndpoint(
+        self.hint_endpoint = HintEndpoint(
             address=f"{found.advertise}:{self._server.address.rpartition(':')[2]}", nonce=self._server.identity
         )
 

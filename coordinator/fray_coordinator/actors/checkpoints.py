@@ -87,7 +87,7 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
         Fenced: a later attempt has been here.
         StoreUnavailable: call again.
     """
-    writer = core.chance.token(16)
+    writer = core.rng.token(16)
     while True:
         numbers = await _list_numbers(core, job, actor)
         highest = await _read(core, job, actor, numbers[-1]) if numbers else None

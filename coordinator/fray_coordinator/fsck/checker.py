@@ -74,7 +74,7 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
 async def check(core: Core) -> list[Problem]:
     """What does not fit together now; if it is very much, the last one says how much more there is."""
     found = await _confirmed(core)
-    told_of = [suspicion.trouble for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
+    told_of = [suspicion.problem for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
     if untold := sum(1 for _ in found):
         told_of.append(Problem("/", f"there are {untold} more troubles", "deal with these first, then look again"))
     return told_of
@@ -93,7 +93,7 @@ async def repair(core: Core) -> None:
         lambda: Repair(core, Admission(core)).run(watch.live()),
     ]
     await map_noting_problems(steps, lambda step: step(), {}, at_once=1)
-    mends = ((found.trouble.key, found.mend) for found in await _confirmed(core) if found.mend is not None)
+    mends = ((found.problem.key, found.mend) for found in await _confirmed(core) if found.mend is not None)
     while batch := list(islice(mends, MAX_PROBLEMS_NAMED)):
         await map_noting_problems(batch, lambda one: one[1](core), {}, lambda one: one[0], at_once=1)
 
@@ -101,9 +101,9 @@ async def repair(core: Core) -> None:
 async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:
     """What two pictures show. Of the first only hashes are kept: everything may be in trouble."""
     first = await take_snapshot(core)
-    before = {hash((suspicion.trouble, suspicion.versions)) for suspicion in _suspected(first)}
+    before = {hash((suspicion.problem, suspicion.versions)) for suspicion in _suspected(first)}
     again = await take_snapshot(core, first) if before else None
-    return (s for s in _suspected(again) if hash((s.trouble, s.versions)) in before) if again else iter(())
+    return (s for s in _suspected(again) if hash((s.problem, s.versions)) in before) if again else iter(())
 
 
 def _suspected(seen: Snapshot) -> Iterator[SuspectedProblem]:

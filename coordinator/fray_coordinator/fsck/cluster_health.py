@@ -32,10 +32,10 @@ async def check_cluster(root: str) -> list[Finding]:
     Raises:
         StoreRefused, StoreUnavailable: the root cannot be read; `probe` says why.
     """
-    clock, chance = SystemClock(), system_random()
-    store = await open_store(root, clock, chance)
+    clock, rng = SystemClock(), system_random()
+    store = await open_store(root, clock, rng)
     try:
-        return [finding async for finding in _findings(Records(store, clock, chance))]
+        return [finding async for finding in _findings(Records(store, clock, rng))]
     finally:
         await store.close()
 
@@ -63,5 +63,5 @@ async def _findings(records: Records) -> AsyncIterator[Finding]:
 def _skipped_objects(last: ReconcilerRecord) -> Iterator[str]:
     for key, problem in last.problems.items():
         yield f"the coordinator's last pass left {key} alone: {problem.removesuffix(REMOVE_HINT)}"
-    if last.problems_untold:
-        yield f"the coordinator's last pass left {last.problems_untold} more objects alone"
+    if last.problems_omitted:
+        yield f"the coordinator's last pass left {last.problems_omitted} more objects alone"

@@ -49,8 +49,8 @@ def entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if job is not None and not is_terminal(job) and entry.attempt > job.attempt:
             what = f"the index has an entry of attempt {entry.attempt}, but by its record the job is at {job.attempt}"
             yield SuspectedProblem(Problem(key, what, BY_HAND), seen.versions(JobKeys.key(job.id)))
-        elif trouble := _unneeded(seen, key, entry, job):
-            yield SuspectedProblem(trouble, seen.versions(JobKeys.key(entry.job)))
+        elif problem := _unneeded(seen, key, entry, job):
+            yield SuspectedProblem(problem, seen.versions(JobKeys.key(entry.job)))
 
 
 def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None) -> Problem | None:

@@ -80,13 +80,13 @@ def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
             continue
         key, holder = JobKeys.key(job.id), seen.agents.get(job.lease.agent)
         if holder is None or holder.state != AgentState.LIVE:
-            trouble = _under_the_dead(seen, key, job.lease.agent, holder)
+            problem = _under_the_dead(seen, key, job.lease.agent, holder)
         elif job.id not in holder.holdings:
-            trouble = _disowned(seen, key, holder, job.id in entered)
+            problem = _disowned(seen, key, holder, job.id in entered)
         else:
-            trouble = _not_stopped(seen, key, holder, job)
-        if trouble is not None:
-            yield SuspectedProblem(trouble, seen.versions(key))
+            problem = _not_stopped(seen, key, holder, job)
+        if problem is not None:
+            yield SuspectedProblem(problem, seen.versions(key))
 
 
 def _under_the_dead(seen: Snapshot, key: str, agent: str, holder: AgentRecord | None) -> Problem | None:

@@ -47,8 +47,8 @@ def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if key not in named and (key in there or key.endswith("/")):
             what = f"the coordinator's last pass left it alone: {problem.removesuffix(REMOVE_HINT)}"
             yield SuspectedProblem(Problem(key, what, "the next pass tries again; if it stays so, look at it"))
-    if last.problems_untold:
-        what = f"the coordinator's last pass left more objects alone than it names: {last.problems_untold} more"
+    if last.problems_omitted:
+        what = f"the coordinator's last pass left more objects alone than it names: {last.problems_omitted} more"
         yield SuspectedProblem(Problem(CoordinatorKeys.lease, what, "deal with those that are named first"))
 
 

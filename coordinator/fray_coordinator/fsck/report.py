@@ -35,6 +35,6 @@ class SuspectedProblem:
         mend: what `repair` does about it; None: the services do it, or nobody may.
     """
 
-    trouble: Problem
+    problem: Problem
     versions: tuple[str, ...] = ()
     mend: Fix | None = None

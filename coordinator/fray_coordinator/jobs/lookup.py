@@ -137,7 +137,7 @@ def waiting_reasons(job: JobRecord, live: Sequence[AgentRecord], now: float) -> 
 def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:
     """What keeps an agent from a job that it could run, as far as its record tells."""
     lacks = shortage(shape, agent.free, host_kind(agent))
-    return "; ".join(filter(None, [lacks, agent.trouble])) or "has room and should claim it soon"
+    return "; ".join(filter(None, [lacks, agent.problem])) or "has room and should claim it soon"
 
 
 def _job_not_found(core: Core, text: str) -> JobNotFound:

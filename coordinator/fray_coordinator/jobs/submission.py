@@ -115,7 +115,7 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
 
 def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str) -> JobRecord:
     now = core.now()
-    job_id, spec = identify(spec, parent, fresh or object_keys.JobId.fresh(spec.name, now, core.chance.token()))
+    job_id, spec = identify(spec, parent, fresh or object_keys.JobId.fresh(spec.name, now, core.rng.token()))
     return JobRecord(
         id=job_id,
         spec=spec,

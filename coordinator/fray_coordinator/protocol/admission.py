@@ -34,7 +34,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent
     """
     origin = InboxOrigin(key=InboxKeys.dropped_as(key), version=version)
     if key != origin.key:
-        origin.taken_in = key
+        origin.staged_key = key
     token = digest_text(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
     job_id, spec = identify(spec, parent, JobId.fresh(spec.name, updated, token))
     return JobRecord(

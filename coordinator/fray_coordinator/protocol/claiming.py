@@ -46,7 +46,7 @@ def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -
         return expire(job, now)
     if family is ChildVerdict.WAIT:
         return Skip(now + AVOIDED_HOST_SECONDS)
-    ready = job.not_before + (AVOIDED_HOST_SECONDS if lease.host in job.avoid else 0.0)
+    ready = job.not_before + (AVOIDED_HOST_SECONDS if lease.host in job.avoid_hosts else 0.0)
     if now < ready:
         return Skip(ready)
     return transition(job, Event.CLAIM, lease=lease, started_at=now)

@@ -131,13 +131,13 @@ def _not_started(job: JobRecord, end: AttemptExit, now: float, settings: Cluster
 def _avoiding_host(job: JobRecord) -> JobRecord:
     """The job, which avoids its host from now on."""
     host = job.lease.host if job.lease else ""
-    return replace(job, avoid=[host, *(h for h in job.avoid if h != host)][:8])
+    return replace(job, avoid_hosts=[host, *(h for h in job.avoid_hosts if h != host)][:8])
 
 
 def _failed(
     job: JobRecord, end: AttemptExit, now: float, settings: ClusterSettings, restart: bool = False
 ) -> JobRecord:
-    spent = replace(job, failures=job.failures + 1, start_failures=0, agent_deaths=0, avoid=[])
+    spent = replace(job, failures=job.failures + 1, start_failures=0, agent_deaths=0, avoid_hosts=[])
     if spent.failures > job.spec.max_retries_failure or _actor_ended_itself(job, end):
         return _fail_for_good(spent, end, now, "")
     if restart:

@@ -49,11 +49,11 @@ def defer_mass_failure(doomed_now: Mapping[str, Suspect], live: int) -> dict[str
     """
     if len(doomed_now) < 2 or len(doomed_now) * MASS_FAILURE_DIVISOR <= live:
         return {}
-    return {name: Suspect(beat=s.beat, spared=True) for name, s in _not_deferred(doomed_now).items()}
+    return {name: Suspect(beat=s.beat, deferred=True) for name, s in _not_deferred(doomed_now).items()}
 
 
 def _not_deferred(doomed_now: Mapping[str, Suspect]) -> dict[str, Suspect]:
-    return {name: suspect for name, suspect in doomed_now.items() if not suspect.spared}
+    return {name: suspect for name, suspect in doomed_now.items() if not suspect.deferred}
 
 
 def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -> dict[str, Suspect]:
@@ -70,8 +70,8 @@ def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -
 
 def _merged(one: Suspect, other: Suspect) -> Suspect:
     """Two observers' knowledge of one agent at one beat: a time-out begun anew for one is begun anew for both."""
-    if one.spared != other.spared:
-        return one if one.spared else other
+    if one.deferred != other.deferred:
+        return one if one.deferred else other
     return one if one.age >= other.age else other
 
 
@@ -98,4 +98,4 @@ def lost_agent(agent: str) -> AgentRecord:
 
 def needs_reaping(agent: AgentRecord) -> bool:
     """Whether jobs listed in this record may still have to be put back."""
-    return is_fenced(agent) and bool(agent.holdings) and not agent.buried
+    return is_fenced(agent) and bool(agent.holdings) and not agent.reaped

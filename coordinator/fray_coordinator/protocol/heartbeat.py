@@ -46,7 +46,7 @@ class HeartbeatInput:
     holdings: Mapping[str, Holding]
     interval: float
     free: Resources
-    trouble: str = ""
+    problem: str = ""
     leaving: bool = False
     requests: Mapping[str, int] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
         holdings=dict(pulse.holdings),
         interval=pulse.interval,
         free=pulse.free,
-        trouble=pulse.trouble,
+        problem=pulse.problem,
         requests=dict(pulse.requests),
         mail=False,
         state=AgentState.LEFT if pulse.leaving and not pulse.holdings else record.state,

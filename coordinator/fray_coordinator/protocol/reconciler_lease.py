@@ -98,7 +98,7 @@ def after_pass(
         suspects=dict(most_silent),
         pools=dict(largest),
         problems=dict(islice(problems.items(), MAX_PROBLEMS)),
-        problems_untold=max(len(problems) - MAX_PROBLEMS, 0),
+        problems_omitted=max(len(problems) - MAX_PROBLEMS, 0),
         repaired_at=repaired_at,
     )
 

@@ -94,7 +94,7 @@ async def purge_items(home: OpenQueue) -> dict[str, int]:
 
     async def close(segment: str) -> int:
         items, closed = SegmentName.items_of(segment), 0
-        nonce = home.core.chance.token(16)
+        nonce = home.core.rng.token(16)
 
         def decide(found: QueueLease | None) -> QueueLease | None:
             nonlocal closed

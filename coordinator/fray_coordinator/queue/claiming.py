@@ -100,4 +100,4 @@ async def discard_lease(home: OpenQueue, lease: Stored[QueueLease]) -> None:
 
 
 def _nonce(home: OpenQueue) -> str:
-    return home.core.chance.token(16)
+    return home.core.rng.token(16)

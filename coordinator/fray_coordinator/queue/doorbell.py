@@ -83,7 +83,7 @@ class QueueDoorbell:
         while self._due:
             await core.clock.sleep(max(0.0, self._rung_at + RING_INTERVAL - core.clock.boottime()))
             self._due, self._rung_at = False, core.clock.boottime()
-            op = core.chance.token(16)
+            op = core.rng.token(16)
             body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now(), came_back_at=self._came_back_at))
             try:
                 await core.store.put(self._home.keys.bell, body, ANY, op)

@@ -25,7 +25,7 @@ class FinishedLog:
 
     async def note(self, segments: Collection[str]) -> None:
         """Write down that these are finished, before their leases go."""
-        key = self._names.finished_at(self._core.now(), self._core.chance.token(16))
+        key = self._names.finished_at(self._core.now(), self._core.rng.token(16))
         await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
 
     async def holds(self, segment: str) -> bool:

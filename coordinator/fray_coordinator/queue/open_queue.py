@@ -79,7 +79,7 @@ def _checked(core: Core, queue: QueueKeys, found: QueueRecord) -> OpenQueue:
             f"the queue at {core.root}/{queue.prefix} has layout version {found.layout}, this Fray uses "
             f"{QUEUE_LAYOUT}; use a Fray of that version, or another queue"
         )
-    holder = f"{_host()}, pid {os.getpid()}, {core.chance.token(4)}"
+    holder = f"{_host()}, pid {os.getpid()}, {core.rng.token(4)}"
     return OpenQueue(core, queue, found, holder, FinishedLog(core, queue, found.quarantine))
 
 
@@ -95,21 +95,21 @@ async def open_root(root: str, named: bool) -> Core:
         RootMismatch: the root is of the other kind.
         InvalidInput, StoreRefused, StoreUnavailable: as `open_store` says.
     """
-    clock, chance = SystemClock(), system_random()
-    store = await open_store(root, clock, chance)
+    clock, rng = SystemClock(), system_random()
+    store = await open_store(root, clock, rng)
     try:
         is_cluster = await store.get(object_keys.CLUSTER_KEY) is not None
         if is_cluster and not named:
             raise RootMismatch(f"{store.root} is a cluster's root; give the queue a name in it, or a folder of its own")
         if named and not is_cluster and await store.get(QueueKeys().settings) is not None:
             raise RootMismatch(f"{store.root} holds a queue without a name; leave the name out, or use another root")
-        return await core_on(store, None, clock, chance) if named else standalone_core(store, clock, chance)
+        return await core_on(store, None, clock, rng) if named else standalone_core(store, clock, rng)
     except BaseException:
         await store.close()
         raise
 
 
-def standalone_core(store: Store, clock: Clock, chance: RandomSource) -> Core:
+def standalone_core(store: Store, clock: Clock, rng: RandomSource) -> Core:
     """A core without a cluster: intervals as a new cluster has them."""
     settings = LOCAL_SETTINGS if store.local else ClusterSettings()
-    return Core(store, Records(store, clock, chance), clock, chance, settings)
+    return Core(store, Records(store, clock, rng), clock, rng, settings)

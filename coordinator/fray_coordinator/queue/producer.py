@@ -31,7 +31,7 @@ class Producer:
     def __init__(self, home: OpenQueue, bell: QueueDoorbell) -> None:
         self._home = home
         self._bell = bell
-        self._token = home.core.chance.token(6)
+        self._token = home.core.rng.token(6)
         self._last = (0.0, 0)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> None:

@@ -133,7 +133,7 @@ class Admission:
             return
         try:
             spec = parse_spec(drop.data)
-            if self.core.store.renames and InboxKeys.time_taken(key) is None:
+            if self.core.store.renames and InboxKeys.staged_at(key) is None:
                 await self._take_in(key, drop.version)
             else:
                 await self._admit(key, drop, spec)
@@ -142,13 +142,13 @@ class Admission:
 
     async def _take_in(self, key: str, version: str) -> None:
         """Give a local file a name that nobody gives again; whoever is the first to do so goes on with it."""
-        taken_in = InboxKeys.taken_in(key, self.core.now(), self.core.chance.token())
-        await self.core.store.withdraw(key, version, taken_in)
-        await self._look_at_drop(taken_in)
+        staged_key = InboxKeys.staged(key, self.core.now(), self.core.rng.token())
+        await self.core.store.withdraw(key, version, staged_key)
+        await self._look_at_drop(staged_key)
 
     async def _admit(self, key: str, drop: Object, spec: JobSpec) -> None:
         parent = await running_parent(self.core, spec.parent) if spec.parent else None
-        dropped_at = InboxKeys.time_taken(key) if self.core.store.renames else None
+        dropped_at = InboxKeys.staged_at(key) if self.core.store.renames else None
         job = record_of_drop(key, drop.version, dropped_at or drop.updated, spec, parent)
         if parent is not None:
             job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
@@ -171,7 +171,7 @@ class Admission:
         await self._take_away(key, drop.version)
 
     async def _take_away(self, key: str, version: str) -> None:
-        await self.core.store.withdraw(key, version, InboxKeys.aside(key, version, self.core.chance.token(8)))
+        await self.core.store.withdraw(key, version, InboxKeys.aside(key, version, self.core.rng.token(8)))
 
     async def _look_aside(self, key: str) -> None:
         """A local file that was moved aside: what it held was dealt with, unless a `cp` went on writing into it."""

@@ -140,7 +140,7 @@ class FailureDetector:
     def silent(self) -> dict[str, Suspect]:
         """What a successor must know: of those who owe a beat, and of the spared."""
         live = self.live()
-        return {n: s for n, s in self._known.items() if n in live and (s.spared or s.age >= live[n].record.interval)}
+        return {n: s for n, s in self._known.items() if n in live and (s.deferred or s.age >= live[n].record.interval)}
 
     def pools(self) -> dict[str, PoolSummary]:
         """Per pool: its live agents and the one-core tasks they can run at once."""
@@ -150,9 +150,11 @@ class FailureDetector:
             view = views.setdefault(agent.record.pool, PoolSummary())
             view.agents += 1
             view.slots = min(view.slots + free_slots(agent.record.capacity), MAX_SAFE_INTEGER)
-            if agent.record.ear is not None:
+            if agent.record.hint_endpoint is not None:
                 hearing.setdefault(agent.record.pool, []).append(agent.record)
-        return {pool: replace(view, ears=_hint_endpoints(hearing.get(pool, ()))) for pool, view in views.items()}
+        return {
+            pool: replace(view, hint_endpoints=_hint_endpoints(hearing.get(pool, ()))) for pool, view in views.items()
+        }
 
     async def _read_all(self) -> None:
         rows = await self.core.store.list(AgentKeys.prefix, versions=True)
@@ -225,7 +227,7 @@ class FailureDetector:
         """Declare the doomed dead; returns those who are spared for now."""
         live = self.live()
         guilty = {name: suspect for name, suspect in seen.items() if has_timed_out(live[name].record, suspect)}
-        spared = defer_mass_failure(guilty, len(live))
+        deferred = defer_mass_failure(guilty, len(live))
 
         async def declare_dead(name: str) -> None:
             try:
@@ -236,12 +238,12 @@ class FailureDetector:
             if killed is not None:
                 self._keep(killed, None)
 
-        doomed_now = sorted(guilty.keys() - spared.keys())[:MAX_PASS_READS]
+        doomed_now = sorted(guilty.keys() - deferred.keys())[:MAX_PASS_READS]
         await map_noting_problems(doomed_now, declare_dead, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
-        return spared
+        return deferred
 
 
 def _hint_endpoints(hearing: Iterable[AgentRecord]) -> list[HintEndpoint]:
     """Those of the agents with the most room."""
     chosen = heapq.nlargest(HINT_ENDPOINTS_PER_POOL, hearing, key=lambda agent: (agent.free.cpu, agent.id))
-    return [agent.ear for agent in chosen if agent.ear is not None]
+    return [agent.hint_endpoint for agent in chosen if agent.hint_endpoint is not None]

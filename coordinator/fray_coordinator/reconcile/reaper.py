@@ -48,7 +48,7 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
         raise BadRecord(_summarize(problems))
 
     def mark(now: AgentRecord | None) -> AgentRecord | None:
-        return replace(now, buried=True) if now is not None and needs_reaping(now) else None
+        return replace(now, reaped=True) if now is not None and needs_reaping(now) else None
 
     await core.records.update(agent.key, AgentRecord, mark, known=agent)
 

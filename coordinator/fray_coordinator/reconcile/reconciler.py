@@ -1,8 +1,9 @@
-"""The coordinator's pass: one function that does what no single job's holder does.
+"""The reconciler: brings the records into agreement with what happens, which no single job's holder could.
 
-It watches the agents, buries the dead, admits the inbox, and now and then repairs. Any agent runs it under
-`coordinator/pass.json`; `fray coordinate --once` runs it without the lease. Two at once do no harm: every write is
-conditional by itself. A pass itself only watches: all else may take long, so it goes on beside the passes that follow.
+One round is a pass. It watches the agents, reaps the dead, admits the inbox, and now and then repairs. Any agent runs
+it under the lease in `coordinator/reconciler.json`; `fray coordinate --once` runs it without. Two at once do no harm:
+every write is conditional by itself. A pass itself only watches: all else may take long, so it goes on beside the
+passes that follow.
 """
 
 from __future__ import annotations

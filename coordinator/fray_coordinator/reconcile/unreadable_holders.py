@@ -44,6 +44,6 @@ class UnreadableHolders:
 
 async def write_off(core: Core, agent: str, lies: Object) -> None:
     """Replace what lies where the agent's record should by a dead agent's record, unless it has changed."""
-    op = core.chance.token(16)
+    op = core.rng.token(16)
     dead = codec.successor(lost_agent(agent), op, None)
     await core.store.put(AgentKeys.key(agent), codec.encode(dead), lies.version, op)

@@ -27,21 +27,21 @@ _memories: dict[str, MemoryContents] = {}
 
 
 async def open_store(
-    root: str, clock: Clock | None = None, chance: RandomSource | None = None, patience: float = 60.0
+    root: str, clock: Clock | None = None, rng: RandomSource | None = None, patience: float = 60.0
 ) -> Store:
     """Open `root` and learn its clock; on a bucket that costs one read, which also shows that the root may be read.
 
     Args:
         root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
         clock: this machine's clock unless given.
-        chance: seeded by the operating system unless given.
+        rng: seeded by the operating system unless given.
         patience: seconds that one call may go on trying.
 
     Raises `InvalidInput` for what is no root, `StoreRefused` for a root that cannot be used and for a library that is
     not installed, `StoreUnavailable` when the storage does not answer.
     """
     clock = clock or SystemClock()
-    store = Store(open_backend(root, clock), clock, chance or system_random(), patience)
+    store = Store(open_backend(root, clock), clock, rng or system_random(), patience)
     try:
         await store.learn_clock()
     except BaseException:

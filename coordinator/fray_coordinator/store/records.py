@@ -57,10 +57,10 @@ class UpdateResult(Generic[R]):
 class Records:
     """Typed access to the objects that are changed by compare-and-swap."""
 
-    def __init__(self, store: Store, clock: Clock, chance: RandomSource) -> None:
+    def __init__(self, store: Store, clock: Clock, rng: RandomSource) -> None:
         self._store = store
         self._clock = clock
-        self._chance = chance
+        self._chance = rng
 
     async def read(self, key: str, kind: type[R], one_of_many: bool = False) -> Stored[R] | None:
         """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key.

@@ -76,7 +76,7 @@ class Store:
     Args:
         backend: where the objects are.
         clock: measures patience and waits; its wall time plus the learnt offset is `now()`.
-        chance: draws the jitter of retries.
+        rng: draws the jitter of retries.
         patience: seconds that one call may go on trying before it raises `StoreUnavailable`.
 
     Every method raises `StoreUnavailable` when the storage does not answer within `patience`, `StoreRefused` when it
@@ -84,13 +84,13 @@ class Store:
     `InvalidInput` for a key or a size that no store can hold.
     """
 
-    def __init__(self, backend: StoreBackend, clock: Clock, chance: RandomSource, patience: float = 60.0) -> None:
+    def __init__(self, backend: StoreBackend, clock: Clock, rng: RandomSource, patience: float = 60.0) -> None:
         self.usage = RequestCounts()
         self.failing = FailureTracker(clock)
         self.patience = patience
         self._backend = MeteredBackend(backend, self.usage)
         self._clock = clock
-        self._chance = chance
+        self._chance = rng
         self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, last was
 
     @property

@@ -85,8 +85,8 @@ export class Agent {
   async #beat(state) {
     const listed = [...this.#held.values()].filter(({ phase }) => phase !== "claiming");
     const holdings = Object.fromEntries([...this.#held].map(([id, { attempt, phase }]) => [id, { attempt, phase }]));
-    const trouble = this.#isBroken ? "tasks cannot be started here; nothing more is claimed" : undefined;
-    const done = await this.heart.beat({ holdings, free: this.#free(), trouble, state });
+    const problem = this.#isBroken ? "tasks cannot be started here; nothing more is claimed" : undefined;
+    const done = await this.heart.beat({ holdings, free: this.#free(), problem, state });
     if (done.isApplied) for (const held of listed) held.isListed = true;
     return done;
   }

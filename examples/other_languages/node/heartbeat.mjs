@@ -61,7 +61,7 @@ export class Heartbeat {
   }
 
   /** Says what is held. Whether it was applied: if not, the agent is nobody any more. `hadMail`: somebody had asked. */
-  async beat({ holdings, free, trouble, state }) {
+  async beat({ holdings, free, problem, state }) {
     const sent = monotonic();
     const interval = this.#next(Object.keys(holdings).length > 0);
     this.#trustedUntil = Math.min(this.#trustedUntil, this.#sentAt + TRUST * interval);
@@ -69,7 +69,7 @@ export class Heartbeat {
     const found = await this.records.change(agentKey(this.id), (agent) => {
       if (["dead", "left"].includes(agent.state)) return null;
       hadMail = agent.mail ?? false;
-      const told = { holdings, free, trouble, interval, mail: undefined, ...(state && { state }) };
+      const told = { holdings, free, problem, interval, mail: undefined, ...(state && { state }) };
       return { ...agent, ...told, beat: (agent.beat ?? 0) + 1 };
     });
     if (found?.applied) this.#applied(sent, interval);

@@ -45,7 +45,7 @@ export const agentId = (host, now, six = randomDigits(6)) =>
   `${host.replace(/[^A-Za-z0-9-]/g, "-").replace(/^-+/, "").slice(0, 100) || "host"}-${timeInName(now)}${six}`;
 
 export const CLUSTER = "cluster.json";
-export const PASS = "coordinator/pass.json";
+export const PASS = "coordinator/reconciler.json";
 export const jobKey = (id) => `jobs/${id}.json`;
 export const agentKey = (id) => `agents/${id}.json`;
 export const doorbellKey = (pool) => `pools/${pool}/doorbell`;

@@ -22,7 +22,7 @@ export function claim(job, attempt, parent, lease, settings) {
   if (pending_timeout && now > waitingSince(job) + pending_timeout) {
     return { write: stopped(job, `not started within its pending_timeout of ${pending_timeout} s`, "expired", now) };
   }
-  const until = Math.max(wait, (job.not_before ?? 0) + (job.avoid?.includes(lease.host) ? AVOIDING : 0));
+  const until = Math.max(wait, (job.not_before ?? 0) + (job.avoid_hosts?.includes(lease.host) ? AVOIDING : 0));
   return until > now ? { skip: until } : { write: { ...job, status: "running", lease, started_at: now } };
 }
 
@@ -68,12 +68,12 @@ export function attemptEnded(job, { agent, attempt, exit, result, byRequest = fa
 
 /** The counters after an attempt. A host that failed is to be avoided; a failure of the job's own clears all that. */
 function counters(job, kind) {
-  const { failures = 0, preemptions = 0, start_failures = 0, avoid = [], lease } = job;
-  const avoided = [lease.host, ...avoid.filter((host) => host !== lease.host)].slice(0, AVOIDED);
-  if (kind === "start-failed") return { start_failures: start_failures + 1, avoid: avoided };
+  const { failures = 0, preemptions = 0, start_failures = 0, avoid_hosts = [], lease } = job;
+  const avoided = [lease.host, ...avoid_hosts.filter((host) => host !== lease.host)].slice(0, AVOIDED);
+  if (kind === "start-failed") return { start_failures: start_failures + 1, avoid_hosts: avoided };
   const preempted = { preemptions: preemptions + 1, agent_deaths: undefined };
-  if (HOST_GONE.includes(kind)) return kind === "host-failed" ? { ...preempted, avoid: avoided } : preempted;
-  return { failures: failures + 1, agent_deaths: undefined, start_failures: undefined, avoid: undefined };
+  if (HOST_GONE.includes(kind)) return kind === "host-failed" ? { ...preempted, avoid_hosts: avoided } : preempted;
+  return { failures: failures + 1, agent_deaths: undefined, start_failures: undefined, avoid_hosts: undefined };
 }
 
 /** Nothing if there is a further attempt; else what is to be said about the last one beside how it ended. */

@@ -124,8 +124,8 @@ function budgetsOf({ spec, ends }) {
     const lease = { agent: "h-1", host, since: now };
     const running = { ...job, status: "running", lease, started_at: now };
     job = attemptEnded(running, { agent: "h-1", attempt: job.attempt ?? 1, exit: { kind } }, now, SETTINGS);
-    const { status, attempt, failures = 0, preemptions = 0, agent_deaths = 0, start_failures = 0, avoid = [] } = job;
-    const counted = { status, attempt, failures, preemptions, agent_deaths, start_failures, avoid };
+    const { status, attempt, failures = 0, preemptions = 0, agent_deaths = 0, start_failures = 0, avoid_hosts = [] } = job;
+    const counted = { status, attempt, failures, preemptions, agent_deaths, start_failures, avoid_hosts };
     return status === "pending" ? { ...counted, wait: job.not_before - now } : counted;
   });
 }

@@ -66,5 +66,5 @@ def _row(agent: Stored[AgentRecord], now: float) -> tuple[str, ...]:
         str(len(record.holdings)),
         resources_text(record.free),
         resources_text(record.capacity) + ", preemptible" * record.preemptible + ", no actors" * (not record.inbound),
-        record.trouble,
+        record.problem,
     )

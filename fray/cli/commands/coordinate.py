@@ -34,7 +34,7 @@ def _tell(problems: dict[str, str]) -> None:
 async def _once(core: Core) -> dict[str, str]:
     from fray_coordinator.reconcile.reconciler import Reconciler
 
-    turn = Reconciler(core, f"once-{core.chance.token()}")
+    turn = Reconciler(core, f"once-{core.rng.token()}")
     await turn.once()
     return turn.problems
 
@@ -42,7 +42,7 @@ async def _once(core: Core) -> dict[str, str]:
 async def _for_ever(core: Core) -> dict[str, str]:
     from fray_coordinator.reconcile.reconciler import Reconciler
 
-    turn = Reconciler(core, f"coordinator-{core.chance.token()}")
+    turn = Reconciler(core, f"coordinator-{core.rng.token()}")
     try:
         while True:
             await turn.turn()

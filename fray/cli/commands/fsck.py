@@ -27,13 +27,13 @@ def command(app: App, repair: bool) -> None:
     is safe while they run, and touches nothing else.
     """
     troubles = app.run(lambda core: _run(core, repair))
-    app.show([asdict(trouble) for trouble in troubles], lambda: _tell(troubles))
+    app.show([asdict(problem) for problem in troubles], lambda: _tell(troubles))
     sys.exit(bool(troubles))
 
 
 def _tell(troubles: list[Problem]) -> None:
-    for trouble in troubles:
-        output.echo(f"{one_line(trouble.key)}\n    {trouble.what}; {trouble.remedy}")
+    for problem in troubles:
+        output.echo(f"{one_line(problem.key)}\n    {problem.what}; {problem.remedy}")
     output.echo(f"{len(troubles)} troubles" if troubles else "everything fits together")
 
 
