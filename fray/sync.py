@@ -2,7 +2,7 @@
 
 User code is synchronous and may itself run inside an event loop (notebooks), so the loop here is never the caller's. A
 fork copies no threads: the child forgets the loop and starts one of its own, and what was opened in the old loop is
-opened anew (`PerProcess`).
+opened anew (`fray_coordinator.per_loop`).
 """
 
 from __future__ import annotations
@@ -189,35 +189,6 @@ def at_exit(close: Callable[[], None]) -> None:
     import concurrent.futures.thread  # noqa: F401 - so that its own hook is registered by now
 
     threading._register_atexit(close)  # type: ignore[attr-defined]
-
-
-class PerProcess(Generic[T]):
-    """Something that is opened in the background loop, once per process: after a fork the child opens its own.
-
-    Args:
-        opener: makes it.
-    """
-
-    def __init__(self, opener: Callable[[], Awaitable[T]]) -> None:
-        self._opener = opener
-        self._opened: tuple[int, asyncio.Future[T]] | None = None
-
-    async def get(self) -> T:
-        """What the opener made; callers that come while it is being opened wait for the same one."""
-        if self._opened is None or self._opened[0] != os.getpid() or _failed(self._opened[1]):
-            self._opened = (os.getpid(), asyncio.ensure_future(self._opener()))
-        return await asyncio.shield(self._opened[1])
-
-    async def take(self) -> T | None:
-        """What is open in this process, to be closed by the caller; None if nothing is. The next `get` opens anew."""
-        opened, self._opened = self._opened, None
-        if opened is None or opened[0] != os.getpid() or _failed(opened[1]):
-            return None
-        return await opened[1]
-
-
-def _failed(opening: asyncio.Future[Any]) -> bool:
-    return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 def _forget() -> None:

@@ -54,6 +54,7 @@ from fray_coordinator.jobs.waiting import (
     read_logs,
     wait_for,
 )
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_layouts.errors import InvalidInput
@@ -83,8 +84,8 @@ class StorageCluster(Cluster):
         self._namespace = namespace
         self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_random().token()}"
         check_namespace(namespace or self._outside)
-        self._core = sync.PerProcess(self._open)
-        self._driver = sync.PerProcess(self._begin_to_drive)
+        self._core = PerLoop(self._open)
+        self._driver = PerLoop(self._begin_to_drive)
         self._leaves_in = 0
         self._hints = HintSender(lambda: self.keyring)
 

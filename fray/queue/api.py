@@ -27,6 +27,7 @@ from fray.queue.engine import (
 from fray.queue.errors import UnknownLease, Unreadable
 from fray.queue.lease import Lease
 from fray_coordinator.errors import StoreError
+from fray_coordinator.per_loop import PerLoop
 from fray_layouts.errors import InvalidInput
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Queue(Generic[T]):
     Every method may raise `StoreUnavailable` when the storage (or the server) does not answer; then call it again.
     """
 
-    def __init__(self, engine: sync.PerProcess[QueueEngine], encoding: str = "pickle") -> None:
+    def __init__(self, engine: PerLoop[QueueEngine], encoding: str = "pickle") -> None:
         if encoding not in codec.ENCODINGS:
             raise InvalidInput("encoding", encoding, f"use one of {', '.join(codec.ENCODINGS)}")
         self._engine = engine

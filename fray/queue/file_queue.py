@@ -19,6 +19,7 @@ from fray.queue.engine import (
 )
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.consumer import Consumer
@@ -76,7 +77,7 @@ class FileQueue(Queue[T]):
             raise InvalidInput("fs_args", fs_args, "leave it out; credentials come from the environment")
         most = rules.checked_maximum(max_deliveries)
         self._address = QueueAddress.checked(os.fspath(path), name, namespace, most, incarnation)
-        super().__init__(sync.PerProcess(self._open), encoding)
+        super().__init__(PerLoop(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (type(self), self._address, self._encoding)

@@ -34,6 +34,7 @@ from fray_agents.rpc import (
     client_id,
     connect,
 )
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.queue.cancellation import take_or_return
 from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_keys import QueueKeys
@@ -68,7 +69,7 @@ class HttpQueue(Queue[T]):
     ) -> None:
         self._address, self._name = _address(host, port, queue_name)
         self._cluster = cluster
-        super().__init__(sync.PerProcess(self._open), encoding)
+        super().__init__(PerLoop(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
         root = (self._cluster or current_cluster()).root
@@ -231,7 +232,7 @@ class HttpQueueServer:
 class _ServedEngine:
     """An engine whose methods are called from afar; they run in this process's background loop."""
 
-    def __init__(self, engine: sync.PerProcess[QueueEngine]) -> None:
+    def __init__(self, engine: PerLoop[QueueEngine]) -> None:
         self._engine = engine
 
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
 
-from fray import sync
 from fray.queue.api import Queue
 from fray.queue.engine import (
     Counts,
@@ -23,6 +22,7 @@ from fray_coordinator.clock import (
     SystemClock,
     system_random,
 )
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.poison_isolation import HandedOut, PoisonIsolation, isolation_of
@@ -49,7 +49,7 @@ class MemoryQueue(Queue[T]):
         async def opened() -> MemoryEngine:
             return engine
 
-        super().__init__(sync.PerProcess(opened))
+        super().__init__(PerLoop(opened))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a MemoryQueue cannot leave its process; use a FileQueue")

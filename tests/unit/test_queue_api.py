@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fray import sync
 from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, errors
 from fray_coordinator.errors import StoreUnavailable
+from fray_coordinator.per_loop import PerLoop
 from fray_layouts.errors import InvalidInput
 
 
@@ -346,7 +346,7 @@ def test_the_error_of_a_block_comes_out_though_the_item_cannot_be_given_back(err
     async def opened() -> Any:
         return Failing(error)
 
-    lease = Lease("x", "1", 0.0, queue=Queue(sync.PerProcess(opened)))
+    lease = Lease("x", "1", 0.0, queue=Queue(PerLoop(opened)))
     with pytest.raises(ZeroDivisionError) as raised, lease:
         raise ZeroDivisionError
     notes = getattr(raised.value, "__notes__", [])

@@ -18,6 +18,7 @@ import pytest
 
 from fray import sync
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
+from fray_coordinator.per_loop import PerLoop
 
 
 async def thread_name() -> str:
@@ -62,7 +63,7 @@ def test_a_fork_gets_a_loop_and_resources_of_its_own() -> None:
     async def pid() -> int:
         return os.getpid()
 
-    resource = sync.PerProcess(pid)
+    resource = PerLoop(pid)
     assert sync.run(resource.get()) == os.getpid()
     read, write = os.pipe()
     child = os.fork()
@@ -84,7 +85,7 @@ def test_a_resource_is_opened_once_and_again_after_a_failure() -> None:
             raise OSError("not yet")
         return len(opened)
 
-    resource = sync.PerProcess(opener)
+    resource = PerLoop(opener)
     with pytest.raises(OSError, match="not yet"):
         sync.run(resource.get())
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from fray_coordinator.clock import Clock
 from fray_coordinator.store.interface import BadObject
@@ -103,36 +102,6 @@ def _parse_date(date: str | None) -> float | None:
         return None if parsed is None else mktime_tz(parsed)
     except (ValueError, OverflowError):
         return None
-
-
-class PerLoop(Generic[T]):
-    """One connection for each event loop and process: neither sessions nor their sockets may be shared.
-
-    After a fork the child opens its own and leaves the parent's alone.
-    """
-
-    def __init__(self, connect: Callable[[], Awaitable[T]], disconnect: Callable[[T], Awaitable[None]]) -> None:
-        self._connect = connect
-        self._disconnect = disconnect
-        self._owner: object = None
-        self._opening: asyncio.Task[T] | None = None
-
-    async def get(self) -> T:
-        owner = (os.getpid(), asyncio.get_running_loop())
-        if self._opening is None or owner != self._owner or _failed(self._opening):
-            self._owner = owner
-            self._opening = asyncio.ensure_future(self._connect())
-        # Shielded: a caller that is cancelled must not take the connection from those who wait with it.
-        return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
-
-    async def close(self) -> None:
-        opening, self._opening = self._opening, None
-        if opening is not None and self._owner == (os.getpid(), asyncio.get_running_loop()):
-            await self._disconnect(await opening)
-
-
-def _failed(task: asyncio.Task[T]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 async def read_body(read: Callable[[int], Awaitable[bytes]], length: int | None, most: int) -> bytes:

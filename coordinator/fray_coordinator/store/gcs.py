@@ -23,12 +23,12 @@ from gcsfs.core import GCSFileSystem
 from yarl import URL
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.buckets import (
     CONNECT_TIMEOUT,
     LISTING_PAGE,
     BucketSettings,
     Location,
-    PerLoop,
     ServerClock,
     read_body,
     request_timeout,
@@ -87,8 +87,8 @@ class GcsBackend:
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
         self._clock = clock
-        self._file_system = PerLoop(_connect, _disconnect)
-        self._token = PerLoop(self._access_token, _nothing_to_close)
+        self._file_system = PerLoop(_connect)
+        self._token = PerLoop(self._access_token)
 
     async def get(self, key: str) -> Object | None:
         answer = await self._object("GET", key, "download/", {"alt": "media"})
@@ -155,7 +155,8 @@ class GcsBackend:
         return self._server_clock.offset()
 
     async def close(self) -> None:
-        await self._file_system.close()
+        if (file_system := await self._file_system.take()) is not None:
+            await file_system.session.close()
 
     async def _page(self, prefix: str, after: str | None, wanted: int, versions: bool, token: str) -> dict[str, Any]:
         query = {
@@ -268,14 +269,6 @@ async def _connect() -> GCSFileSystem:
         raise token_failure(LookupError("none were found"))
     await file_system._set_session()
     return file_system
-
-
-async def _disconnect(file_system: GCSFileSystem) -> None:
-    await file_system.session.close()
-
-
-async def _nothing_to_close(token: AccessToken | None) -> None:
-    """A token ends by itself."""
 
 
 def _precondition(expect: Expectation) -> dict[str, str]:

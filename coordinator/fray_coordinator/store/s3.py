@@ -26,12 +26,12 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from fray_coordinator.clock import Clock
+from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.buckets import (
     CONNECT_TIMEOUT,
     LISTING_PAGE,
     BucketSettings,
     Location,
-    PerLoop,
     ServerClock,
     read_body,
     request_timeout,
@@ -79,7 +79,7 @@ class S3Backend:
         self._location = Location("s3", bucket, prefix)
         self.root = self._location.root
         self._server_clock = ServerClock(clock)
-        self._client = PerLoop(_connect, _disconnect)
+        self._client = PerLoop(_connect)
 
     async def get(self, key: str) -> Object | None:
         return await self._read(key, await self._call("get_object", Key=self._location.name(key)))
@@ -147,7 +147,8 @@ class S3Backend:
         return self._server_clock.offset()
 
     async def close(self) -> None:
-        await self._client.close()
+        if (client := await self._client.take()) is not None:
+            await client.close()
 
     async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
         """One request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
@@ -209,10 +210,6 @@ async def _connect() -> Any:
 def _redirect_no_further(params: dict[str, Any], **_: Any) -> None:
     """botocore follows a redirect by asking the bucket for its region: an answer to that is not followed once more."""
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
-
-
-async def _disconnect(client: Any) -> None:
-    await client.close()
 
 
 def _precondition(expect: Expectation) -> dict[str, str]:

@@ -1,0 +1,50 @@
+"""Resources that belong to one event loop: connections, and what is made of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """A resource that each event loop of each process opens for itself, when it is first asked for.
+
+    Neither sessions nor their sockets can be shared between loops. After a fork the child opens its own and leaves the
+    parent's alone.
+
+    Args:
+        open: opens the resource; called again by whoever asks next if it raised.
+    """
+
+    def __init__(self, open: Callable[[], Awaitable[T]]) -> None:
+        self._open = open
+        self._owner: object = None
+        self._opening: asyncio.Future[T] | None = None
+
+    async def get(self) -> T:
+        """The resource of the running loop; callers that come while it is being opened wait for the same one."""
+        owner = _owner()
+        if self._opening is None or owner != self._owner or _failed(self._opening):
+            self._owner = owner
+            self._opening = asyncio.ensure_future(self._open())
+        # Shielded: a caller that is cancelled must not take the resource from those who wait with it.
+        return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
+
+    async def take(self) -> T | None:
+        """What the running loop has open, for the caller to close; None if nothing is. The next `get` opens anew."""
+        opening, self._opening = self._opening, None
+        if opening is None or self._owner != _owner() or _failed(opening):
+            return None
+        return await opening
+
+
+def _owner() -> object:
+    return os.getpid(), asyncio.get_running_loop()
+
+
+def _failed(opening: asyncio.Future[T]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
