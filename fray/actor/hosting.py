@@ -16,8 +16,7 @@ from fray.actor.config import endpoint_metadata
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
-from fray.cluster.current_job import CurrentJob, current_job
-from fray.cluster.submission import current_job_on
+from fray.cluster.current_job import CurrentJob, current_job, current_job_on
 from fray.rpc.server import ActorServer
 from fray.types import ActorConfig
 from fray_agents.tasks.thread_task import on_stop, task_environ

@@ -13,7 +13,8 @@ from fray.actor.address import ActorAddress
 from fray.actor.create import actor_request
 from fray.actor.handle import ActorHandle
 from fray.actor.hosting import INCARNATION_VARIABLE
-from fray.cluster.submission import as_children, current_job_on
+from fray.cluster.current_job import current_job_on
+from fray.cluster.submission import as_children
 from fray.errors import InvalidInput
 from fray.types import ActorConfig, JobId, JobStatus, ResourceConfig
 from fray_coordinator.actors import naming

@@ -37,6 +37,11 @@ def record_json(record: Record) -> dict[str, Any]:
     return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__ if name not in _OURS}
 
 
+def usage_json(holding: Holding | None) -> Any:
+    """What the task uses, as its agent's last heartbeat says; None if it does not."""
+    return msgspec.to_builtins(holding.usage) if holding and holding.usage else None
+
+
 def masked(job: JobRecord) -> JobRecord:
     """The record with secrets hidden, and pickles replaced by their size."""
     environment = msgspec.structs.replace(

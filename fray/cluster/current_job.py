@@ -30,3 +30,9 @@ def current_job() -> CurrentJob | None:
         namespace=environ["FRAY_NAMESPACE"],
         task_dir=environ["FRAY_TASK_DIR"],
     )
+
+
+def current_job_on(root: str) -> CurrentJob | None:
+    """The job whose attempt runs this code, if it is one of the cluster under `root`."""
+    job = current_job()
+    return job if job is not None and job.cluster == root else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from fray import sync
 from fray.cluster.api import Cluster
-from fray.cluster.current_job import CurrentJob
+from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.hints import HintSender
 from fray.cluster.job_info import (
     decode_result,
@@ -26,7 +26,6 @@ from fray.cluster.job_info import (
 from fray.cluster.submission import (
     as_children,
     as_group,
-    current_job_on,
     submit_prepared,
 )
 from fray.errors import JobFailed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from fray.cluster.current_job import CurrentJob, current_job
+from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.types import JobGroupConfig, JobRequest, reservations_unsupported
 from fray_agents.tasks.environment import CHILDREN_MARKER
 from fray_agents.tasks.thread_task import task_environ
@@ -16,17 +16,6 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, check_name
-
-
-def current_job_on(root: str) -> CurrentJob | None:
-    """The job that this code runs in, if it runs on the cluster under `root`."""
-    mine = current_job()
-    return mine if mine is not None and mine.cluster == root else None
-
-
-def command_namespace(mine: CurrentJob | None) -> str:
-    """Where a command puts jobs: in its own job's namespace, else FRAY_NAMESPACE; "": each in one of its own."""
-    return mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
 
 
 def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
@@ -38,6 +27,16 @@ def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: st
     if mine is not None and any(spec.parent == mine.job_id for spec in prepared):
         Path(mine.task_dir, CHILDREN_MARKER).touch()
     return prepared
+
+
+async def submit_from_command(core: Core, specs: Sequence[JobSpec]) -> list[Submitted]:
+    """Submit specs as the CLI does: as children of the job that runs the command, if one does.
+
+    Specs without a namespace go to that job's, else to FRAY_NAMESPACE; without either, each to one of its own.
+    """
+    mine = current_job_on(core.root)
+    namespace = mine.namespace if mine else task_environ().get("FRAY_NAMESPACE", "")
+    return await submit_prepared(core, as_children(specs, mine, namespace), mine)
 
 
 async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None) -> list[Submitted]:

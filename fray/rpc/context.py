@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fray.cluster.current import current_cluster
+from fray.cluster.current_job import current_job_on
 from fray.cluster.storage import StorageCluster
-from fray.cluster.submission import current_job_on
 from fray.rpc.context_variables import with_context_variables
 from fray.types import JobId, Namespace
 from fray_agents.rpc.server.server import public_methods

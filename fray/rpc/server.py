@@ -23,10 +23,9 @@ import msgspec
 from msgspec.structs import replace
 
 from fray import sync
-from fray.cluster.current_job import CurrentJob
+from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.endpoint import ActorId, host_identity
 from fray.cluster.storage import StorageCluster
-from fray.cluster.submission import current_job_on
 from fray.rpc.context import ActorContext, bound_methods
 from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
 from fray_agents.host.network import NetworkSettings

@@ -9,6 +9,7 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray.cli.gpus import parse_gpus
 from fray_layouts.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -65,15 +66,7 @@ def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Reso
     if memory is not None:
         found = replace(found, memory=parse_bytes("--memory", memory))
     if gpus is not None:
-        found = _with_gpus(found, gpus)
+        kind, count = parse_gpus(gpus)
+        device = f"gpu-{kind.lower()}" if kind else found.device or "gpu"
+        found = replace(found, device=device if count else "", device_count=count)
     return found
-
-
-def _with_gpus(found: Resources, text: str) -> Resources:
-    from msgspec.structs import replace
-
-    kind, _, count = text.rpartition(":")
-    if not count.isdigit():
-        raise InvalidInput("--gpus", text, "give a count, or kind:count such as h100:8")
-    device = f"gpu-{kind.lower()}" if kind else found.device or "gpu"
-    return replace(found, device=device if int(count) else "", device_count=int(count))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fray.cli.app import App, as_command
-from fray.cli.commands.run import print_lines
+from fray.cli.log_lines import print_lines
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core

@@ -21,20 +21,13 @@ _Found = tuple["list[JobRecord]", "dict[str, Holding]", float]
 @click.option("--all", "-a", "everything", is_flag=True, help="Finished jobs too, until retention removes them.")
 def command(app: App, everything: bool) -> None:
     """List the jobs that wait or run."""
-    from fray.cli.job_view import JOB_COLUMNS, job_json, job_row
+    from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json
 
     problems: dict[str, str] = {}
     jobs, holdings, now = app.run(lambda core: _find(core, everything, problems))
     app.warn(problems)
     data: list[dict[str, Any]] = [{**job_json(job), "usage": usage_json(holdings.get(job.id))} for job in jobs]
     app.show(data, lambda: output.print_table(JOB_COLUMNS, [job_row(job, holdings.get(job.id), now) for job in jobs]))
-
-
-def usage_json(holding: Holding | None) -> Any:
-    """What the task uses now, as its agent's last beat said."""
-    import msgspec
-
-    return msgspec.to_builtins(holding.usage) if holding and holding.usage else None
 
 
 async def _find(core: Core, everything: bool, problems: dict[str, str]) -> _Found:

@@ -13,12 +13,12 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
+from fray.cli.gpus import parse_gpus
+from fray.cli.log_lines import print_lines
 from fray_layouts.errors import InvalidInput
-from fray_layouts.escaping import escaped_bytes
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
-    from fray_coordinator.jobs.waiting import LogLine
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
 
@@ -72,7 +72,8 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
         fields["max_retries_failure"] = options["retries"]
     resources = {name: options[name] for name in ("cpu", "memory") if options[name] is not None}
     if options["gpus"] is not None:
-        resources["device"] = _gpus(options["gpus"])
+        kind, count = parse_gpus(options["gpus"])
+        resources["device"] = {"kind": "gpu", "variant": kind, "count": count}
     environment = {"env_vars": variables(options["env"]), "secret_env_vars": variables(options["secret"])}
     name = options["name"] or _name_of(words[0])
     base = {"name": name, "entrypoint": {"command": list(words)}, "resources": resources, "environment": environment}
@@ -90,27 +91,14 @@ def variables(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _gpus(text: str) -> dict[str, Any]:
-    kind, _, count = text.rpartition(":")
-    if not count.isdigit():
-        raise InvalidInput("--gpus", text, "give a count, or kind:count such as h100:8")
-    return {"kind": "gpu", "variant": kind, "count": int(count)}
-
-
 def _name_of(program: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:64] or "job"
 
 
 async def _submit(core: Core, spec: JobSpec) -> str:
-    from fray.cluster.submission import (
-        as_children,
-        command_namespace,
-        current_job_on,
-        submit_prepared,
-    )
+    from fray.cluster.submission import submit_from_command
 
-    mine = current_job_on(core.root)
-    [submitted] = await submit_prepared(core, as_children([spec], mine, command_namespace(mine)), mine)
+    [submitted] = await submit_from_command(core, [spec])
     return submitted.job.id
 
 
@@ -153,33 +141,6 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     if app.json:
         output.print_json({"type": "job", **job_json(job)}, one_line=True)
     return _exit_code(job)
-
-
-def print_lines(lines: Iterable[LogLine], as_json: bool, raw: bool) -> None:
-    """Lines of a log: each stream to its own here; or a JSON object each.
-
-    Args:
-        raw: byte for byte. Otherwise what a terminal would obey is escaped, but for the carriage returns of progress
-            bars, which can hide no line but their own.
-    """
-    for line in lines:
-        if as_json:
-            output.print_json(line_json(line), one_line=True)
-            continue
-        data = line.data if raw else "\r".join(map(escaped_bytes, line.data.split(b"\r"))).encode()
-        click.echo(data + b"\n" * line.complete, nl=False, err=line.stream == "stderr")
-
-
-def line_json(line: LogLine) -> dict[str, Any]:
-    """A line for scripts."""
-    return {
-        "type": "log",
-        "attempt": line.attempt,
-        "time": line.time,
-        "stream": line.stream,
-        "text": line.data.decode(errors="replace"),
-        "complete": line.complete,
-    }
 
 
 def _tell_waiting(job: JobRecord, why: str) -> None:

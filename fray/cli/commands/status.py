@@ -8,7 +8,6 @@ import click
 
 from fray.cli import output
 from fray.cli.app import App, as_command
-from fray.cli.commands.ps import usage_json
 
 if TYPE_CHECKING:
     from fray_coordinator.core import Core
@@ -21,7 +20,7 @@ _Found = tuple["JobRecord", "Holding | None", list[str], float]
 @click.argument("job")
 def command(app: App, job: str) -> None:
     """Tell everything about JOB: its id, the beginning of its id, or its name."""
-    from fray.cli.job_view import describe, job_json
+    from fray.cli.job_view import describe, job_json, usage_json
 
     record, holding, waiting, now = app.run(lambda core: _find(core, job))
     data = {**job_json(record), "usage": usage_json(holding), "waiting": waiting}

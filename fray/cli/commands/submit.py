@@ -70,12 +70,6 @@ def _yaml(text: str, not_json: Malformed) -> list[Any]:
 
 
 async def _submit(core: Core, specs: list[JobSpec]) -> list[Submitted]:
-    from fray.cluster.submission import (
-        as_children,
-        command_namespace,
-        current_job_on,
-        submit_prepared,
-    )
+    from fray.cluster.submission import submit_from_command
 
-    mine = current_job_on(core.root)
-    return await submit_prepared(core, as_children(specs, mine, command_namespace(mine)), mine)
+    return await submit_from_command(core, specs)
