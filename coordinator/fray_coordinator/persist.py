@@ -6,29 +6,30 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fray_coordinator.backoff import STORE_PAUSES, backoff
-from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreError, StoreRefused
+from fray_coordinator.core import Core, is_outage
+from fray_coordinator.errors import StoreError
 
 T = TypeVar("T")
 
 
 async def persist(
-    core: Core,
-    act: Callable[[], Awaitable[T]],
-    through: type[StoreError] = StoreError,
-    in_haste: Callable[[], bool] = lambda: False,
+    core: Core, act: Callable[[], Awaitable[T]], gives_up: Callable[[StoreError], bool] = lambda error: False
 ) -> T:
     """Repeat `act` until the store does it: an outage ends, and so does a refusal.
 
     Args:
-        through: the errors after which it is repeated; others are raised.
-        in_haste: whether a refusal is raised, too.
+        gives_up: asked after each failure whether to raise it instead.
     """
     pauses = backoff(*STORE_PAUSES)
     while True:
         try:
             return await act()
-        except through as error:
-            if isinstance(error, StoreRefused) and in_haste():
+        except StoreError as error:
+            if gives_up(error):
                 raise
             await core.clock.sleep(core.jittered(next(pauses)))
+
+
+def is_no_outage(error: StoreError) -> bool:
+    """Whether the store answers, but refuses this, or has trouble with this object only: it may last for ever."""
+    return not is_outage(error)

@@ -19,8 +19,9 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
+from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys, WorkKeys
 from fray_layouts.records import EndpointRecord, Resources
+from fray_layouts.spec import MAX_INLINE_BYTES
 from tests.support.faketask import fake
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, Way, run
@@ -237,6 +238,51 @@ def test_a_job_whose_end_is_not_taken_keeps_no_other_from_its_room(tmp_path: Pat
         assert (ended.status, ended.attempt) == ("succeeded", 1)
         agent.terminate()
         await running
+
+    run(main)
+
+
+@pytest.mark.parametrize(("output", "result"), [(b"line", None), (b"", bytes(MAX_INLINE_BYTES + 1))])
+def test_an_upload_that_is_not_answered_keeps_no_other_job_from_its_room(
+    output: bytes, result: bytes | None, tmp_path: Path
+) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        task = fake(tmp_path, {"job": 60.0}, output, result)
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=task))
+        running = asyncio.create_task(agent.run())
+        odd = await launch(user, resources={"cpu": 4})
+        await asyncio.sleep(20)
+        silence(cluster.ways[1], WorkKeys.prefix(odd.id), WRITES)
+        other = await launch(user, resources={"cpu": 4})
+        await asyncio.sleep(400)
+        assert (await job_now(user, other.id)).status == "succeeded"
+        assert (await job_now(user, odd.id)).status == "running"
+        cluster.ways[1].unanswered = []
+        await asyncio.sleep(60)
+        ended = await job_now(user, odd.id)
+        assert (ended.status, ended.attempt) == ("succeeded", 1)
+        agent.terminate()
+        await running
+
+    run(main)
+
+
+@pytest.mark.parametrize("area", ["jobs/", "work/"])
+def test_an_agent_that_leaves_does_not_wait_for_what_is_never_answered(area: str, tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        user, core = await cluster.core(), await cluster.core(local=False)
+        task = fake(tmp_path, {"job": 1000.0}, b"line")
+        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=task))
+        running = asyncio.create_task(agent.run())
+        odd = await launch(user)
+        await asyncio.sleep(20)
+        silence(cluster.ways[1], area, WRITES)
+        agent.terminate()
+        await asyncio.wait_for(running, 100.0)
+        await passes(Reconciler(user, "p"), 60.0)
+        waits = await job_now(user, odd.id)
+        assert (waits.status, waits.attempt) == ("pending", 2)
 
     run(main)
 

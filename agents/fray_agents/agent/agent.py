@@ -23,7 +23,7 @@ from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.handle import StartTask
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
 from fray_coordinator.core import Core, map_concurrently
-from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.persist import persist
 from fray_coordinator.protocol import heartbeat
@@ -219,7 +219,7 @@ class Agent:
         self._mail()
 
     async def _work(self) -> None:
-        await persist(self._core, self._heart.register, StoreError if self._options.rejoins else StoreUnavailable)
+        await persist(self._core, self._heart.register, self._may_not_join)
         await persist(self._core, lambda: agent_lock.reap_predecessors(self._core, self._lock))
         loops = [
             self._claimer.run(),
@@ -232,6 +232,9 @@ class Agent:
         if self._options.lends:
             loops.append(self._lending.run())
         await self._until_over([asyncio.create_task(loop) for loop in loops])
+
+    def _may_not_join(self, error: StoreError) -> bool:
+        return isinstance(error, StoreRefused) and not self._options.rejoins
 
     async def _until_over(self, loops: list[asyncio.Task[None]]) -> None:
         """Beat until fenced or gone; an error in any loop is an error of the agent."""

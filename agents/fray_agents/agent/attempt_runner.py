@@ -28,10 +28,10 @@ from fray_agents.tasks.process_task import StartFailed, TaskExit, TaskSpec
 from fray_agents.tasks.upload import upload_logs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
+from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.jobs import cascade
 from fray_coordinator.jobs.commit import end_attempt
-from fray_coordinator.persist import persist
+from fray_coordinator.persist import is_no_outage, persist
 from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.store.records import Stored
@@ -151,21 +151,27 @@ class AttemptRunner:
         return await self.start_task(spec, self.deadline(job), self.lock_fd)
 
     async def _see_through(self, held: HeldLease, job: JobRecord, task: TaskHandle) -> AttemptEnd:
-        def in_haste() -> bool:
-            return held.stop is not None and task.exit.done()
+        is_gone = False
 
-        logs = asyncio.create_task(upload_logs(self.core, job, task, in_haste))
+        def gives_up(error: StoreError) -> bool:
+            held.idle |= is_gone  # others may have its room
+            return held.stop is not None and task.exit.done() and is_no_outage(error)
+
+        logs = asyncio.create_task(upload_logs(self.core, job, task, gives_up))
         watch = asyncio.create_task(self._watch_health(held, job))
         try:
             end = await _task_exit(task, logs, watch)
             await task.gone()
+            is_gone = True
             end.exit.log_chunks = await logs
-            return await self._ending(held, job, end, in_haste)
+            return await self._ending(held, job, end, gives_up)
         finally:
             logs.cancel()
             watch.cancel()
 
-    async def _ending(self, held: HeldLease, job: JobRecord, end: TaskExit, in_haste: Callable[[], bool]) -> AttemptEnd:
+    async def _ending(
+        self, held: HeldLease, job: JobRecord, end: TaskExit, gives_up: Callable[[StoreError], bool]
+    ) -> AttemptEnd:
         if held.unhealthy:
             end.exit.message = held.unhealthy
         if end.exit.kind == ExitKind.LOST:
@@ -173,7 +179,7 @@ class AttemptRunner:
             end.exit.kind = ExitKind.SIGNALLED if self.trusts() else ExitKind.PREEMPTED
         if end.exit.kind != ExitKind.SUCCESS or end.result is None:
             return AttemptEnd(end.exit, None, end.complete_before_stop)
-        return AttemptEnd(end.exit, await upload_result(self.core, job, end.result, in_haste), end.complete_before_stop)
+        return AttemptEnd(end.exit, await upload_result(self.core, job, end.result, gives_up), end.complete_before_stop)
 
     async def _watch_health(self, held: HeldLease, job: JobRecord) -> None:
         def fail(why: str) -> None:
@@ -220,7 +226,10 @@ class AttemptRunner:
             return await self._write(held, job, _host_failed("the attempt, while its end was written,", held, error))
 
     async def _write(self, held: HeldLease, job: Stored[JobRecord], ending: AttemptEnd) -> Stored[JobRecord] | None:
-        """Write the end, however long the store is away or the job's record is not one."""
+        """Write the end, however long the store is away or the job's record is not one.
+
+        An agent that leaves waits for an outage to end, and for no single record: the repair puts the job back.
+        """
 
         async def end() -> Stored[JobRecord] | None:
             decided = replace(ending, restart=self._restarts(held, job.record))
@@ -232,7 +241,10 @@ class AttemptRunner:
 
         while True:
             try:
-                return await persist(self.core, end)
+                return await persist(self.core, end, lambda error: self.leaving() and is_no_outage(error))
+            except StoreError as error:
+                self.warnings.warn("%s has ended, which is left unwritten: %s", job.record.id, error)
+                return None
             except BadRecord as error:  # an object that someone may repair; until then it names no other holder
                 self.warnings.warn("%s has ended, which cannot be written: %s", job.record.id, error)
                 retry_at = self.core.clock.boottime() + self.core.settings.repair_interval
@@ -244,7 +256,7 @@ class AttemptRunner:
     async def _tidy(self, held: HeldLease, job: JobRecord) -> None:
         """Take away what the attempt leaves behind; its end is written, whatever comes of this.
 
-        What the store refuses is left to the repair: nobody's slot waits for it.
+        What the store refuses, or never answers, is left to the repair: nobody's slot waits for it.
         """
         task = held.task
         if task is None:
@@ -259,11 +271,11 @@ class AttemptRunner:
         listed = task.left(ENDPOINTS_FILE)
         if listed is not None:
             published = noted_endpoints(listed)
-            await persist(self.core, lambda: withdraw_all(self.core, published, job), StoreUnavailable)
+            await persist(self.core, lambda: withdraw_all(self.core, published, job), is_no_outage)
 
     async def _end_children(self, task: TaskHandle, job: JobRecord) -> None:
         if task.left(CHILDREN_MARKER) is not None:
-            await persist(self.core, lambda: cascade.stop_children(self.core, job.id), StoreUnavailable)
+            await persist(self.core, lambda: cascade.stop_children(self.core, job.id), is_no_outage)
 
     def _restarts(self, held: HeldLease, job: JobRecord) -> bool:
         """Whether a failure is followed by another attempt here, and not by one wherever there is room."""

@@ -13,7 +13,7 @@ import msgspec
 from fray_agents.tasks.handle import TaskHandle
 from fray_agents.tasks.process_task import ResultFile
 from fray_coordinator.core import Core
-from fray_coordinator.errors import StoreRefused
+from fray_coordinator.errors import StoreError
 from fray_coordinator.persist import persist
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import WorkKeys
@@ -25,19 +25,19 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 
-async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, in_haste: Callable[[], bool]) -> int:
+async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, gives_up: Callable[[StoreError], bool]) -> int:
     """Put each sealed chunk under its number, then remove the file; returns the number of the last, 0 if none.
 
     Args:
-        in_haste: whether the rest is given up if the store refuses it.
+        gives_up: asked after each failure whether the rest is lost.
     """
     last = 0
     async for number, path in task.chunks():
         data = path.read_bytes()  # at most a chunk: quicker than a thread
         key = WorkKeys.log(job.id, job.attempt, 0, number)
         try:
-            await persist(core, lambda key=key, data=data: core.store.put(key, data, ABSENT), in_haste=in_haste)  # type: ignore[misc]
-        except StoreRefused as error:
+            await persist(core, lambda key=key, data=data: core.store.put(key, data, ABSENT), gives_up)  # type: ignore[misc]
+        except StoreError as error:
             log.warning("the log of %s after chunk %d is lost: %s", job.id, last, error)
             break
         path.unlink()
@@ -45,19 +45,21 @@ async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, in_haste: Ca
     return last
 
 
-async def upload_result(core: Core, job: JobRecord, file: ResultFile, in_haste: Callable[[], bool]) -> JobResult:
+async def upload_result(
+    core: Core, job: JobRecord, file: ResultFile, gives_up: Callable[[StoreError], bool]
+) -> JobResult:
     """The result as the record holds it; a large one goes to an object of its own first.
 
     Args:
-        in_haste: whether a refusal is not waited out.
+        gives_up: asked after each failure whether to raise it.
 
     Raises:
-        StoreRefused: in haste, the store did not take it.
+        StoreError: the store did not take it, and it was given up.
     """
     if file.size > MAX_INLINE_BYTES:
         data = await asyncio.to_thread(file.path.read_bytes)
         key = WorkKeys.result(job.id, job.attempt, 0)
-        await persist(core, lambda: core.store.put(key, data, ABSENT), in_haste=in_haste)
+        await persist(core, lambda: core.store.put(key, data, ABSENT), gives_up)
         return JobResult(encoding=file.encoding, key=key, size=file.size)
     data = file.path.read_bytes()
     if file.encoding == "json":
