@@ -121,7 +121,7 @@ def dollars(items: int) -> dict[str, float]:
 def usage(queue: FileQueue[Any]) -> RequestCounts:
     async def read() -> RequestCounts:
         engine: Any = await queue._engine.get()
-        counted: RequestCounts = engine.home.core.store.usage.snapshot()
+        counted: RequestCounts = engine.queue.core.store.usage.snapshot()
         return counted
 
     return sync.run(read())

@@ -20,7 +20,7 @@ from fray import sync
 from fray.queue import codec
 from fray.queue.engine import (
     Counts,
-    LeasedItem,
+    Delivery,
     Peeked,
     QueueEngine,
 )
@@ -294,7 +294,7 @@ class AsyncQueue(Generic[T]):
 
         return await self._way(acting())
 
-    async def _leased(self, taken: LeasedItem) -> Lease[T] | None:
+    async def _leased(self, taken: Delivery) -> Lease[T] | None:
         """None if the item cannot be decoded: then it is a dead letter."""
         try:
             item: T = codec.decode(taken.item)
@@ -351,7 +351,7 @@ def _note_end(leases: Iterable[Lease[Any]]) -> None:
 
 
 def _dead_letter(peeked: Peeked) -> DeadLetter:
-    reason, deliveries = (peeked.letter.reason, peeked.letter.deliveries) if peeked.letter else ("", 0)
+    reason, deliveries = (peeked.origin.reason, peeked.origin.deliveries) if peeked.origin else ("", 0)
     try:
         return DeadLetter(codec.decode(peeked.item), reason, deliveries)
     except Unreadable:

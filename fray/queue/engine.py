@@ -7,30 +7,12 @@ on unpickles nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from fray_coordinator.queue.admin import Counts, Peeked
-from fray_coordinator.queue.producer import EncodedItem
+from fray_coordinator.queue.delivery import Delivery, EncodedItem
 
-__all__ = ["Counts", "EncodedItem", "LeasedItem", "Peeked", "QueueEngine"]
-
-
-@dataclass(frozen=True, slots=True)
-class LeasedItem:
-    """One item in this process's hands.
-
-    Attributes:
-        id: of the lease.
-        number: which delivery of the item it is, counted from 1.
-        taken_at, deadline: seconds since the epoch.
-    """
-
-    id: str
-    item: EncodedItem = field(repr=False)
-    number: int
-    taken_at: float
-    deadline: float
+__all__ = ["Counts", "Delivery", "EncodedItem", "Peeked", "QueueEngine"]
 
 
 class QueueEngine(Protocol):
@@ -43,7 +25,7 @@ class QueueEngine(Protocol):
         """Returns when the items are there to stay."""
         ...
 
-    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         """Up to `count` items; waits up to `wait` seconds for the first.
 
         Args:

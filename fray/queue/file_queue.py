@@ -13,8 +13,8 @@ from fray import sync
 from fray.queue.api import Queue
 from fray.queue.engine import (
     Counts,
+    Delivery,
     EncodedItem,
-    LeasedItem,
     Peeked,
 )
 from fray_coordinator.actors import naming
@@ -149,11 +149,11 @@ class QueueAddress:
 class FileEngine:
     """See `Engine`."""
 
-    def __init__(self, home: OpenQueue) -> None:
-        self.home = home
-        self._bell = QueueDoorbell(home)
-        self._producer = Producer(home, self._bell)
-        self._consumer = Consumer(home, self._bell)
+    def __init__(self, queue: OpenQueue) -> None:
+        self.queue = queue
+        self._bell = QueueDoorbell(queue)
+        self._producer = Producer(queue, self._bell)
+        self._consumer = Consumer(queue, self._bell)
 
     @staticmethod
     async def open(address: QueueAddress, create: bool = True) -> FileEngine:
@@ -164,13 +164,8 @@ class FileEngine:
         await self._producer.push(items, batch)
         self._consumer.news()
 
-    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
-        taken = await self._consumer.take(count, timeout, isolation_of(process), wait)
-        now = self.home.core.now()
-        return [
-            LeasedItem(one.id, EncodedItem(one.body, one.encoding), one.number, one.taken_at, now + one.remaining)
-            for one in taken
-        ]
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
+        return await self._consumer.take(count, timeout, isolation_of(process), wait)
 
     async def done(self, leases: Sequence[str]) -> None:
         await self._consumer.done(leases)
@@ -179,41 +174,39 @@ class FileEngine:
         await self._consumer.release(leases, failed)
 
     async def extend(self, lease: str, timeout: float) -> float:
-        delivery = self._consumer.delivery(lease)
-        await self._consumer.extend(delivery, timeout)
-        return self.home.core.now() + delivery.remaining
+        return await self._consumer.extend(lease, timeout)
 
     async def bury(self, lease: str, reason: str) -> None:
-        await self._consumer.bury(self._consumer.delivery(lease), reason)
+        await self._consumer.bury(lease, reason)
 
     async def counts(self) -> Counts:
-        return await admin.count_items(self.home, self._consumer.held)
+        return await admin.count_items(self.queue, self._consumer.held)
 
     async def peek(self, limit: int) -> list[Peeked]:
-        return await admin.peek_items(self.home, self._consumer.held, limit)
+        return await admin.peek_items(self.queue, self._consumer.held, limit)
 
     async def letters(self, limit: int) -> list[Peeked]:
-        return await admin.peek_items(await open_dead_letters(self.home), {}, limit)
+        return await admin.peek_items(await open_dead_letters(self.queue), {}, limit)
 
     async def dead_counts(self) -> Counts:
         """Of the dead letters."""
-        return await admin.count_items(await open_dead_letters(self.home), {})
+        return await admin.count_items(await open_dead_letters(self.queue), {})
 
     async def purge(self) -> int:
-        purged = await admin.purge_items(self.home)
+        purged = await admin.purge_items(self.queue)
         self._consumer.forget(purged)
         return sum(purged.values())
 
     async def redrive(self, limit: int | None) -> int:
         """Move dead letters back: pushed here first, then done there."""
-        dead = await open_dead_letters(self.home)
+        dead = await open_dead_letters(self.queue)
         consumer, gate = Consumer(dead, QueueDoorbell(dead)), PoisonIsolation()
         moved = 0
         try:
             while letters := await consumer.take(
                 REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved), 60.0, gate
             ):
-                await self._producer.push([EncodedItem(letter.body, letter.encoding) for letter in letters])
+                await self._producer.push([letter.item for letter in letters])
                 self._consumer.news()
                 await consumer.done([letter.id for letter in letters])
                 moved += len(letters)
@@ -223,7 +216,7 @@ class FileEngine:
 
     async def close(self) -> None:
         await self._consumer.close()
-        await self.home.core.store.close()
+        await self.queue.core.store.close()
 
 
 def _reopened(kind: type[FileQueue[T]], address: QueueAddress, encoding: str) -> FileQueue[T]:

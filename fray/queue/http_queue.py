@@ -19,8 +19,8 @@ from fray.errors import InvalidInput
 from fray.queue.api import Queue
 from fray.queue.engine import (
     Counts,
+    Delivery,
     EncodedItem,
-    LeasedItem,
     Peeked,
     QueueEngine,
 )
@@ -94,7 +94,7 @@ class HttpEngine:
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         await self._call("push", items, batch)
 
-    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         taking = self._call("take", count, timeout, wait, process or client_id())
         return await take_or_return(taking, self._return)
 
@@ -134,7 +134,7 @@ class HttpEngine:
     async def close(self) -> None:
         """Nothing to do: the connection is shared, and leases are the server's to give back when they run out."""
 
-    async def _return(self, taken: list[LeasedItem]) -> None:
+    async def _return(self, taken: list[Delivery]) -> None:
         await self.release([one.id for one in taken], failed=False)
 
     async def _call(self, method: str, *args: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import NoReturn, TypeVar
 from fray.queue.api import Queue
 from fray.queue.engine import (
     Counts,
+    Delivery,
     EncodedItem,
-    LeasedItem,
     Peeked,
 )
 from fray_coordinator.clock import (
@@ -25,7 +25,7 @@ from fray_coordinator.clock import (
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import UnknownLease
-from fray_coordinator.queue.poison_isolation import HandedOut, PoisonIsolation, isolation_of
+from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
 T = TypeVar("T")
@@ -55,16 +55,18 @@ class MemoryQueue(Queue[T]):
         raise TypeError("a MemoryQueue cannot leave its process; use a FileQueue")
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _MemoryItem:
     """An item.
 
     Attributes:
         number: its place in the order.
         suspect: a lease of it ran out, so that it may have killed who had it.
-        lease, expires, out: its present or last lease.
+        lease, expires: its present or last lease.
+        isolation: of the process that has it; None if nobody has.
     """
 
+    clock: Clock
     number: int
     item: EncodedItem
     pushed_at: float
@@ -73,7 +75,10 @@ class _MemoryItem:
     suspect: bool = False
     lease: str = ""
     expires: float = 0.0
-    out: HandedOut | None = None
+    isolation: PoisonIsolation | None = None
+
+    def is_over(self) -> bool:
+        return self.expires <= self.clock.boottime()
 
 
 class MemoryEngine:
@@ -92,11 +97,11 @@ class MemoryEngine:
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         for item in items:
-            entry = _MemoryItem(next(self._numbers), item, self._clock.wall())
+            entry = _MemoryItem(self._clock, next(self._numbers), item, self._clock.wall())
             self._entries[entry.number] = entry
             heapq.heappush(self._free, entry.number)
 
-    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[LeasedItem]:
+    async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         rules.checked_timeout("lease_timeout", timeout)
         deadline, gate = self._clock.boottime() + wait, isolation_of(process)
         while not (taken := self._take(count, timeout, gate)) and self._clock.boottime() < deadline:
@@ -149,9 +154,9 @@ class MemoryEngine:
         for entry in list(self._leased.values()):
             self._free_again(entry)
 
-    def _take(self, count: int, timeout: float, gate: PoisonIsolation) -> list[LeasedItem]:
+    def _take(self, count: int, timeout: float, gate: PoisonIsolation) -> list[Delivery]:
         self._expire()
-        taken: list[LeasedItem] = []
+        taken: list[Delivery] = []
         while self._free and len(taken) < count:
             entry = self._entries[self._free[0]]
             spent = 0 < self._max <= entry.failures
@@ -164,15 +169,16 @@ class MemoryEngine:
                 taken.append(self._lease(entry, timeout, gate))
         return taken
 
-    def _lease(self, entry: _MemoryItem, timeout: float, gate: PoisonIsolation) -> LeasedItem:
+    def _lease(self, entry: _MemoryItem, timeout: float, gate: PoisonIsolation) -> Delivery:
         now = self._clock.wall()
         entry.deliveries += 1
         entry.lease = f"{self._token}/{next(self._leases)}"
         entry.expires = self._clock.boottime() + timeout
-        entry.out = gate.enter(entry.suspect, over=lambda: entry.expires <= self._clock.boottime())
+        entry.isolation = gate
+        gate.enter(entry)
         self._leased[entry.lease] = entry
         self._first_expiry = min(self._first_expiry, entry.expires)
-        return LeasedItem(entry.lease, entry.item, entry.deliveries, now, now + timeout)
+        return Delivery(entry.lease, entry.item, entry.deliveries, now, now + timeout)
 
     def _each_held(self, leases: Sequence[str], act: Callable[[_MemoryItem], None]) -> None:
         """`act` on what is leased under these ids; one that is lost keeps it from no other."""
@@ -210,8 +216,9 @@ class MemoryEngine:
         self._first_expiry = min((entry.expires for entry in self._leased.values()), default=float("inf"))
 
     def _end(self, entry: _MemoryItem) -> None:
-        assert entry.out is not None, "it is leased"
-        entry.out.gate.leave(entry.out)
+        assert entry.isolation is not None, "it is leased"
+        entry.isolation.leave(entry)
+        entry.isolation = None
         del self._leased[entry.lease]
 
     def _free_again(self, entry: _MemoryItem) -> None:

@@ -27,7 +27,8 @@ _OUTCOME = re.compile(
 )
 _FINISHED = re.compile(rf"[{BASE32_DIGITS}]{{{TIME_DIGITS + RANDOM_DIGITS}}}", re.ASCII)
 _LEASE = "~lease"
-_OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/(dead/)?")
+_DEAD = "dead-letters/"
+_OWNER = re.compile(rf"(queues|tasks)/([^/]+)/({QUEUE_NAME.pattern})~([1-9][0-9]{{0,15}})/({_DEAD})?")
 
 
 def owner_of(key: str) -> tuple[str, str, int] | None:
@@ -123,8 +124,8 @@ class QueueKeys:
         return f"{self.prefix}queue.json"
 
     @property
-    def bell(self) -> str:
-        return f"{self.prefix}bell.json"
+    def doorbell(self) -> str:
+        return f"{self.prefix}doorbell.json"
 
     @property
     def segments(self) -> str:
@@ -139,9 +140,9 @@ class QueueKeys:
         return f"{self.prefix}finished/"
 
     @property
-    def dead(self) -> QueueKeys:
+    def dead_letters(self) -> QueueKeys:
         """The dead letters: a queue like any other."""
-        return QueueKeys(f"{self.prefix}dead/")
+        return QueueKeys(f"{self.prefix}{_DEAD}")
 
     def segment(self, segment: str) -> str:
         return f"{self.segments}{segment[:5]}/{segment[5:7]}/{segment}"
@@ -194,7 +195,7 @@ class TaskKeys:
     def around(key: str) -> TaskKeys | None:
         """The pool's tasks that a key under `tasks/` belongs to; None if it belongs to none."""
         found = _owned(key)
-        return TaskKeys(found[0].removesuffix("dead/")) if found and found[1] == "tasks" else None
+        return TaskKeys(found[0].removesuffix(_DEAD)) if found and found[1] == "tasks" else None
 
     @property
     def pool(self) -> str:

@@ -43,22 +43,23 @@ class QueueLease(Record, kw_only=True):
         owner: nonce of the claim, never used again; "" when released.
         holder: host and process, for people.
         timeout: seconds after which an observer that saw no change may take the segment over.
-        deliveries: claims so far.
+        claims: how often the segment was claimed.
         suspect: a claim ended without a word, so that one of the items may have killed its process.
         done: hexadecimal number; the bit of value 2**i is item i.
-        marks: by item: starts and failures that count towards the maximum.
-        buried: by item: the time in the name of its dead letter.
+        failures: by item: how often it failed, as far as that counts towards the maximum; each delivery of a
+            suspect counts from its start.
+        dead_lettered_at: by item: the time in the name of its dead letter.
         problem: why the segment is set aside: it is none, and nobody can hand out its items.
     """
 
     owner: str = ""
     holder: str = ""
     timeout: Seconds = 60.0
-    deliveries: Count = 1
+    claims: Count = 1
     suspect: bool = False
     done: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")] = "0"
-    marks: dict[str, Count] = msgspec.field(default_factory=dict)
-    buried: dict[str, Time] = msgspec.field(default_factory=dict)
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    dead_lettered_at: dict[str, Time] = msgspec.field(default_factory=dict)
     problem: str = ""
 
 
@@ -88,13 +89,13 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
         encoding: of every item: "pickle" (cloudpickle, protocol 5) or "json".
         sizes: bytes of each item, in order; 0 for one that is an object of its own.
         large: items that are objects of their own, `large/.../<segment>~<item>`.
-        letter: only in a dead letter, which is a segment of one.
+        dead_letter: only in a dead letter, which is a segment of one.
     """
 
     encoding: str
     sizes: list[Count]
     large: list[Count] = msgspec.field(default_factory=list)
-    letter: DeadLetterOrigin | None = None
+    dead_letter: DeadLetterOrigin | None = None
 
 
 def encode_segment(header: SegmentHeader, bodies: Sequence[bytes]) -> bytes:

@@ -382,11 +382,11 @@ class Doorbell(Record, kw_only=True):
     """`pools/<pool>/doorbell`: a hint that `pending/` changed; losing it costs latency only.
 
     Attributes:
-        came_back_at: on the bell of a queue: when the ringer last gave something back.
+        released_at: of a queue's doorbell: when the ringer last released an item.
     """
 
     rung_at: Time = 0.0
-    came_back_at: Time = 0.0
+    released_at: Time = 0.0
 
 
 class RpcSecret(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -223,7 +223,7 @@ READERS = [
         "queue lease",
         _QUEUE.lease("4991mcc5rxrg"),
         QueueLease,
-        {"owner": "o", "done": "3", "marks": {"0": 1}, "buried": {"1": 1.8e9}},
+        {"owner": "o", "done": "3", "failures": {"0": 1}, "dead_lettered_at": {"1": 1.8e9}},
     ),
     _record(
         "pool", TaskKeys.of("lab", "work", 1).pool, pool_records.PoolRecord, {"created_at": 1.8e9, "jobs": ["train-1"]}

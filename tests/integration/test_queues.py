@@ -56,7 +56,7 @@ def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
 def usage(queue: FileQueue[Any]) -> RequestCounts:
     async def read() -> RequestCounts:
         engine: Any = await queue._engine.get()
-        return engine.home.core.store.usage.snapshot()  # type: ignore[no-any-return]
+        return engine.queue.core.store.usage.snapshot()  # type: ignore[no-any-return]
 
     return sync.run(read())
 

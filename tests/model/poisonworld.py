@@ -24,7 +24,7 @@ class Rules:
     """The rules that can be switched off, one at a time."""
 
     alone: bool = True
-    marks: bool = True
+    failures: bool = True
     first_delivery_is_free: bool = True
     letter_before_acknowledgement: bool = True
 
@@ -33,7 +33,7 @@ class Item(NamedTuple):
     """State: w(aiting), o(ut), d(one), b(eing buried: the first of the two steps is taken), D(ead letter)."""
 
     state: str = "w"
-    marks: int = 0
+    failures: int = 0
 
 
 class Segment(NamedTuple):
@@ -41,8 +41,18 @@ class Segment(NamedTuple):
 
     items: tuple[Item, ...]
     held: bool = False
-    deliveries: int = 0
+    claims: int = 0
     suspect: bool = False
+
+
+@dataclass(eq=False)
+class Out:
+    """An item that is out, for ever."""
+
+    suspect: bool
+
+    def is_over(self) -> bool:
+        return False
 
 
 class PoisonWorld:
@@ -61,7 +71,7 @@ class PoisonWorld:
         gate = PoisonIsolation()
         for segment in segments:
             for _ in [item for item in segment.items if item.state == "o"]:
-                gate.enter(segment.suspect, over=lambda: False)
+                gate.enter(Out(segment.suspect))
         for s, segment in enumerate(segments):
             if not segment.held and any(item.state in "wb" for item in segment.items):
                 yield Step(f"claims {s}", (_put(segments, s, self._claimed(segment)), kills))
@@ -76,8 +86,8 @@ class PoisonWorld:
     ) -> Iterator[Step[tuple[tuple[Segment, ...], int]]]:
         segment, name = segments[s], f"{s}.{i}"
 
-        def becomes(state: str, marks: int = item.marks) -> tuple[tuple[Segment, ...], int]:
-            return _with(segments, s, i, Item(state, marks)), kills
+        def becomes(state: str, failures: int = item.failures) -> tuple[tuple[Segment, ...], int]:
+            return _with(segments, s, i, Item(state, failures)), kills
 
         if item.state == "o" and (s, i) in self.poison:
             yield Step(f"{name} kills its process", (self._killed(segments), kills))
@@ -87,21 +97,21 @@ class PoisonWorld:
             last = "D" if self.rules.letter_before_acknowledgement else "d"
             yield Step(f"{name}: the second step of its burial", becomes(last))
         elif item.state == "w" and (gate.admits(segment.suspect) or not self.rules.alone):
-            if rules.is_exhausted(_record(item.marks), 0, MAX):
+            if rules.is_exhausted(_record(item.failures), 0, MAX):
                 condemned = "" if (s, i) in self.poison else "a harmless item is condemned"
                 yield Step(f"{name} is given up", becomes("b"), breaks=condemned)
                 return
-            counts = (segment.suspect or not self.rules.first_delivery_is_free) and self.rules.marks
-            marked = rules.counted(_record(item.marks), 0) if counts else _record(item.marks)
-            yield Step(f"{name} is handed out", becomes("o", marked.marks.get("0", 0)))
+            counts = (segment.suspect or not self.rules.first_delivery_is_free) and self.rules.failures
+            counted = rules.counted(_record(item.failures), 0) if counts else _record(item.failures)
+            yield Step(f"{name} is handed out", becomes("o", counted.failures.get("0", 0)))
 
     def _claimed(self, segment: Segment) -> Segment:
         """A claim that follows one which ended without a word."""
-        if segment.deliveries == 0:
-            return segment._replace(held=True, deliveries=1)
-        before = QueueLease(owner="dead", deliveries=segment.deliveries, suspect=segment.suspect)
+        if segment.claims == 0:
+            return segment._replace(held=True, claims=1)
+        before = QueueLease(owner="dead", claims=segment.claims, suspect=segment.suspect)
         lease = rules.taken_over(before, "new", "", 10.0)
-        return segment._replace(held=True, deliveries=2, suspect=lease.suspect)
+        return segment._replace(held=True, claims=2, suspect=lease.suspect)
 
     def _killed(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         return tuple(
@@ -127,5 +137,5 @@ def _with(segments: tuple[Segment, ...], s: int, i: int, item: Item) -> tuple[Se
 
 
 @cache
-def _record(marks: int) -> QueueLease:
-    return QueueLease(marks={"0": marks} if marks else {})
+def _record(failures: int) -> QueueLease:
+    return QueueLease(failures={"0": failures} if failures else {})

@@ -29,7 +29,7 @@ def test_killers_are_buried_and_all_others_done(scope: dict[str, Any]) -> None:
         (Rules(alone=False), NEIGHBOURS, "a harmless item is condemned"),
         (Rules(alone=False), SEGMENTS, "a harmless item is condemned"),
         (Rules(first_delivery_is_free=False), {**NEIGHBOURS, "kills": 1}, "a harmless item is condemned"),
-        (Rules(marks=False), NEIGHBOURS, "stuck"),
+        (Rules(failures=False), NEIGHBOURS, "stuck"),
         (Rules(letter_before_acknowledgement=False), {**NEIGHBOURS, "kills": 1}, "stuck"),
     ],
     ids=str,

@@ -76,7 +76,7 @@ class QueueStrangers:
         self._count("changed times")
 
     def spoil_bell(self) -> None:
-        self._put(self._names.bell, odd_body(self._draw, b'{"rung_at":1.0}'), "spoilt bell", replaces=True)
+        self._put(self._names.doorbell, odd_body(self._draw, b'{"rung_at":1.0}'), "spoilt bell", replaces=True)
 
     def _segments(self) -> list[tuple[str, Object]]:
         contents = self._world.storage.contents

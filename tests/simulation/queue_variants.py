@@ -18,11 +18,10 @@ from fray_coordinator.queue import (
     scanner,
 )
 from fray_coordinator.queue.collector import Collector
-from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.finished_log import FinishedLog
 from fray_coordinator.queue.held_segment import HeldSegment
-from fray_coordinator.queue.inflight import InFlight
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.segment_lease import SegmentLease
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec
@@ -54,7 +53,7 @@ def expiry_by_the_hosts_wall_clock() -> list[Swap]:
     real = scanner.SegmentScanner._judge
 
     async def judge(self: Any, segment: str, watched: Any, timeout: float) -> Any:
-        core = self._home.core
+        core = self._queue.core
         wall = mock.patch.object(core.store, "now", core.clock.wall)
         with wall:
             return await real(self, segment, watched, timeout)
@@ -93,7 +92,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
 @variant
 def the_owner_is_the_process() -> list[Swap]:
     """A lease names the consumer instead of the claim, so that a former claim of it passes for the present one."""
-    return [(claiming, "_nonce", lambda home: f"process-{id(home.core)}"), (InFlight, "drop", InFlight.forget)]
+    return [(claiming, "_nonce", lambda queue: f"process-{id(queue.core)}"), (HeldSegment, "lose", lambda self: None)]
 
 
 # --- acknowledgements
@@ -103,24 +102,26 @@ def the_owner_is_the_process() -> list[Swap]:
 def done_returns_before_its_write_landed() -> list[Swap]:
     """The write is sent, and nobody waits for it."""
 
-    async def change(self: Consumer, held: Any, edit: Any) -> None:
-        task = asyncio.ensure_future(held.change(edit))
+    async def end(self: HeldSegment, items: Any, edit: Any) -> None:
+        for item in items:
+            self.leave(item)
+        task = asyncio.ensure_future(self.lease.change(edit))
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
-    return [(Consumer, "_change", change)]
+    return [(HeldSegment, "_end", end)]
 
 
 @variant
 def release_deletes_the_lease() -> list[Swap]:
     """What was done before the release is forgotten with the lease."""
-    real = HeldSegment.change
+    real = SegmentLease.change
 
-    async def change(self: HeldSegment, edit: Any) -> None:
+    async def change(self: SegmentLease, edit: Any) -> None:
         await real(self, edit)
-        if not self.lease.owner:
-            await self._home.core.store.delete(self.stored.key, self.stored.version)
+        if not self.record.owner:
+            await self._queue.core.store.delete(self.stored.key, self.stored.version)
 
-    return [(HeldSegment, "change", change)]
+    return [(SegmentLease, "change", change)]
 
 
 # --- pushing and collecting
@@ -149,7 +150,7 @@ def what_was_finished_is_not_written_down() -> list[Swap]:
 @variant
 def finished_leases_go_at_once() -> list[Swap]:
     """Nothing is kept until half the quarantine has passed."""
-    return [(collector, "is_collectable", lambda *given: True), (collector, "GATHERED", 0.0)]
+    return [(collector, "is_collectable", lambda *given: True), (collector, "GATHER_SHARE", 0.0)]
 
 
 @variant
@@ -157,7 +158,7 @@ def a_segment_that_landed_again_is_left() -> list[Swap]:
     """It does not look late, and when its lease goes it looks as if nobody had claimed it."""
 
     async def let_go(self: Collector, segment: str) -> None:
-        await collector.discard_lease(self._home, self._leases.pop(segment))
+        await collector.discard_lease(self._queue, self._leases.pop(segment))
 
     return [(Collector, "_let_go", let_go)]
 
@@ -167,9 +168,9 @@ def the_lease_is_deleted_first() -> list[Swap]:
     """For a moment the segment looks as if nobody had claimed it."""
 
     async def clear(self: Collector, finished: Any) -> None:
-        await self._home.core.store.delete(finished.lease.key, finished.lease.version)
-        await self._home.core.clock.sleep(1.0)
-        await self._home.core.store.delete(self._home.keys.segment(finished.segment), finished.version)
+        await self._queue.core.store.delete(finished.lease.key, finished.lease.version)
+        await self._queue.core.clock.sleep(1.0)
+        await self._queue.core.store.delete(self._queue.keys.segment(finished.segment), finished.version)
 
     return [(Collector, "_clear", clear)]
 
@@ -178,16 +179,16 @@ def the_lease_is_deleted_first() -> list[Swap]:
 def the_segment_is_read_before_the_claim() -> list[Swap]:
     """What was collected in between is handed out again."""
 
-    async def write(home: Any, segment: str, wanted: Any, current: Any) -> Any:
-        content = await claiming.read_segment(home, segment)
+    async def write(queue: Any, segment: str, wanted: Any, current: Any) -> Any:
+        content = await claiming.read_segment(queue, segment)
         if content is None:
             return None
-        await home.core.clock.sleep(1.0)
-        sent = home.core.clock.boottime()
-        written = await home.core.records.write(home.keys.lease(segment), QueueLease, wanted, current)
+        await queue.core.clock.sleep(1.0)
+        sent = queue.core.clock.boottime()
+        written = await queue.core.records.write(queue.keys.lease(segment), QueueLease, wanted, current)
         if not written.wrote:
             return claiming.ClaimLost(written.stored)
-        return HeldSegment(home, segment, written.stored, sent, content)
+        return HeldSegment(queue, segment, written.stored, sent, content)
 
     return [(claiming, "_write", write)]
 
@@ -211,7 +212,7 @@ def the_position_is_kept_for_ever() -> list[Swap]:
         if self._repair_at == float("-inf"):
             await real(self)
 
-    return [(scanner.SegmentScanner, "_begin_anew_if_due", once), (scanner.look, "SETTLED", -10.0)]
+    return [(scanner.SegmentScanner, "_begin_anew_if_due", once), (scanner.look, "CREATE_SETTLE_SECONDS", -10.0)]
 
 
 @variant
@@ -230,7 +231,7 @@ def an_empty_queue_is_listed() -> list[Swap]:
 @variant
 def no_marks() -> list[Swap]:
     """Nobody counts what kills its consumers."""
-    return [(rules, "marked", lambda lease, item, by=1: lease)]
+    return [(rules, "counted", lambda lease, item, by=1: lease)]
 
 
 @variant
@@ -245,14 +246,14 @@ def neighbours_are_condemned() -> list[Swap]:
 @variant
 def acknowledged_before_it_is_buried() -> list[Swap]:
     """Who dies between the acknowledgement and the letter loses the item."""
-    real = dead_letters.DeadLetterWriter.bury
+    real = dead_letters.DeadLetterWriter.write
 
-    async def bury(self: Any, held: Any, item: int, *given: Any) -> None:
-        await held.change(partial(rules.completed, items=1 << item))
-        await self._home.core.clock.sleep(600.0)
+    async def write(self: Any, held: Any, item: int, *given: Any) -> None:
+        await held.lease.change(partial(rules.completed, items=1 << item))
+        await self._queue.core.clock.sleep(600.0)
         await real(self, held, item, *given)
 
-    return [(dead_letters.DeadLetterWriter, "bury", bury)]
+    return [(dead_letters.DeadLetterWriter, "write", write)]
 
 
 # --- odd objects
@@ -273,11 +274,11 @@ def what_is_odd_is_deleted() -> list[Swap]:
     """A segment that cannot be read is taken for rubbish."""
     real = claiming.read_segment
 
-    async def read(home: Any, segment: str) -> Any:
+    async def read(queue: Any, segment: str) -> Any:
         try:
-            return await real(home, segment)
+            return await real(queue, segment)
         except BadRecord:
-            await home.core.store.delete(home.keys.segment(segment))
+            await queue.core.store.delete(queue.keys.segment(segment))
             return None
 
     return [(claiming, "read_segment", read)]

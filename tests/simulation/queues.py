@@ -20,13 +20,14 @@ from unittest import mock
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import consumer as consumer_module
-from fray_coordinator.queue.consumer import Consumer, Delivery
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import UnknownLease
+from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue, standalone_core
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
-from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.queue_keys import QueueKeys, SegmentName
@@ -54,7 +55,7 @@ TIMEOUT = 10.0
 QUARANTINE = 20.0
 """Short, so that many a create comes too late."""
 NAMES = QueueKeys("q/")
-DEAD = NAMES.dead
+DEAD = NAMES.dead_letters
 
 
 @dataclass(slots=True)
@@ -217,8 +218,8 @@ class QueueWorld(Stage):
         draw = random.Random(f"producer {self.seed_number} {name}")
 
         async def live() -> None:
-            home = await self._home(owner, self.drawn_clock(draw))
-            producer = Producer(home, QueueDoorbell(home))
+            queue = await self._open(owner, self.drawn_clock(draw))
+            producer = Producer(queue, QueueDoorbell(queue))
             number = 0
             while number < 12:
                 payloads = [f"{name}-{number + n}" for n in range(draw.choice([1, 1, 2, 4]))]
@@ -229,7 +230,7 @@ class QueueWorld(Stage):
                     self.known.pushed.update(payloads)
                     self.note(name, "pushed", " ".join(payloads))
                 with self._troubled():
-                    await home.core.clock.sleep(draw.expovariate(1 / 6))
+                    await queue.core.clock.sleep(draw.expovariate(1 / 6))
             self.producing.discard(owner)
 
         owner.on_crash.append(lambda: self.producing.discard(owner))
@@ -240,8 +241,8 @@ class QueueWorld(Stage):
         draw = random.Random(f"consumer {self.seed_number} {owner.name}")
 
         async def live() -> None:
-            home = await self._home(owner, self.drawn_clock(draw))
-            consumer = self.consumers[owner] = Consumer(home, QueueDoorbell(home))
+            queue = await self._open(owner, self.drawn_clock(draw))
+            consumer = self.consumers[owner] = Consumer(queue, QueueDoorbell(queue))
             gate = PoisonIsolation()
             while True:
                 with self._troubled():
@@ -250,17 +251,17 @@ class QueueWorld(Stage):
                     )
                     draw.shuffle(taken)
                     for delivery in taken:
-                        await self._work(owner, home, consumer, delivery, draw)
+                        await self._work(owner, queue, consumer, delivery, draw)
                 with self._troubled():
-                    await home.core.clock.sleep(draw.uniform(0.1, 2))
+                    await queue.core.clock.sleep(draw.uniform(0.1, 2))
 
         owner.on_crash.append(lambda: self._in(draw.uniform(1, 20), lambda: self._consume(name)))
         self._spawn(owner, live())
 
     async def _work(
-        self, owner: Participant, home: OpenQueue, consumer: Consumer, delivery: Delivery, draw: random.Random
+        self, owner: Participant, queue: OpenQueue, consumer: Consumer, delivery: Delivery, draw: random.Random
     ) -> None:
-        payload = delivery.body.decode()
+        payload = delivery.item.body.decode()
         if payload in self.trouble.poison:
             self.note(owner.name, "is killed by", payload)
             self.loop.crash(owner)
@@ -268,22 +269,22 @@ class QueueWorld(Stage):
         slow = self.stormy and draw.random() < self.trouble.slow
         if slow:
             self.known.excused.add(payload)
-        await home.core.clock.sleep(TIMEOUT * 1.5 if slow else draw.choice([0.0, 0.5, 3.0]))
+        await queue.core.clock.sleep(TIMEOUT * 1.5 if slow else draw.choice([0.0, 0.5, 3.0]))
         with suppress(UnknownLease), self._troubled():
             if self.stormy and draw.random() < self.trouble.releasing:
                 self.note(owner.name, "releases", f"{payload} {delivery.id}")
                 await consumer.release([delivery.id], failed=False)
                 return
             if draw.random() < 0.2:
-                await consumer.extend(delivery, TIMEOUT)
+                await consumer.extend(delivery.id, TIMEOUT)
             while True:
                 with self._troubled():
                     await consumer.done([delivery.id])
                     break
             self.note(owner.name, "did", f"{payload} {delivery.id}")
-            self.known.acked.add((delivery.held.segment, delivery.item))
+            self.known.acked.add(_place(delivery))
 
-    async def _home(self, owner: Participant, clock: HostClock) -> OpenQueue:
+    async def _open(self, owner: Participant, clock: HostClock) -> OpenQueue:
         way = Way(self.storage, owner, clock, self.trouble.rates if self.stormy else None)
         way.fate = lambda kind: self._meet(owner, kind)
         way.mishap = self.mishap
@@ -325,7 +326,7 @@ class QueueWorld(Stage):
 
     def _refuse(self) -> None:
         verbs = self.draw.choice([("get",), ("put", "delete"), ("list",), ("get", "put", "delete", "list")])
-        area = self.draw.choice(["", NAMES.segments, NAMES.bell, NAMES.finished, DEAD.prefix])
+        area = self.draw.choice(["", NAMES.segments, NAMES.doorbell, NAMES.finished, DEAD.prefix])
         whom = self.draw.choice([None, *self.consumers])
         until = self.loop.now + self.draw.choice([1.0, 10.0, 60.0])
         self.storage.refusals.append(Refusal(verbs, area, whom, "403", until))
@@ -364,12 +365,12 @@ class QueueWorld(Stage):
 
     # --- what is observed
 
-    def handed_out(self, delivery: Delivery) -> None:
+    def handed_out(self, segment: HeldSegment, delivery: Delivery) -> None:
         """An item is handed out now."""
-        place, payload = (delivery.held.segment, delivery.item), delivery.body.decode()
+        place, payload = _place(delivery), delivery.item.body.decode()
         self.note(OWNER.get().name, "gets", f"{payload} {delivery.id}")
         consumer = self.consumers[OWNER.get()]
-        holds = {held for held in consumer.held.values() if not held.expired} | {delivery.held}
+        holds = {held for held in consumer.held.values() if not held.lease.expired} | {segment}
         suspects = [out.suspect for held in holds for out in held.out.values()]
         if any(suspects) and len(suspects) > 1:
             self.is_broken(Broken("a suspect is alone in its process", f"{payload} is out with others", payload))
@@ -405,7 +406,8 @@ class QueueWorld(Stage):
         was, now = (codec.decode(o.data, QueueLease).record for o in (before, after))
         for consumer in self.consumers.values():
             for held in consumer.held.values():
-                if held.owner == was.owner != now.owner and now.owner and held.trusted:
+                lease = held.lease
+                if lease.owner == was.owner != now.owner and now.owner and lease.trusted:
                     self.is_broken(Broken("nobody takes what its holder trusts", segment, segment))
         for item in range(SegmentName.items_of(segment)):
             if rules.is_done(was, item) and not rules.is_done(now, item):
@@ -415,15 +417,15 @@ class QueueWorld(Stage):
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        real = consumer_module.Delivery
+        real = HeldSegment.deliver
 
-        def observed(*given: Any, **more: Any) -> Delivery:
-            delivery = real(*given, **more)
-            if delivery.held.stored.key.startswith(NAMES.segments):
-                self.handed_out(delivery)
+        async def observed(segment: HeldSegment, *given: Any) -> Delivery:
+            delivery = await real(segment, *given)
+            if segment.lease.stored.key.startswith(NAMES.segments):
+                self.handed_out(segment, delivery)
             return delivery
 
-        with mock.patch.object(consumer_module, "Delivery", observed):
+        with mock.patch.object(HeldSegment, "deliver", observed):
             yield
 
     def _over(self, owner: Participant, ended: asyncio.Task[None]) -> None:
@@ -434,6 +436,12 @@ class QueueWorld(Stage):
         error = context.get("exception")
         if not isinstance(error, UnknownLease | StoreError | None) and not is_mishap(error):
             self.is_broken(Broken("nobody fails", f"{context.get('message')}: {error!r}"))
+
+
+def _place(delivery: Delivery) -> tuple[str, int]:
+    """(segment, index) of the item."""
+    segment, index, *_ = delivery.id.split("/")
+    return segment, int(index)
 
 
 if __name__ == "__main__":

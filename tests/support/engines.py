@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from fray.queue.engine import EncodedItem, LeasedItem, QueueEngine
+from fray.queue.engine import Delivery, EncodedItem, QueueEngine
 from fray.queue.file_queue import FileEngine
 from fray.queue.memory_queue import MemoryEngine
 from fray_coordinator.clock import RandomSource
@@ -48,5 +48,5 @@ async def push(engine: QueueEngine, *bodies: str, batch: int = 1) -> None:
     await engine.push([EncodedItem(body.encode()) for body in bodies], batch)
 
 
-def bodies(taken: list[LeasedItem]) -> list[str]:
+def bodies(taken: list[Delivery]) -> list[str]:
     return [one.item.body.decode() for one in taken]

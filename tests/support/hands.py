@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fray_coordinator.core import Core
-from fray_coordinator.queue.consumer import Consumer, Delivery
+from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.open_queue import OpenQueue, open_queue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
-from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.queue.producer import Producer
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord
 from tests.support.virtual import Cluster
@@ -21,23 +22,23 @@ NAMES = QueueKeys("q/")
 class Hand:
     """A process that uses the queue."""
 
-    home: OpenQueue
+    queue: OpenQueue
     producer: Producer
     consumer: Consumer
-    gate: PoisonIsolation
+    isolation: PoisonIsolation
 
     async def push(self, *bodies: str, batch: int | None = None) -> None:
         await self.producer.push([EncodedItem(body.encode()) for body in bodies], batch)
 
     async def take(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[Delivery]:
-        return await self.consumer.take(number, timeout, self.gate, wait)
+        return await self.consumer.take(number, timeout, self.isolation, wait)
 
     async def bodies(self, number: int = 1, timeout: float = 60.0, wait: float = 0.0) -> list[str]:
-        return [delivery.body.decode() for delivery in await self.take(number, timeout, wait)]
+        return [delivery.item.body.decode() for delivery in await self.take(number, timeout, wait)]
 
 
 async def hand(cluster: Cluster, local: bool = False, core: Core | None = None) -> Hand:
     core = core or await cluster.core(local)
-    home = await open_queue(core, NAMES, QueueRecord(max_deliveries=2))
-    bell = QueueDoorbell(home)
-    return Hand(home, Producer(home, bell), Consumer(home, bell), PoisonIsolation())
+    queue = await open_queue(core, NAMES, QueueRecord(max_deliveries=2))
+    bell = QueueDoorbell(queue)
+    return Hand(queue, Producer(queue, bell), Consumer(queue, bell), PoisonIsolation())

@@ -235,9 +235,9 @@ SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
         (EndpointKey("n", "x", "id").key(), "nobody is called there"),
         (SecretKeys.rpc, "no actor can be called"),
         (QUEUE.settings, "nobody can open this queue"),
-        (QUEUE.bell, "a hint"),
+        (QUEUE.doorbell, "a hint"),
         (QUEUE.lease(SEGMENT), "nobody gets the items"),
-        (QUEUE.dead.lease(SEGMENT), "nobody gets the items"),
+        (QUEUE.dead_letters.lease(SEGMENT), "nobody gets the items"),
         (TaskKeys.of("n", "q", 1).pool, "no driver can go on"),
         *((key, "not one that Fray gives") for key in (
             "jobs/readme.txt", "agents/a", "pending/default/nonsense", "children/x", "work/job-nobody/1/0/stdout-1",

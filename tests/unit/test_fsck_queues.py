@@ -14,10 +14,11 @@ from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.queue_lease import completed
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.open_queue import open_queue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
-from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.queue.producer import Producer
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import CheckpointKey, NameKeys
@@ -55,7 +56,7 @@ async def a_lease_of_what_is_lost(core: Core) -> str:
 
 
 async def a_lease_among_dead_letters(core: Core) -> str:
-    dead = (await a_queue(core)).dead
+    dead = (await a_queue(core)).dead_letters
     await open_queue(core, dead)
     return await a_lease(core, dead, QueueLease(owner="x"))
 
@@ -238,9 +239,9 @@ def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up(
 def test_items_are_not_read() -> None:
     async def main(cluster: Cluster) -> None:
         core = await cluster.core()
-        home = await open_queue(core, await a_queue(core))
-        bell = QueueDoorbell(home)
-        await Producer(home, bell).push([EncodedItem(LARGE), *([EncodedItem(b"1")] * 500)], batch=5)
+        queue = await open_queue(core, await a_queue(core))
+        bell = QueueDoorbell(queue)
+        await Producer(queue, bell).push([EncodedItem(LARGE), *([EncodedItem(b"1")] * 500)], batch=5)
         await bell.close()
         await a_lease_of_what_is_done(core)
         await core.clock.sleep(AGES)
@@ -259,8 +260,8 @@ def test_nothing_is_wrong_with_queues_at_work() -> None:
 
     async def produce(core: Core) -> None:
         while True:
-            home = await open_queue(core, await a_queue(core))
-            producer = Producer(home, QueueDoorbell(home))
+            queue = await open_queue(core, await a_queue(core))
+            producer = Producer(queue, QueueDoorbell(queue))
             await producer.push(
                 [EncodedItem(draw.choice([LARGE, b"1"])) for _ in range(draw.randrange(1, 20))], batch=3
             )
@@ -268,8 +269,8 @@ def test_nothing_is_wrong_with_queues_at_work() -> None:
 
     async def consume(core: Core) -> None:
         while True:
-            home = await open_queue(core, await a_queue(core))
-            consumer = Consumer(home, QueueDoorbell(home))
+            queue = await open_queue(core, await a_queue(core))
+            consumer = Consumer(queue, QueueDoorbell(queue))
             for _ in range(draw.randrange(5, 40)):
                 taken = await consumer.take(4, 10.0, PoisonIsolation(), wait=5.0)
                 await core.clock.sleep(draw.expovariate(2))

@@ -131,7 +131,7 @@ BUILT = [
     *("work/j-1/checkpoints/actor/000000000001", "blobs/2026-01/" + 64 * "a", "inbox/a b.json"),
     *("inbox/rejected/a.0af1.json", "inbox/aside/a~0af1~abcdefgh"),
     QueueKeys.of("ns", "q", 1).segment(SEGMENT),
-    QueueKeys.of("ns", "q", 1).dead.lease(SEGMENT),
+    QueueKeys.of("ns", "q", 1).dead_letters.lease(SEGMENT),
     QueueKeys.of("ns", "q", 1).large(SEGMENT, 2),
 ]
 ODD_PARTS = ["", "/", ".", "..", "~", "\n", "\0", "\r", "\x7f", "0", "-", "²", "٣", "ſ", "\ud800", ".json"]

@@ -10,9 +10,10 @@ from fray_coordinator.errors import NameTaken
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.retention import retention_seconds
+from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.open_queue import find_queue, open_queue
-from fray_coordinator.queue.producer import EncodedItem, Producer
+from fray_coordinator.queue.producer import Producer
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.interface import ANY
@@ -53,9 +54,9 @@ def test_a_pool_whose_driver_died_while_it_was_made_is_completed(died_before: st
         else:
             await core.store.delete(QueueKeys.of("team", "nightly", await made(core)).settings)
         incarnation = await made(core)
-        home = await find_queue(core, QueueKeys.of("team", "nightly", incarnation))
-        assert home is not None
-        assert home.settings.max_deliveries == 3
+        queue = await find_queue(core, QueueKeys.of("team", "nightly", incarnation))
+        assert queue is not None
+        assert queue.settings.max_deliveries == 3
         assert await worker_pools.find(core, "team", "nightly") is not None
 
     run(main)
@@ -107,9 +108,9 @@ def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retention() ->
         await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "task")])
         await core.store.put(tasks.object("digest"), b"function", ANY)
         await core.store.put(f"{tasks.outcomes}zzzzz/zz/no-outcome", b"a stranger's", ANY)
-        home = await find_queue(core, QueueKeys.of("team", "nightly", 1))
-        assert home is not None
-        await Producer(home, QueueDoorbell(home)).push([EncodedItem(b"task")])
+        queue = await find_queue(core, QueueKeys.of("team", "nightly", 1))
+        assert queue is not None
+        await Producer(queue, QueueDoorbell(queue)).push([EncodedItem(b"task")])
         await core.clock.sleep(MONTH - 100.0)
         await worker_pools.remove_unused(core, {})
         assert await worker_pools.exists(core, tasks)

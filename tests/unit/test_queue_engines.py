@@ -71,7 +71,7 @@ def test_a_dead_letter_says_how_often_it_was_delivered(kind: str) -> None:
         (again,) = await engine.take(1, 60.0, 0.0)
         await engine.release([again.id], True)
         assert await engine.take(1, 60.0, 0.0) == []
-        found = {letter.item.body: letter.letter.deliveries for letter in await engine.letters(5) if letter.letter}
+        found = {letter.item.body: letter.origin.deliveries for letter in await engine.letters(5) if letter.origin}
         assert found == {b"unreadable": 1, b"failing": 2}
 
     run(main)
@@ -126,7 +126,7 @@ def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -
 
     async def main(cluster: Cluster) -> None:
         one = await hand(cluster)
-        store, names = one.home.core.store, one.home.keys
+        store, names = one.queue.core.store, one.queue.keys
         await one.push(*["x" * LARGE_ITEM_BYTES] * 3, batch=3)
         (row, *_) = await store.list(names.all_large)
         found = names.parse_large(row.key)
@@ -134,10 +134,10 @@ def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -
         for item in range(3, SWEEP_PAGE):
             await store.put(names.large(found[0], item), b"another of this segment", ABSENT)
         await cluster.clock.sleep(1.0)
-        orphan = names.large(str(SegmentName(one.home.core.now(), 0, "zzzzzz", 1)), 0)
+        orphan = names.large(str(SegmentName(one.queue.core.now(), 0, "zzzzzz", 1)), 0)
         await store.put(orphan, b"no segment came", ABSENT)
         await cluster.clock.sleep(2 * 3600.0)
-        collector, asked = Collector(one.home), len(cluster.ways[0].asked)
+        collector, asked = Collector(one.queue), len(cluster.ways[0].asked)
         await collector.sweep_large()
         assert len(cluster.ways[0].asked) - asked == 2, "a page, and the segment of its items"
         assert orphan in cluster.keys(names.all_large)

@@ -134,8 +134,8 @@ def test_a_done_whose_caller_was_cancelled_leaves_nothing_out() -> None:
         assert ending.cancelled()
         await cluster.clock.sleep(5.0)
         assert one.consumer.held == {}
-        assert one.gate.admits(True)
-        assert (await admin.count_items(one.home, one.consumer.held)).pending == 0
+        assert one.isolation.admits(True)
+        assert (await admin.count_items(one.queue, one.consumer.held)).pending == 0
         assert await one.bodies() == []
 
     run(main)
@@ -158,10 +158,10 @@ def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets() -> None:
         async def stall() -> None:
             await cluster.clock.sleep(5.0)
 
-        cluster.ways[0].before["get", one.home.keys.segments] = stall
+        cluster.ways[0].before["get", one.queue.keys.segments] = stall
         await cancelled(cluster, one, 1.0)  # the segment is claimed, and being read
         assert await two.bodies(wait=20.0) == ["a"]
-        assert one.gate.admits(True)
+        assert one.isolation.admits(True)
 
     run(main)
 
@@ -172,7 +172,7 @@ def test_a_start_that_was_marked_for_nobody_does_not_count() -> None:
         await one.push("a", "b", batch=2)
         await one.take(timeout=5.0)
         await cluster.clock.sleep(10.0)
-        way, lease = cluster.ways[1], ("put", two.home.keys.segments)
+        way, lease = cluster.ways[1], ("put", two.queue.keys.segments)
 
         async def slow() -> None:
             way.before[lease] = slow
@@ -184,17 +184,26 @@ def test_a_start_that_was_marked_for_nobody_does_not_count() -> None:
             await cluster.clock.sleep(10.0)
         del way.before[lease]
         (suspect,) = await two.take()
-        assert suspect.held.lease.suspect
-        assert suspect.body == b"a"
-        assert await admin.peek_items(await open_dead_letters(two.home), {}, 5) == []
+        assert all(held.lease.record.suspect for held in two.consumer.held.values())
+        assert suspect.item.body == b"a"
+        assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
 
     run(main)
 
 
+class Suspect:
+    """An item that must be alone in its process, as long as it is out."""
+
+    suspect = True
+
+    def is_over(self) -> bool:
+        return False
+
+
 def test_what_another_gate_has_is_nothing_to_this_one() -> None:
-    gate = PoisonIsolation()
-    out = gate.enter(True, over=lambda: False)
-    assert not gate.admits(False)
+    isolation, item = PoisonIsolation(), Suspect()
+    isolation.enter(item)
+    assert not isolation.admits(False)
     assert PoisonIsolation().admits(True)
-    gate.leave(out)
-    assert gate.admits(True)
+    isolation.leave(item)
+    assert isolation.admits(True)

@@ -16,10 +16,10 @@ from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES
 from fray_coordinator.queue import admin
 from fray_coordinator.queue.consumer import Consumer
+from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.open_queue import open_queue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
-from fray_coordinator.queue.producer import EncodedItem
 from fray_coordinator.store.interface import ANY, Refused
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import SegmentHeader, encode_segment
@@ -50,9 +50,9 @@ LEASES: dict[str, bytes] = {
 
 
 async def odd_segment(one: Hand, body: bytes) -> str:
-    segment = str(SegmentName(one.home.core.now(), 0, "abcdef", 3))
-    await one.home.core.store.put(NAMES.segment(segment), body, ANY)
-    await one.home.core.clock.sleep(0.01)
+    segment = str(SegmentName(one.queue.core.now(), 0, "abcdef", 3))
+    await one.queue.core.store.put(NAMES.segment(segment), body, ANY)
+    await one.queue.core.clock.sleep(0.01)
     return segment
 
 
@@ -60,7 +60,7 @@ async def rest(one: Hand) -> list[str]:
     """What is delivered, one item at a time."""
     found: list[str] = []
     while taken := await one.take(1):
-        found += [delivery.body.decode() for delivery in taken]
+        found += [delivery.item.body.decode() for delivery in taken]
         await one.consumer.done([delivery.id for delivery in taken])
     return found
 
@@ -74,10 +74,10 @@ def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
         one, two = await hand(cluster, local), await hand(cluster, local)
         segment = await odd_segment(one, body)
         await one.push(*"abcde", batch=1)
-        assert len(await admin.peek_items(one.home, {}, 9)) == 5, "before anybody met it"
+        assert len(await admin.peek_items(one.queue, {}, 9)) == 5, "before anybody met it"
         assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
-        assert (await admin.count_items(one.home, {})).problems == 1
-        assert await admin.peek_items(one.home, {}, 9) == []
+        assert (await admin.count_items(one.queue, {})).problems == 1
+        assert await admin.peek_items(one.queue, {}, 9) == []
         aside = cluster.contents.objects[NAMES.lease(segment)]
         await cluster.clock.sleep(5000.0)
         assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
@@ -95,16 +95,16 @@ def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(lease: bytes, lo
         segment = await odd_segment(
             one, encode_segment(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"])
         )
-        await one.home.core.store.put(NAMES.lease(segment), lease, ANY)
-        await one.home.core.store.put(NAMES.lease(f"{segment[:-1]}7"), lease, ANY)  # one without a segment
+        await one.queue.core.store.put(NAMES.lease(segment), lease, ANY)
+        await one.queue.core.store.put(NAMES.lease(f"{segment[:-1]}7"), lease, ANY)  # one without a segment
         await one.push(*"abcde", batch=1)
         found = await rest(one)
         assert sorted(set(found) - set("123")) == list("abcde")
         await cluster.clock.sleep(5000.0)
         two = await hand(cluster, local)
         assert await rest(two) == []
-        await admin.peek_items(two.home, {}, 9)
-        await admin.purge_items(two.home)
+        await admin.peek_items(two.queue, {}, 9)
+        await admin.purge_items(two.queue)
 
     run(main)
 
@@ -124,7 +124,7 @@ def test_what_is_no_name_is_nobodys() -> None:
             f"{key}.bak",
             f"{NAMES.finished}x",
             f"{NAMES.finished}zzz/",
-            NAMES.bell,
+            NAMES.doorbell,
         ]
         for name in foreign:
             cluster.contents.set(name, cluster.contents.objects[key])
@@ -139,11 +139,11 @@ def test_what_is_no_name_is_nobodys() -> None:
 
 def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -> None:
     async def test(core: Core) -> None:
-        home = await open_queue(core, await a_queue(core))
+        queue = await open_queue(core, await a_queue(core))
         segment = str(SegmentName(core.now(), 0, "abcdef", 2))
-        key = home.keys.segment(segment)
+        key = queue.keys.segment(segment)
         await core.store.put(key, b"half a cop", ANY)
-        consumer = Consumer(home, QueueDoorbell(home))
+        consumer = Consumer(queue, QueueDoorbell(queue))
         assert await consumer.take(2, 60.0, PoisonIsolation()) == []
         [trouble] = await fsck.check(core)
         assert trouble.key == key
@@ -155,7 +155,7 @@ def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -
         await fsck.repair(core)
         assert await fsck.check(core) == []
         await core.clock.sleep(100.0)
-        assert [taken.body for taken in await consumer.take(2, 60.0, PoisonIsolation())] == [b"1", b"2"]
+        assert [taken.item.body for taken in await consumer.take(2, 60.0, PoisonIsolation())] == [b"1", b"2"]
         await consumer.close()
 
     on_memory(test)
@@ -201,7 +201,7 @@ async def a_life(cluster: Cluster, number: int, error: Exception, local: bool) -
     async def work(worker: Hand, seconds: float) -> None:
         taken = await worker.take(3, timeout=20.0, wait=seconds)
         await worker.consumer.done([delivery.id for delivery in taken[:2]])
-        done.update(delivery.body.decode() for delivery in taken[:2])
+        done.update(delivery.item.body.decode() for delivery in taken[:2])
         await worker.consumer.release([delivery.id for delivery in taken[2:]], failed=False)
 
     for _ in range(8):
@@ -275,10 +275,10 @@ def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_write_beg
         await one.consumer.done([first.id])
 
         async def fails(seconds: float) -> None:
-            del one.home.core.clock.sleep  # type: ignore[attr-defined]
+            del one.queue.core.clock.sleep  # type: ignore[attr-defined]
             raise MemoryError
 
-        one.home.core.clock.sleep = fails  # type: ignore[method-assign]
+        one.queue.core.clock.sleep = fails  # type: ignore[method-assign]
         with pytest.raises(MemoryError):
             await one.consumer.done([second.id])
         await one.consumer.done([second.id])
@@ -305,8 +305,8 @@ def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_to_be_h
 def test_odd_names_of_finished_segments_keep_no_late_segment_from_delivery(body: bytes) -> None:
     async def main(cluster: Cluster) -> None:
         one = await hand(cluster)
-        now = one.home.core.now()
-        await one.home.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
+        now = one.queue.core.now()
+        await one.queue.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
         await one.producer.create(SegmentName(now - 3600.0, 0, "abcdef", 1), [EncodedItem(b"late")])
         assert await one.bodies() == ["late"]
 

@@ -91,7 +91,7 @@ def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy() -> N
             worker = one if busy == 1 else two
             while "left" not in found:
                 for delivery in await worker.take(wait=5.0):
-                    found.append(delivery.body.decode())
+                    found.append(delivery.item.body.decode())
                     await worker.consumer.done([delivery.id])
 
         working = [asyncio.create_task(consume(number)) for number in (1, 2)]

@@ -22,12 +22,12 @@ async def pushed(cluster: Cluster, local: bool) -> tuple[Hand, list[str]]:
 
 async def delivered(consumer: Hand, seconds: float) -> str:
     """What comes in so much time; what one segment failed with is told in between."""
-    found, clock = "", consumer.home.core.clock
+    found, clock = "", consumer.queue.core.clock
     end = clock.boottime() + seconds
     while clock.boottime() < end:
         with suppress(StoreUnavailable):
             for delivery in await consumer.take(1):
-                found += delivery.body.decode()
+                found += delivery.item.body.decode()
                 await consumer.consumer.done([delivery.id])
         await clock.sleep(0.5)
     return found

@@ -165,7 +165,7 @@ def _dead_letters() -> File:
             {"segment": segment, "item": item, "time": time},
             str(dead_letter_name(time, segment, item)),
         )
-    return File("an item and the time in `buried`, and the name of the segment that is its dead letter", cases)
+    return File("an item, the time in `dead_lettered_at`, and the name of the segment that is its dead letter", cases)
 
 
 def _local_files() -> File:

@@ -12,7 +12,7 @@ HELD = QueueLease(owner="first", holder="h/1", timeout=10.0)
 
 
 def _leases() -> File:
-    marked = queue_lease.counted(HELD, 2, 4)
+    counted = queue_lease.counted(HELD, 2, 4)
     made: dict[str, tuple[dict[str, Any], QueueLease]] = {
         "claimed": ({"do": "claim"}, queue_lease.claimed("second", "h/2", 10.0)),
         "taken over": ({"do": "take"}, queue_lease.taken_over(HELD, "second", "h/2", 10.0)),
@@ -25,10 +25,10 @@ def _leases() -> File:
             {"do": "complete", "items": [4], "lease": plain(queue_lease.completed(HELD, 0b100001))},
             queue_lease.completed(queue_lease.completed(HELD, 0b100001), 1 << 4),
         ),
-        "a mark": ({"do": "mark", "item": 2}, queue_lease.counted(HELD, 2)),
-        "a fifth mark": ({"do": "mark", "item": 2, "lease": plain(marked)}, queue_lease.counted(marked, 2)),
+        "a failure": ({"do": "count", "item": 2}, queue_lease.counted(HELD, 2)),
+        "a fifth failure": ({"do": "count", "item": 2, "lease": plain(counted)}, queue_lease.counted(counted, 2)),
         "released": ({"do": "release"}, queue_lease.released(HELD)),
-        "to be buried": ({"do": "bury", "item": 2, "time": NOW}, queue_lease.dead_lettered(HELD, 2, NOW)),
+        "a dead letter": ({"do": "dead letter", "item": 2, "time": NOW}, queue_lease.dead_lettered(HELD, 2, NOW)),
         "set aside": ({"do": "set aside", "problem": "no segment"}, queue_lease.set_aside(HELD, "no segment")),
     }
     return File(
@@ -54,10 +54,16 @@ def _chances() -> File:
 
 def _spent() -> File:
     cases = {}
-    for marks, most in ((4, 5), (5, 5), (9, 0)):
-        lease = queue_lease.counted(HELD, 2, marks)
-        cases[f"{marks} of {most}"] = {"marks": marks, "max_deliveries": most}, queue_lease.is_exhausted(lease, 2, most)
-    return File("an item's marks and the queue's `max_deliveries`: whether it is buried instead of handed out", cases)
+    for failures, most in ((4, 5), (5, 5), (9, 0)):
+        lease = queue_lease.counted(HELD, 2, failures)
+        cases[f"{failures} of {most}"] = (
+            {"failures": failures, "max_deliveries": most},
+            queue_lease.is_exhausted(lease, 2, most),
+        )
+    return File(
+        "an item's failures and the queue's `max_deliveries`: whether it is to be a dead letter",
+        cases,
+    )
 
 
 def _times() -> File:

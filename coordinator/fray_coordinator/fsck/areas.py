@@ -80,7 +80,7 @@ def _of_queue(key: str) -> Kind | None:
     queue = QueueKeys.around(key)
     if queue is None:
         return None
-    if key in (queue.settings, queue.bell):
+    if key in (queue.settings, queue.doorbell):
         return QueueRecord if key == queue.settings else Doorbell
     if key.startswith(queue.segments) and (segment := queue.parse(key)) is not None:
         return QueueLease if segment[1] else NameOnly

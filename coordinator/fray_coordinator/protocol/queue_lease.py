@@ -61,7 +61,7 @@ def taken_over(lease: QueueLease, owner: str, holder: str, timeout: float, with_
         owner=owner,
         holder=holder,
         timeout=timeout,
-        deliveries=lease.deliveries + 1,
+        claims=lease.claims + 1,
         suspect=lease.suspect or silent,
     )
 
@@ -108,12 +108,12 @@ def is_complete(lease: QueueLease, items: int) -> bool:
 
 def is_exhausted(lease: QueueLease, item: int, max_deliveries: int) -> bool:
     """Whether the item has had all its chances and is to be a dead letter."""
-    return 0 < max_deliveries <= lease.marks.get(str(item), 0)
+    return 0 < max_deliveries <= lease.failures.get(str(item), 0)
 
 
 def delivery_number(lease: QueueLease, item: int) -> int:
     """Which delivery of the item the next hand-out is, counted from 1; at least as many as there were."""
-    return max(lease.deliveries, lease.marks.get(str(item), 0) + 1)
+    return max(lease.claims, lease.failures.get(str(item), 0) + 1)
 
 
 # --- what an owner changes; it is for the caller to see that the owner is still the same
@@ -126,9 +126,9 @@ def completed(lease: QueueLease, items: int) -> QueueLease:
 
 def counted(lease: QueueLease, item: int, by: int = 1) -> QueueLease:
     """A start or a failure that counts; `by` -1 takes it back."""
-    count = max(0, lease.marks.get(str(item), 0) + by)
-    others = {name: marks for name, marks in lease.marks.items() if name != str(item)}
-    return replace(lease, marks={**others, str(item): count} if count else others)
+    count = max(0, lease.failures.get(str(item), 0) + by)
+    others = {name: failures for name, failures in lease.failures.items() if name != str(item)}
+    return replace(lease, failures={**others, str(item): count} if count else others)
 
 
 def renewed(lease: QueueLease, timeout: float) -> QueueLease:
@@ -143,7 +143,7 @@ def released(lease: QueueLease) -> QueueLease:
 
 def dead_lettered(lease: QueueLease, item: int, time: float) -> QueueLease:
     """The item is to be a dead letter under a name of this time."""
-    return replace(lease, buried={**lease.buried, str(item): time})
+    return replace(lease, dead_lettered_at={**lease.dead_lettered_at, str(item): time})
 
 
 def purged(lease: QueueLease, items: int, owner: str) -> QueueLease:

@@ -12,9 +12,9 @@ from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_scan import parse_listing
 from fray_coordinator.queue.claiming import read_segment
+from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.producer import EncodedItem
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import NameKeys
 from fray_layouts.queue_keys import SegmentName
@@ -42,18 +42,18 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """An item as it lies in the queue."""
+    """An item as it lies in the queue. origin: of a dead letter."""
 
     item: EncodedItem
     segment: str
     index: int
-    letter: DeadLetterOrigin | None
+    origin: DeadLetterOrigin | None
 
 
-async def count_items(home: OpenQueue, mine: Mapping[str, HeldSegment]) -> Counts:
+async def count_items(queue: OpenQueue, mine: Mapping[str, HeldSegment]) -> Counts:
     """Count everything; one listing, and one read for each lease. mine: what this process holds, known exactly."""
-    free, leased = await _list_segments(home)
-    mine = {segment: held for segment, held in mine.items() if not held.expired}
+    free, leased = await _list_segments(queue)
+    mine = {segment: held for segment, held in mine.items() if not held.lease.expired}
     counts = Counts(sum(map(SegmentName.items_of, free)), 0, len(free) + len(leased))
     waiting = list(free)
     for segment in [segment for segment in leased if segment in mine]:
@@ -61,12 +61,12 @@ async def count_items(home: OpenQueue, mine: Mapping[str, HeldSegment]) -> Count
         counts.pending += len(mine[segment].out)
         waiting.append(segment)
     others = [segment for segment in leased if segment not in mine]
-    for segment, lease in zip(others, await map_concurrently(others, lambda s: _read_lease(home, s)), strict=True):
+    for segment, lease in zip(others, await map_concurrently(others, lambda s: _read_lease(queue, s)), strict=True):
         if isinstance(lease, BadRecord) or (lease is not None and lease.record.problem):
             counts.problems += 1
             continue
         left = len(rules.undone_items(lease.record, SegmentName.items_of(segment))) if lease else 0
-        if lease is not None and _is_held(home, lease):
+        if lease is not None and _is_held(queue, lease):
             counts.pending += left
         else:
             counts.available += left
@@ -76,25 +76,25 @@ async def count_items(home: OpenQueue, mine: Mapping[str, HeldSegment]) -> Count
     return counts
 
 
-async def peek_items(home: OpenQueue, mine: Mapping[str, HeldSegment], limit: int = 1) -> list[Peeked]:
+async def peek_items(queue: OpenQueue, mine: Mapping[str, HeldSegment], limit: int = 1) -> list[Peeked]:
     """The next items that nobody has, oldest first; nothing changes."""
     found: list[Peeked] = []
-    free, leased = await _list_segments(home)
+    free, leased = await _list_segments(queue)
     for segment in sorted(free + leased):
         if len(found) >= limit:
             break
         with suppress(BadRecord):  # whoever claims it sets it aside
-            found += await _available_in(home, segment, segment in leased, mine.get(segment))
+            found += await _available_in(queue, segment, segment in leased, mine.get(segment))
     return found[:limit]
 
 
-async def purge_items(home: OpenQueue) -> dict[str, int]:
+async def purge_items(queue: OpenQueue) -> dict[str, int]:
     """Complete every item, whoever has it; how many there were in each segment. They are collected as usual."""
-    free, leased = await _list_segments(home)
+    free, leased = await _list_segments(queue)
 
     async def close(segment: str) -> int:
         items, closed = SegmentName.items_of(segment), 0
-        nonce = home.core.rng.token(16)
+        nonce = queue.core.rng.token(16)
 
         def decide(found: QueueLease | None) -> QueueLease | None:
             nonlocal closed
@@ -103,7 +103,7 @@ async def purge_items(home: OpenQueue) -> dict[str, int]:
             return rules.purged(lease, items, nonce) if closed else None
 
         with suppress(BadRecord):  # nobody can say what is done of it; fsck tells of it
-            await home.core.records.update(home.keys.lease(segment), QueueLease, decide)
+            await queue.core.records.update(queue.keys.lease(segment), QueueLease, decide)
         return closed
 
     segments = sorted(free + leased)
@@ -126,38 +126,38 @@ async def list_queues(core: Core) -> list[tuple[str, str]]:
     return [name for name in await map_noting_problems(named, living, odd, str) if name is not None]
 
 
-async def _list_segments(home: OpenQueue) -> tuple[list[str], list[str]]:
-    rows = await home.core.store.list(home.keys.segments)
-    sight = parse_listing(home.keys, (row.key for row in rows))
+async def _list_segments(queue: OpenQueue) -> tuple[list[str], list[str]]:
+    rows = await queue.core.store.list(queue.keys.segments)
+    sight = parse_listing(queue.keys, (row.key for row in rows))
     return sight.free, sight.leased
 
 
-async def _read_lease(home: OpenQueue, segment: str) -> Stored[QueueLease] | BadRecord | None:
+async def _read_lease(queue: OpenQueue, segment: str) -> Stored[QueueLease] | BadRecord | None:
     try:
-        return await home.core.records.read(home.keys.lease(segment), QueueLease)
+        return await queue.core.records.read(queue.keys.lease(segment), QueueLease)
     except BadRecord as error:
         return error
 
 
-def _is_held(home: OpenQueue, lease: Stored[QueueLease]) -> bool:
-    return bool(lease.record.owner) and not rules.has_expired(lease.record, 0.0, lease.updated, home.core.now())
+def _is_held(queue: OpenQueue, lease: Stored[QueueLease]) -> bool:
+    return bool(lease.record.owner) and not rules.has_expired(lease.record, 0.0, lease.updated, queue.core.now())
 
 
-async def _available_in(home: OpenQueue, segment: str, leased: bool, held: HeldSegment | None) -> list[Peeked]:
+async def _available_in(queue: OpenQueue, segment: str, leased: bool, held: HeldSegment | None) -> list[Peeked]:
     items = list(range(SegmentName.items_of(segment)))
-    if held is not None and not held.expired:
+    if held is not None and not held.lease.expired:
         items = list(held.ready)
-    elif leased and (lease := await _read_lease(home, segment)) is not None:
+    elif leased and (lease := await _read_lease(queue, segment)) is not None:
         if isinstance(lease, BadRecord) or lease.record.problem:
             return []
-        items = [] if _is_held(home, lease) else rules.undone_items(lease.record, len(items))
-    content = await read_segment(home, segment) if items else None
+        items = [] if _is_held(queue, lease) else rules.undone_items(lease.record, len(items))
+    content = await read_segment(queue, segment) if items else None
     if content is None:
         return []
     header, found = content.header, []
     for item in items:
         body = content.bodies[item]
-        if item in header.large and (large := await home.core.store.get(home.keys.large(segment, item))):
+        if item in header.large and (large := await queue.core.store.get(queue.keys.large(segment, item))):
             body = large.data
-        found.append(Peeked(EncodedItem(body, header.encoding), segment, item, header.letter))
+        found.append(Peeked(EncodedItem(body, header.encoding), segment, item, header.dead_letter))
     return found

@@ -23,57 +23,57 @@ class ClaimLost:
     lease: Stored[QueueLease] | None
 
 
-async def claim(home: OpenQueue, segment: str, timeout: float) -> HeldSegment | ClaimLost | None:
+async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment | ClaimLost | None:
     """Claim a segment that was seen without a lease; None if there is nothing to be had in it.
 
     Raises:
         BadRecord: segment or lease is none; such a segment is set aside.
     """
-    return await _write(home, segment, rules.claimed(_nonce(home), home.holder, timeout), None)
+    return await _write(queue, segment, rules.claimed(_nonce(queue), queue.holder, timeout), None)
 
 
 async def take_over(
-    home: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
+    queue: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
 ) -> HeldSegment | ClaimLost | None:
     """Take a segment whose lease was released or has expired. Raises as `claim` does.
 
     Args:
         with_word: it was this process's own.
     """
-    wanted = rules.taken_over(lease.record, _nonce(home), home.holder, timeout, with_word)
-    return await _write(home, segment, wanted, lease)
+    wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, with_word)
+    return await _write(queue, segment, wanted, lease)
 
 
 async def _write(
-    home: OpenQueue, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
+    queue: OpenQueue, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
 ) -> HeldSegment | ClaimLost | None:
-    sent = home.core.clock.boottime()
-    written = await home.core.records.write(home.keys.lease(segment), QueueLease, wanted, current)
+    sent = queue.core.clock.boottime()
+    written = await queue.core.records.write(queue.keys.lease(segment), QueueLease, wanted, current)
     if not written.wrote or written.stored is None:
         return ClaimLost(written.stored)
     try:
-        content = await read_segment(home, segment)
+        content = await read_segment(queue, segment)
     except BadRecord as error:
-        await home.core.records.write(
+        await queue.core.records.write(
             written.stored.key, QueueLease, rules.set_aside(wanted, str(error)), written.stored
         )
         raise
     if content is None:
-        await discard_lease(home, written.stored)
+        await discard_lease(queue, written.stored)
         return None
-    if await _was_finished(home, segment, content):
-        if isinstance(await home.core.store.delete(home.keys.segment(segment), content.version), NameAbsent):
-            await discard_lease(home, written.stored)
+    if await _was_finished(queue, segment, content):
+        if isinstance(await queue.core.store.delete(queue.keys.segment(segment), content.version), NameAbsent):
+            await discard_lease(queue, written.stored)
         return None
     if rules.is_complete(wanted, SegmentName.items_of(segment)):
         return None
-    return HeldSegment(home, segment, written.stored, sent, content)
+    return HeldSegment(queue, segment, written.stored, sent, content)
 
 
-async def read_segment(home: OpenQueue, segment: str) -> SegmentContent | None:
+async def read_segment(queue: OpenQueue, segment: str) -> SegmentContent | None:
     """The segment; None if it is absent. Raises BadRecord for what is none."""
-    key = home.keys.segment(segment)
-    found = await home.core.store.get(key, one_of_many=True)
+    key = queue.keys.segment(segment)
+    found = await queue.core.store.get(key, one_of_many=True)
     try:
         return content_of(segment, found) if found is not None else None
     except Malformed as error:
@@ -88,16 +88,16 @@ def content_of(segment: str, found: Object) -> SegmentContent:
     return SegmentContent(found.version, found.updated, header, bodies)
 
 
-async def _was_finished(home: OpenQueue, segment: str, content: SegmentContent) -> bool:
+async def _was_finished(queue: OpenQueue, segment: str, content: SegmentContent) -> bool:
     """Whether the segment landed, once more, after it was finished; to be asked under a lease."""
-    late = looks_late(SegmentName.time_of(segment), content.updated, home.settings.quarantine)
-    return late and await home.finished.holds(segment)
+    late = looks_late(SegmentName.time_of(segment), content.updated, queue.settings.quarantine)
+    return late and await queue.finished.holds(segment)
 
 
-async def discard_lease(home: OpenQueue, lease: Stored[QueueLease]) -> None:
+async def discard_lease(queue: OpenQueue, lease: Stored[QueueLease]) -> None:
     """Delete the lease of a segment that was found absent after the lease was seen."""
-    await home.core.store.delete(lease.key, lease.version)
+    await queue.core.store.delete(lease.key, lease.version)
 
 
-def _nonce(home: OpenQueue) -> str:
-    return home.core.rng.token(16)
+def _nonce(queue: OpenQueue) -> str:
+    return queue.core.rng.token(16)

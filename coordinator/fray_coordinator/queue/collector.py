@@ -43,9 +43,9 @@ class CompletedSegment:
 class Collector:
     """One participant's share of the clearing."""
 
-    def __init__(self, home: OpenQueue) -> None:
-        self._home = home
-        self._clock = home.core.clock
+    def __init__(self, queue: OpenQueue) -> None:
+        self._queue = queue
+        self._clock = queue.core.clock
         self._finished: list[CompletedSegment] = []
         self._leases: dict[str, Stored[QueueLease]] = {}
         self._noted_at = float("-inf")
@@ -56,24 +56,24 @@ class Collector:
     def finished(self, held: HeldSegment) -> None:
         """All items of a segment that this process holds are done."""
         self._finished.append(
-            CompletedSegment(held.segment, held.content.version, held.content.header.large, held.stored)
+            CompletedSegment(held.name, held.content.version, held.content.header.large, held.lease.stored)
         )
 
     async def turn(self) -> None:
         """Clear away what this process finished: the segments, and the leases that are old enough by now."""
         now = self._clock.boottime()
         due = [segment for segment, lease in self._leases.items() if self._may_go(segment, lease)]
-        if len(due) >= FINISHED_PER_OBJECT or now >= self._noted_at + GATHER_SHARE * self._home.settings.quarantine:
+        if len(due) >= FINISHED_PER_OBJECT or now >= self._noted_at + GATHER_SHARE * self._queue.settings.quarantine:
             self._noted_at = now
             for batch in (
                 due[begin : begin + FINISHED_PER_OBJECT] for begin in range(0, len(due), FINISHED_PER_OBJECT)
             ):
-                await self._home.finished.note(batch)
+                await self._queue.finished.note(batch)
                 await map_concurrently(batch, self._let_go)
         if now > self._swept_at + SWEEP_INTERVAL:
             self._swept_at = now
             await self.sweep_large()
-            await self._home.finished.sweep()
+            await self._queue.finished.sweep()
         await self.clear()
 
     async def clear(self) -> None:
@@ -94,14 +94,14 @@ class Collector:
 
     async def now(self, segment: str, lease: Stored[QueueLease]) -> None:
         """Look at a segment whose lease was seen: both are to go if it is finished, the lease if it is alone."""
-        found = await self._home.core.store.get(self._home.keys.segment(segment))
+        found = await self._queue.core.store.get(self._queue.keys.segment(segment))
         if rules.is_complete(lease.record, SegmentName.items_of(segment)):
             if found is None:
                 self._leases[segment] = lease
             else:
                 await self._clear(CompletedSegment(segment, found.version, _large_in(segment, found), lease))
         elif found is None:
-            await discard_lease(self._home, lease)
+            await discard_lease(self._queue, lease)
 
     async def orphans(self, segments: list[str], all_of_them: bool) -> None:
         """Leases that were listed without their segments. all_of_them: the listing began at the oldest segment."""
@@ -116,12 +116,12 @@ class Collector:
         """Whether the one who finished it would have cleared it away by now."""
         if self._is(all_creates_landed, segment):
             return True
-        due = self._is(is_collection_overdue, segment) or SegmentName.time_of(segment) > self._home.core.now()
-        return seen_for > self._home.settings.quarantine and due
+        due = self._is(is_collection_overdue, segment) or SegmentName.time_of(segment) > self._queue.core.now()
+        return seen_for > self._queue.settings.quarantine and due
 
     async def _orphan(self, segment: str) -> None:
         try:
-            lease = await self._home.core.records.read(self._home.keys.lease(segment), QueueLease)
+            lease = await self._queue.core.records.read(self._queue.keys.lease(segment), QueueLease)
             if lease is not None:
                 await self.now(segment, lease)
         except (BadRecord, StoreRefused, StoreUnavailable) as error:  # fsck tells of it
@@ -133,16 +133,16 @@ class Collector:
 
         One page at a time: the next look goes on behind it.
         """
-        names, store = self._home.keys, self._home.core.store
-        rows = await store.list(names.all_large, self._swept or None, SWEEP_PAGE)
+        keys, store = self._queue.keys, self._queue.core.store
+        rows = await store.list(keys.all_large, self._swept or None, SWEEP_PAGE)
         self._swept = rows[-1].key if len(rows) == SWEEP_PAGE else ""
         of: dict[str, list[str]] = {}
         for key in [row.key for row in rows]:
-            if (found := names.parse_large(key)) and self._is(all_creates_landed, found[0]):
+            if (found := keys.parse_large(key)) and self._is(all_creates_landed, found[0]):
                 of.setdefault(found[0], []).append(key)
-        for segment, keys in of.items():
-            if await store.get(names.segment(segment)) is None:
-                for key in keys:
+        for segment, items in of.items():
+            if await store.get(keys.segment(segment)) is None:
+                for key in items:
                     await store.delete(key)
 
     async def _is_cleared(self, finished: CompletedSegment) -> bool:
@@ -156,25 +156,25 @@ class Collector:
 
     async def _clear(self, finished: CompletedSegment) -> None:
         """Delete all but the lease; that is next."""
-        names, store = self._home.keys, self._home.core.store
+        keys, store = self._queue.keys, self._queue.core.store
         for item in finished.large:
-            await store.delete(names.large(finished.segment, item))
-        if isinstance(await store.delete(names.segment(finished.segment), finished.version), NameAbsent):
+            await store.delete(keys.large(finished.segment, item))
+        if isinstance(await store.delete(keys.segment(finished.segment), finished.version), NameAbsent):
             self._leases[finished.segment] = finished.lease
 
     async def _let_go(self, segment: str) -> None:
         """Delete the lease, and the segment before it: it may have landed again since, while that looks not late."""
         lease = self._leases.pop(segment)
-        await self._home.core.store.delete(self._home.keys.segment(segment))
-        await discard_lease(self._home, lease)
+        await self._queue.core.store.delete(self._queue.keys.segment(segment))
+        await discard_lease(self._queue, lease)
 
     def _may_go(self, segment: str, lease: Stored[QueueLease]) -> bool:
         """By the time in its name, or, if that lies far ahead, because no create was sent after the end."""
-        ended_long_ago = all_creates_landed(lease.updated, self._home.core.now(), self._home.settings.quarantine)
+        ended_long_ago = all_creates_landed(lease.updated, self._queue.core.now(), self._queue.settings.quarantine)
         return ended_long_ago or self._is(is_collectable, segment)
 
     def _is(self, rule: Callable[[float, float, float], bool], segment: str) -> bool:
-        return rule(SegmentName.time_of(segment), self._home.core.now(), self._home.settings.quarantine)
+        return rule(SegmentName.time_of(segment), self._queue.core.now(), self._queue.settings.quarantine)
 
 
 def _large_in(segment: str, found: Object) -> list[int]:

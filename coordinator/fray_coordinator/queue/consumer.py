@@ -1,11 +1,14 @@
-"""Taking items, and what becomes of them: done, released, extended; at the end everything is given back."""
+"""A consumer of one queue: takes items, and ends their leases.
+
+Segments are claimed by the scanner and held in `held`; `HeldSegment` knows the state of their items. What is complete
+goes to the collector; at the end everything is given back.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -17,23 +20,22 @@ from fray_coordinator.queue.cancellation import take_or_return
 from fray_coordinator.queue.claiming import ClaimLost, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
+from fray_coordinator.queue.delivery import Delivery
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import LeaseLost, UnknownLease
-from fray_coordinator.queue.held_segment import HeldSegment, LeaseEdit
-from fray_coordinator.queue.inflight import Delivery, InFlight
+from fray_coordinator.queue.held_segment import HeldSegment, OutItem
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.scanner import SegmentScanner
 from fray_layouts.errors import FrayError
-from fray_layouts.queue_records import QueueLease
 
 log = logging.getLogger("fray")
 MAINTENANCE_INTERVAL = 1.0
 """Seconds between looks at what is held and finished."""
 MIN_POLL, MAX_POLL = 0.2, 5.0
-"""Seconds between looks at an empty queue on a bucket: they grow."""
+"""Seconds between looks at an empty queue on a bucket: they double."""
 MIN_LOCAL_POLL, MAX_LOCAL_POLL = 0.002, 0.05
-"""The same where looking costs nothing."""
+"""The same on local files, where looking costs nothing."""
 
 
 class Consumer:
@@ -43,27 +45,26 @@ class Consumer:
         held: the segments that are claimed, by name.
     """
 
-    def __init__(self, home: OpenQueue, bell: QueueDoorbell) -> None:
-        self._inflight = InFlight()
-        self.held = self._inflight.held
-        self._home = home
-        self._clock = home.core.clock
-        self._bell = bell
-        self._serials = itertools.count()
-        self._collector = Collector(home)
-        self._undertaker = DeadLetterWriter(home)
-        self._finder = SegmentScanner(home, bell, self._collector, self.held.__contains__)
-        self._tending: asyncio.Task[None] | None = None
+    def __init__(self, queue: OpenQueue, doorbell: QueueDoorbell) -> None:
+        self.held: dict[str, HeldSegment] = {}
+        self._stocked: dict[str, HeldSegment] = {}  # those that may have items to hand out
+        self._queue = queue
+        self._clock = queue.core.clock
+        self._doorbell = doorbell
+        self._collector = Collector(queue)
+        self._dead_letters = DeadLetterWriter(queue)
+        self._scanner = SegmentScanner(queue, doorbell, self._collector, self.held.__contains__)
+        self._maintenance: asyncio.Task[None] | None = None
 
     # --- taking
 
-    async def take(self, count: int, timeout: float, gate: PoisonIsolation, wait: float = 0.0) -> list[Delivery]:
+    async def take(self, count: int, timeout: float, isolation: PoisonIsolation, wait: float = 0.0) -> list[Delivery]:
         """Up to `count` items, each leased for at least 0.4 of `timeout` seconds from now.
 
-        Who is cancelled gives back what he gets.
+        A caller that is cancelled gives back what it gets.
 
         Args:
-            gate: of the process that they are for.
+            isolation: of the process that they are for.
             wait: seconds to wait for the first one.
 
         Raises:
@@ -72,39 +73,39 @@ class Consumer:
         """
         timeout = rules.checked_timeout("lease_timeout", timeout)
         deadline = self._clock.boottime() + wait
-        local = self._home.core.store.local
+        local = self._queue.core.store.local
         pauses = backoff(MIN_LOCAL_POLL, MAX_LOCAL_POLL) if local else backoff(MIN_POLL, MAX_POLL)
         while True:
             patient = self._clock.boottime() < deadline
-            taken = await take_or_return(self._take(count, timeout, gate, patient), self._return)
+            taken = await take_or_return(self._take(count, timeout, isolation, patient), self._return)
             left = deadline - self._clock.boottime()
             if taken or left <= 0:
                 return taken
-            rest = next(pauses) if local else max(next(pauses), self._finder.crowd.rest)
-            await self._clock.sleep(min(left, self._home.core.jittered(rest)))
+            rest = next(pauses) if local else max(next(pauses), self._scanner.contention.rest)
+            await self._clock.sleep(min(left, self._queue.core.jittered(rest)))
 
     async def _return(self, taken: list[Delivery]) -> None:
         await self.release([delivery.id for delivery in taken], failed=False)
 
-    async def _take(self, count: int, timeout: float, gate: PoisonIsolation, patient: bool) -> list[Delivery]:
-        self._tend()
+    async def _take(self, count: int, timeout: float, isolation: PoisonIsolation, patient: bool) -> list[Delivery]:
+        self._maintain()
         await self._take_back_expired(timeout)
         taken: list[Delivery] = []
         failure: Exception | None = None
         try:
-            while len(taken) < count and gate.admits(False):
-                held = min(self._inflight.stocked.values(), key=lambda held: held.segment, default=None)
+            while len(taken) < count and isolation.admits(False):
+                held = min(self._stocked.values(), key=lambda held: held.name, default=None)
                 if held is None:
-                    found = await self._finder.find(count - len(taken), timeout, patient)
+                    found = await self._scanner.find(count - len(taken), timeout, patient)
                     for segment in found:
-                        self._inflight.hold(segment)
+                        self._hold(segment)
                     if not found:
                         break
-                elif not gate.admits(held.lease.suspect):
+                elif not isolation.admits(held.lease.record.suspect):
                     break
                 else:
                     try:
-                        delivery = await self._next_of(held, timeout, gate)
+                        delivery = await self._next_of(held, timeout, isolation)
                     except StoreUnavailable:
                         raise
                     except Exception as error:
@@ -118,74 +119,58 @@ class Consumer:
             raise failure
         return taken
 
-    async def _put_off(self, held: HeldSegment) -> None:
-        """Leave a segment whose next item cannot be handed out for later: others have theirs to give."""
-        self._inflight.stocked.pop(held.segment, None)
-        if not held.out:
-            await self._give_back(held, [])
-        self._finder.finished(held.segment)
-
-    async def _next_of(self, held: HeldSegment, timeout: float, gate: PoisonIsolation) -> Delivery | None:
-        """Hand out the next item of the segment; None if there was none, or it was given up."""
-        if not held.ready:
-            self._inflight.stocked.pop(held.segment, None)
+    async def _next_of(self, held: HeldSegment, timeout: float, isolation: PoisonIsolation) -> Delivery | None:
+        """Hand out the next item of the segment; None if there was none, or it became a dead letter."""
+        item = held.take(isolation)
+        if item is None:
+            self._stocked.pop(held.name, None)
             return None
-        item, suspect = held.ready.popleft(), held.lease.suspect
-        held.out[item] = gate.enter(suspect, lambda: held.lost or held.expired)
+        delivery = None
         try:
-            delivery = await self._hand_out(held, item, suspect, timeout)
+            delivery = await self._hand_out(item, timeout)
         except LeaseLost:
-            self._inflight.drop(held)
-            delivery = None
+            self._lose(held)
         except BaseException:
-            held.ready.appendleft(item)
-            self._inflight.leave(held, item)
+            held.put_back(item)
             raise
         if delivery is None:
-            self._inflight.leave(held, item)
-        else:
-            self._inflight.out[delivery.id] = delivery
+            held.leave(item)
         return delivery
 
-    async def _hand_out(self, held: HeldSegment, item: int, suspect: bool, timeout: float) -> Delivery | None:
-        """Make sure that the lease is trusted, and the start marked where that is needed."""
-        number = rules.delivery_number(held.lease, item)
-        body = await self._body(held, item)
-        if rules.is_exhausted(held.lease, item, self._home.settings.max_deliveries):
-            await self._undertaker.bury(held, item, body or b"", number - 1, f"given up after {number - 1} deliveries")
+    async def _hand_out(self, item: OutItem, timeout: float) -> Delivery | None:
+        held, number = item.segment, rules.delivery_number(item.segment.lease.record, item.index)
+        body = await held.body(item.index)
+        if rules.is_exhausted(held.lease.record, item.index, self._queue.settings.max_deliveries):
+            reason = f"given up after {number - 1} deliveries"
         elif body is None:
-            await self._undertaker.bury(held, item, b"", number - 1, "its content is missing")
+            reason = "its content is missing"
         else:
-            if suspect:
-                await held.change(partial(rules.counted, item=item))
-            while not (held.trusted and rules.leaves_enough(held.remaining, timeout)):
-                await held.change(partial(rules.renewed, timeout=timeout))
-            return Delivery(
-                held, item, next(self._serials), number, self._home.core.now(), body, held.content.header.encoding
-            )
-        self._settle(held)
+            return await held.deliver(item, body, number, timeout)
+        await self._dead_letters.write(held, item.index, body or b"", number - 1, reason)
+        self._collect_if_complete(held)
         return None
 
-    async def _body(self, held: HeldSegment, item: int) -> bytes | None:
-        if item not in held.content.header.large:
-            return held.content.bodies[item]
-        found = await self._home.core.store.get(self._home.keys.large(held.segment, item))
-        return found.data if found else None
+    async def _put_off(self, held: HeldSegment) -> None:
+        """Leave a segment whose next item cannot be handed out for later: others have theirs to give."""
+        self._stocked.pop(held.name, None)
+        if not held.out:
+            await self._give_back(held, [])
+        self._scanner.finished(held.name)
 
     async def _take_back_expired(self, timeout: float) -> None:
-        """What this process itself let expire is free for everybody, and so for this process."""
-        for held in [held for held in self.held.values() if held.expired and not held.finished]:
+        """Claim anew what this process itself let expire: it is free for everybody."""
+        for held in [held for held in self.held.values() if held.lease.expired and not held.is_complete]:
             idle = not held.out
-            self._inflight.drop(held)
-            result = await take_over(self._home, held.segment, held.stored, timeout, with_word=idle)
+            self._lose(held)
+            result = await take_over(self._queue, held.name, held.lease.stored, timeout, with_word=idle)
             if isinstance(result, HeldSegment):
-                self._inflight.hold(result)
+                self._hold(result)
             elif isinstance(result, ClaimLost) and result.lease is not None:
-                self._finder.came_back(held.segment, result.lease)
+                self._scanner.came_back(held.name, result.lease)
 
     def news(self) -> None:
         """This process itself pushed something."""
-        self._finder.news()
+        self._scanner.news()
 
     # --- ending
 
@@ -197,150 +182,149 @@ class Consumer:
                 of which this is so; the others are done.
             StoreUnavailable: unresolved; call again.
         """
-        await self._each_held(leases, self._complete)
+        await self._by_segment(leases, self._complete)
 
     async def release(self, leases: Iterable[str], failed: bool = True) -> None:
         """Give items back; they come first. failed: it counts towards the maximum. Raises as `done` does."""
-        await self._each_held(leases, partial(self._release, failed=failed))
+        await self._by_segment(leases, partial(self._release, failed=failed))
 
-    async def extend(self, delivery: Delivery, timeout: float) -> None:
-        """Hold the item for `timeout` seconds from now at least. Raises as `take` and `done` do."""
+    async def extend(self, lease: str, timeout: float) -> float:
+        """Hold the item for `timeout` seconds from now at least; its new deadline. Raises as `take` and `done` do."""
         timeout = rules.checked_timeout("seconds", timeout)
-        self.delivery(delivery.id)
-        await self._change(delivery.held, partial(rules.renewed, timeout=timeout))
-
-    async def bury(self, delivery: Delivery, reason: str) -> None:
-        """Make the item a dead letter. Raises as `done` does."""
-        self.delivery(delivery.id)
+        held = self._delivered(lease)[0].segment
         try:
-            await self._undertaker.bury(delivery.held, delivery.item, delivery.body, delivery.number, reason)
+            await held.lease.change(partial(rules.renewed, timeout=timeout))
         except LeaseLost:
-            self._inflight.drop(delivery.held)
+            self._lose(held)
             raise
-        self._inflight.take_out(delivery)
-        self._settle(delivery.held)
+        return self._queue.core.now() + held.lease.remaining
+
+    async def bury(self, lease: str, reason: str) -> None:
+        """Make the item a dead letter. Raises as `done` does."""
+        item, delivery = self._delivered(lease)
+        try:
+            await self._dead_letters.write(item.segment, item.index, delivery.item.body, delivery.number, reason)
+        except LeaseLost:
+            self._lose(item.segment)
+            raise
+        item.segment.leave(item)
+        self._collect_if_complete(item.segment)
 
     async def close(self) -> None:
         """Give everything back; what was started but not done does not count."""
-        if self._tending is not None:
-            self._tending.cancel()
-        out: dict[HeldSegment, list[Delivery]] = {held: [] for held in self.held.values()}
-        for delivery in self._inflight.out.values():
-            out.setdefault(delivery.held, []).append(delivery)
-        await map_concurrently(out, lambda held: self._give_back(held, out[held]))
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+        await map_concurrently(list(self.held.values()), lambda held: self._give_back(held, held.delivered))
         with suppress(FrayError):
             await self._collector.clear()
-        await self._undertaker.close()
-        await self._bell.close()
+        await self._dead_letters.close()
+        await self._doorbell.close()
 
     def forget(self, segments: Iterable[str]) -> None:
-        """What was purged is nobody's."""
+        """These segments were purged."""
         for held in [self.held[segment] for segment in segments if segment in self.held]:
-            self._inflight.drop(held)
-
-    def delivery(self, lease: str) -> Delivery:
-        """What is out under this id. Raises UnknownLease."""
-        return self._inflight.delivery(lease)
+            self._lose(held)
 
     # --- inside
 
-    async def _each_held(
-        self, leases: Iterable[str], act: Callable[[HeldSegment, list[Delivery]], Awaitable[None]]
+    def _delivered(self, lease: str) -> tuple[OutItem, Delivery]:
+        """What is in somebody's hands under this id. Raises UnknownLease."""
+        held = self.held.get(lease.partition("/")[0])
+        item = held.out.get(lease) if held else None
+        if item is None or item.delivery is None:
+            raise UnknownLease(lease)
+        return item, item.delivery
+
+    async def _by_segment(
+        self, leases: Iterable[str], act: Callable[[HeldSegment, Sequence[OutItem]], Awaitable[None]]
     ) -> None:
         """`act` on what is out under these ids, by segment; one that is lost keeps it from no other."""
-        asked = dict.fromkeys(leases)
-        unknown = [lease for lease in asked if lease not in self._inflight.out]
+        unknown: list[str] = []
         lost: list[str] = []
-        groups: dict[HeldSegment, list[Delivery]] = {}
-        for delivery in [self._inflight.out[lease] for lease in asked if lease in self._inflight.out]:
-            groups.setdefault(delivery.held, []).append(delivery)
+        groups: dict[HeldSegment, list[OutItem]] = {}
+        for lease in dict.fromkeys(leases):
+            try:
+                item, _ = self._delivered(lease)
+                groups.setdefault(item.segment, []).append(item)
+            except UnknownLease:
+                unknown.append(lease)
 
-        async def act_on(held: HeldSegment, deliveries: list[Delivery]) -> None:
-            out = [delivery for delivery in deliveries if delivery.id in self._inflight.out]
-            unknown.extend(delivery.id for delivery in deliveries if delivery not in out)
+        async def act_on(held: HeldSegment, items: list[OutItem]) -> None:
+            out = [item for item in items if item.id in held.out]
+            unknown.extend(item.id for item in items if item not in out)
             try:
                 if out:
                     await act(held, out)
             except LeaseLost:
-                lost.extend(delivery.id for delivery in out)
+                self._lose(held)
+                lost.extend(item.id for item in out)
 
         # to the end, even if the caller is cancelled: what was sent may land, and then it must not count as out
         await map_concurrently(groups.items(), lambda group: asyncio.shield(asyncio.ensure_future(act_on(*group))))
         if unknown or lost:
             raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
 
-    async def _complete(self, held: HeldSegment, deliveries: list[Delivery]) -> None:
-        items = sum(1 << delivery.item for delivery in deliveries)
-        await self._end(held, deliveries, partial(rules.completed, items=items))
-        self._settle(held)
+    async def _complete(self, held: HeldSegment, items: Sequence[OutItem]) -> None:
+        await self._written(held, held.complete(items))
+        self._collect_if_complete(held)
 
-    async def _release(self, held: HeldSegment, deliveries: list[Delivery], failed: bool) -> None:
-        counts = {d.item: int(failed) - int(held.out[d.item].suspect) for d in deliveries}
-
-        def count(lease: QueueLease) -> QueueLease:
-            for item, by in counts.items():
-                lease = rules.counted(lease, item, by) if by else lease
-            return lease
-
-        if len(held.out) == len(deliveries):
-            self._inflight.forget(held)
-            await self._end(held, deliveries, lambda lease: rules.released(count(lease)))
-            self._came_back(held)
+    async def _release(self, held: HeldSegment, items: Sequence[OutItem], failed: bool) -> None:
+        whole = len(items) == len(held.out)
+        if whole:
+            self._forget(held)
+        await self._written(held, held.release(items, failed))
+        if whole:
+            self._scanner.came_back(held.name, held.lease.stored)
+            self._doorbell.ring(came_back=True)
         else:
-            await self._end(held, deliveries, count)
-            held.ready.extendleft(sorted(counts, reverse=True))
-            self._inflight.stocked[held.segment] = held
+            self._stocked[held.name] = held
 
-    async def _end(self, held: HeldSegment, deliveries: list[Delivery], edit: LeaseEdit) -> None:
-        outs = [(delivery, out) for delivery in deliveries if (out := self._inflight.take_out(delivery))]
+    async def _written(self, held: HeldSegment, end: Awaitable[None]) -> None:
+        """Wait until the end of items was written; a segment that may not have been given back is still held."""
         try:
-            await self._change(held, edit)
-        except LeaseLost:
-            raise
+            await end
         except Exception:
-            if held.lost:
-                raise LeaseLost() from None
-            self.held[held.segment] = held
-            for delivery, out in outs:
-                self._inflight.put_out(delivery, out)
+            if not held.lease.lost:
+                self.held[held.name] = held
             raise
 
-    async def _change(self, held: HeldSegment, edit: LeaseEdit) -> None:
+    async def _give_back(self, held: HeldSegment, items: Sequence[OutItem]) -> None:
+        """Release what can be released; the rest comes back when its lease runs out."""
         try:
-            await held.change(edit)
-        except LeaseLost:
-            self._inflight.drop(held)
-            raise
-
-    def _settle(self, held: HeldSegment) -> None:
-        """After an item is done: is the segment?"""
-        if held.finished and self.held.get(held.segment) is held:
-            self._inflight.forget(held)
-            self._finder.finished(held.segment)
-            self._collector.finished(held)
-
-    async def _give_back(self, held: HeldSegment, out: list[Delivery]) -> None:
-        """Give up what may be given up; what cannot be comes back when its lease runs out."""
-        try:
-            await self._release(held, out, failed=False)
+            await self._release(held, items, failed=False)
         except FrayError:
             return
         except Exception:
-            log.exception("%s was not given back", held.segment)
+            log.exception("%s was not given back", held.name)
 
-    def _came_back(self, held: HeldSegment) -> None:
-        self._finder.came_back(held.segment, held.stored)
-        self._bell.ring(came_back=True)
+    def _hold(self, held: HeldSegment) -> None:
+        self.held[held.name] = self._stocked[held.name] = held
 
-    def _tend(self) -> None:
-        if self._tending is None or self._tending.done():
-            self._tending = asyncio.ensure_future(self._tend_for_ever())
+    def _forget(self, held: HeldSegment) -> None:
+        """The segment is complete, lost or given back."""
+        self._stocked.pop(held.name, None)
+        if self.held.get(held.name) is held:
+            del self.held[held.name]
 
-    async def _tend_for_ever(self) -> None:
+    def _lose(self, held: HeldSegment) -> None:
+        self._forget(held)
+        held.lose()
+
+    def _collect_if_complete(self, held: HeldSegment) -> None:
+        if held.is_complete and self.held.get(held.name) is held:
+            self._forget(held)
+            self._scanner.finished(held.name)
+            self._collector.finished(held)
+
+    def _maintain(self) -> None:
+        if self._maintenance is None or self._maintenance.done():
+            self._maintenance = asyncio.ensure_future(self._maintain_for_ever())
+
+    async def _maintain_for_ever(self) -> None:
         while True:
             await self._clock.sleep(MAINTENANCE_INTERVAL)
             for held in list(self.held.values()):
-                if held.ready and held.idle and not held.trusted:
+                if held.ready and held.is_idle and not held.lease.trusted:
                     await self._give_back(held, [])
             try:
                 await self._collector.turn()

@@ -18,10 +18,10 @@ class Contention:
         rest: seconds until, on a bucket, another look is worth its requests.
     """
 
-    def __init__(self, home: OpenQueue) -> None:
+    def __init__(self, queue: OpenQueue) -> None:
         self.rest = look.MIN_REST
-        self._me = home.holder
-        self._clock = home.core.clock
+        self._me = queue.holder
+        self._clock = queue.core.clock
         self._seen: dict[str, float] = {}
         self._spread = 1.0
         self._works = False

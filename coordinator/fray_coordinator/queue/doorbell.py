@@ -28,13 +28,13 @@ class QueueDoorbell:
         came_back: whether somebody gave something back before the change that was heard last, as far as it tells.
     """
 
-    def __init__(self, home: OpenQueue) -> None:
+    def __init__(self, queue: OpenQueue) -> None:
         self.came_back = True
-        self._home = home
+        self._queue = queue
         self._heard: str | None = ""
         self._rung_at = float("-inf")
         self._due = False
-        self._came_back_at = self._known_back = 0.0
+        self._released_at = self._known_back = 0.0
         self._ringing: asyncio.Task[None] | None = None
 
     def ring(self, came_back: bool = False) -> None:
@@ -43,17 +43,17 @@ class QueueDoorbell:
         Args:
             came_back: something was given back; else something new is there.
         """
-        if self._home.core.store.local:
+        if self._queue.core.store.local:
             return
         self._due = True
         if came_back:
-            self._came_back_at = self._home.core.now()
+            self._released_at = self._queue.core.now()
         if self._ringing is None or self._ringing.done():
             self._ringing = asyncio.ensure_future(self._ring())
 
     async def changed(self) -> bool:
         """Whether it was rung since the last time that this was asked; the first time it was."""
-        key, store = self._home.keys.bell, self._home.core.store
+        key, store = self._queue.keys.doorbell, self._queue.core.store
         try:
             answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
         except (StoreError, BadRecord):
@@ -67,7 +67,7 @@ class QueueDoorbell:
     def _tells_of_more(self, data: bytes) -> bool:
         """Whether something came back that no bell told of before."""
         try:
-            at = codec.decode(data, Doorbell).record.came_back_at
+            at = codec.decode(data, Doorbell).record.released_at
         except Malformed:
             return True
         before, self._known_back = self._known_back, max(at, self._known_back)
@@ -79,14 +79,14 @@ class QueueDoorbell:
             await self._ringing
 
     async def _ring(self) -> None:
-        core = self._home.core
+        core = self._queue.core
         while self._due:
             await core.clock.sleep(max(0.0, self._rung_at + RING_INTERVAL - core.clock.boottime()))
             self._due, self._rung_at = False, core.clock.boottime()
             op = core.rng.token(16)
-            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now(), came_back_at=self._came_back_at))
+            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now(), released_at=self._released_at))
             try:
-                await core.store.put(self._home.keys.bell, body, ANY, op)
+                await core.store.put(self._queue.keys.doorbell, body, ANY, op)
             except StoreError:
                 continue  # it is a hint
             except Exception:

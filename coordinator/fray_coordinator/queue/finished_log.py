@@ -17,30 +17,30 @@ from fray_layouts.queue_records import FinishedSegments
 class FinishedLog:
     """One participant's view of a queue's `finished/`; what was read is remembered as long as it lies there."""
 
-    def __init__(self, core: Core, names: QueueKeys, quarantine: float) -> None:
+    def __init__(self, core: Core, keys: QueueKeys, quarantine: float) -> None:
         self._core = core
-        self._names = names
+        self._keys = keys
         self._quarantine = quarantine
         self._read: dict[str, frozenset[str]] = {}
 
     async def note(self, segments: Collection[str]) -> None:
         """Write down that these are finished, before their leases go."""
-        key = self._names.finished_at(self._core.now(), self._core.rng.token(16))
+        key = self._keys.finished_at(self._core.now(), self._core.rng.token(16))
         await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
 
     async def holds(self, segment: str) -> bool:
         """Whether the segment was finished before. Raises StoreError: that is not known."""
-        since = self._names.finished + encode_time(SegmentName.time_of(segment))
-        rows = await self._core.store.list(self._names.finished, since)
-        keys = [row.key for row in rows if self._names.finished_time(row.key) is not None]
+        since = self._keys.finished + encode_time(SegmentName.time_of(segment))
+        rows = await self._core.store.list(self._keys.finished, since)
+        keys = [row.key for row in rows if self._keys.finished_time(row.key) is not None]
         await map_concurrently([key for key in keys if key not in self._read], self._load)
         return any(segment in self._read[key] for key in keys)
 
     async def sweep(self) -> None:
         """Delete what nobody can need any more."""
-        rows = await self._core.store.list(self._names.finished)
+        rows = await self._core.store.list(self._keys.finished)
         self._read = {row.key: self._read[row.key] for row in rows if row.key in self._read}
-        times = [(row.key, self._names.finished_time(row.key)) for row in rows]
+        times = [(row.key, self._keys.finished_time(row.key)) for row in rows]
         now, quarantine = self._core.now(), self._quarantine
         old = [key for key, time in times if time is not None and all_creates_landed(time, now, quarantine)]
         await map_concurrently(old, self._core.store.delete)

@@ -1,26 +1,25 @@
-"""A segment that this process holds: its items, its lease, and the one writer of that lease.
+"""One claim of one segment, and the state of its items: each is ready, out, or done.
 
-What several callers change at the same time goes out as one write, and each of them waits until it has landed.
+ready --take--> out --complete--> done          release: out --> ready          lose: nothing counts any more
 """
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from fray_coordinator.protocol import queue_lease as rules
+from fray_coordinator.queue.delivery import Delivery, EncodedItem
 from fray_coordinator.queue.errors import LeaseLost
 from fray_coordinator.queue.open_queue import OpenQueue
-from fray_coordinator.queue.poison_isolation import HandedOut
+from fray_coordinator.queue.poison_isolation import PoisonIsolation
+from fray_coordinator.queue.segment_lease import LeaseEdit, SegmentLease
 from fray_coordinator.store.records import Stored
 from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease, SegmentHeader
-
-LeaseEdit = Callable[[QueueLease], QueueLease]
-COMMIT_INTERVAL = 1.0
-"""Seconds between two writes of one lease on a bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,114 +32,156 @@ class SegmentContent:
     bodies: list[bytes]
 
 
+@dataclass(eq=False, slots=True)
+class OutItem:
+    """An item that is out: on its way to a process, or in its hands.
+
+    Attributes:
+        id: of the lease that it is handed out under.
+        index: its place in the segment.
+        suspect: it may have killed a process, so it is alone in this one.
+        delivery: None until it was handed out.
+    """
+
+    segment: HeldSegment
+    id: str
+    index: int
+    suspect: bool
+    isolation: PoisonIsolation
+    delivery: Delivery | None = field(default=None, repr=False)
+
+    def is_over(self) -> bool:
+        """Whether its lease ran out."""
+        return self.segment.lease.lost or self.segment.lease.expired
+
+
 class HeldSegment:
     """One claim of one segment.
 
     Attributes:
-        ready: items to be handed out next, in order.
-        out: items that somebody works on.
-        lost: another has the lease; nothing that is done here counts any more.
+        ready: indices of the items to be handed out next, in order.
+        out: items that are out, by lease id.
     """
 
     def __init__(
-        self, home: OpenQueue, segment: str, stored: Stored[QueueLease], sent: float, content: SegmentContent
+        self, queue: OpenQueue, name: str, stored: Stored[QueueLease], sent: float, content: SegmentContent
     ) -> None:
-        self.segment = segment
+        self.name = name
         self.content = content
-        self.stored = stored
-        self.owner = stored.record.owner
-        self.ready = deque(rules.undone_items(stored.record, SegmentName.items_of(segment)))
-        self.out: dict[int, HandedOut] = {}
-        self.lost = False
-        self._home = home
-        self._clock = home.core.clock
-        self._edits: list[LeaseEdit] = []
-        self._gathering: asyncio.Future[None] | None = None
-        self._writing: asyncio.Future[None] | None = None
-        self._committed_at = float("-inf")
-        self._note_applied(stored, sent)
+        self.lease = SegmentLease(queue, stored, sent)
+        self.ready = deque(rules.undone_items(stored.record, SegmentName.items_of(name)))
+        self.out: dict[str, OutItem] = {}
+        self._queue = queue
+        self._serials = itertools.count()
 
     @property
-    def lease(self) -> QueueLease:
-        return self.stored.record
+    def is_complete(self) -> bool:
+        """Whether every item is done."""
+        return rules.is_complete(self.lease.record, SegmentName.items_of(self.name))
 
     @property
-    def finished(self) -> bool:
-        return rules.is_complete(self.lease, SegmentName.items_of(self.segment))
-
-    @property
-    def trusted(self) -> bool:
-        """Whether items may be handed out without writing the lease again."""
-        return not self.lost and self._clock.boottime() < self.trusted_until
-
-    @property
-    def expired(self) -> bool:
-        """Whether everybody else takes the claim for abandoned."""
-        return self._clock.boottime() >= self.confirmed + self.lease.timeout
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until others may take the segment over, if the last write landed as soon as it was sent."""
-        return self._sent + self.lease.timeout - self._clock.boottime()
-
-    @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing is out and nothing is being written."""
-        return not self.out and self._gathering is None and self._writing is None
+        return not self.out and not self.lease.is_being_written
 
-    async def change(self, edit: LeaseEdit) -> None:
-        """Change the lease; returns when the write that holds the change has landed.
+    @property
+    def delivered(self) -> list[OutItem]:
+        """What is in somebody's hands."""
+        return [item for item in self.out.values() if item.delivery is not None]
+
+    def take(self, isolation: PoisonIsolation) -> OutItem | None:
+        """Begin to hand out the next item; None if none is ready. `deliver`, `put_back` or `leave` comes next.
+
+        Args:
+            isolation: of the process that it is for.
+        """
+        if not self.ready:
+            return None
+        index = self.ready.popleft()
+        lease = f"{self.name}/{index}/{self.lease.owner}/{next(self._serials)}"
+        item = OutItem(self, lease, index, self.lease.record.suspect, isolation)
+        self._enter(item)
+        return item
+
+    def put_back(self, item: OutItem) -> None:
+        """The item was not handed out after all."""
+        self.ready.appendleft(item.index)
+        self.leave(item)
+
+    async def deliver(self, item: OutItem, body: bytes, number: int, timeout: float) -> Delivery:
+        """Hand the item out, under a lease that is trusted and long enough; the start of a suspect is counted first.
+
+        Args:
+            number: which delivery it is.
+            timeout: seconds; at least 0.4 of them will be left.
 
         Raises:
-            LeaseLost: another has it.
-            StoreUnavailable: the write landed, or did not, or will.
+            LeaseLost, StoreUnavailable: as `SegmentLease.change` does.
         """
-        if self.lost:
-            raise LeaseLost()
-        self._edits.append(edit)
-        if self._gathering is None:
-            self._gathering = asyncio.ensure_future(self._commit(self._writing))
-        await asyncio.shield(self._gathering)
+        if item.suspect:
+            await self.lease.change(partial(rules.counted, item=item.index))
+        while not (self.lease.trusted and rules.leaves_enough(self.lease.remaining, timeout)):
+            await self.lease.change(partial(rules.renewed, timeout=timeout))
+        now, encoded = self._queue.core.now(), EncodedItem(body, self.content.header.encoding)
+        item.delivery = Delivery(item.id, encoded, number, now, now + self.lease.remaining)
+        return item.delivery
 
-    async def _commit(self, before: asyncio.Future[None] | None) -> None:
-        """One write of all that has gathered until the write before it ended; what comes later is the next one's."""
+    async def complete(self, items: Sequence[OutItem]) -> None:
+        """These items are done; returns when that has been written. Raises as `deliver` does."""
+        bitmap = sum(1 << item.index for item in items)
+        await self._end(items, partial(rules.completed, items=bitmap))
+
+    async def release(self, items: Sequence[OutItem], failed: bool) -> None:
+        """Give these items back, and the lease too if nothing else is out. Raises as `deliver` does.
+
+        Args:
+            failed: it counts towards the maximum; a start that was counted does not, unless the item failed.
+        """
+        whole = len(items) == len(self.out)
+        counts = {item.index: int(failed) - int(item.suspect) for item in items}
+
+        def edit(lease: QueueLease) -> QueueLease:
+            for index, by in counts.items():
+                lease = rules.counted(lease, index, by) if by else lease
+            return rules.released(lease) if whole else lease
+
+        await self._end(items, edit)
+        if not whole:
+            self.ready.extendleft(sorted(counts, reverse=True))
+
+    def lose(self) -> None:
+        """The claim is lost: nothing that is out under it counts any more."""
+        self.lease.lost = True
+        for item in list(self.out.values()):
+            self.leave(item)
+
+    def leave(self, item: OutItem) -> None:
+        """The item is no longer out."""
+        self.out.pop(item.id, None)
+        item.isolation.leave(item)
+
+    async def body(self, index: int) -> bytes | None:
+        """An item's bytes; None if it is an object of its own that is gone."""
+        if index not in self.content.header.large:
+            return self.content.bodies[index]
+        found = await self._queue.core.store.get(self._queue.keys.large(self.name, index))
+        return found.data if found else None
+
+    def _enter(self, item: OutItem) -> None:
+        self.out[item.id] = item
+        item.isolation.enter(item)
+
+    async def _end(self, items: Sequence[OutItem], edit: LeaseEdit) -> None:
+        """Items are not out while their end is written; they are again if it was not."""
+        for item in items:
+            self.leave(item)
         try:
-            await self._gather(before)
-        except BaseException:  # told to all who wait; who comes later begins anew
-            self._edits, self._gathering = [], None
+            await self.lease.change(edit)
+        except LeaseLost:
             raise
-        edits, self._edits = self._edits, []
-        self._writing, self._gathering = self._gathering, None
-        self._committed_at = self._clock.boottime()
-        try:
-            await self._write(edits)
-        finally:
-            self._writing = None
-
-    async def _gather(self, before: asyncio.Future[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        wait = 0.0 if self._home.core.store.local else self._committed_at + COMMIT_INTERVAL - self._clock.boottime()
-        if wait > 0:
-            await self._clock.sleep(wait)
-
-    async def _write(self, edits: list[LeaseEdit]) -> None:
-        def decide(found: QueueLease | None) -> QueueLease | None:
-            if found is None or found.owner != self.owner:
-                return None
-            for edit in edits:
-                found = edit(found)
-            return found
-
-        sent = self._clock.boottime()
-        update = await self._home.core.records.update(self.stored.key, QueueLease, decide, self.stored)
-        if not update.wrote or update.stored is None:
-            self.lost = True
-            raise LeaseLost()
-        self._note_applied(update.stored, sent)
-
-    def _note_applied(self, stored: Stored[QueueLease], sent: float) -> None:
-        self.stored = stored
-        self._sent = sent
-        self.confirmed = self._clock.boottime()
-        self.trusted_until = rules.trusted_until(sent, stored.record.timeout)
+        except Exception:
+            if self.lease.lost:
+                raise LeaseLost() from None
+            for item in items:
+                self._enter(item)
+            raise

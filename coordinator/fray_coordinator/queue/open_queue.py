@@ -40,7 +40,7 @@ class OpenQueue:
     finished: FinishedLog
 
 
-async def open_queue(core: Core, queue: QueueKeys, wanted: QueueRecord | None = None) -> OpenQueue:
+async def open_queue(core: Core, keys: QueueKeys, wanted: QueueRecord | None = None) -> OpenQueue:
     """Open the queue, and make it if it is not there.
 
     Args:
@@ -57,30 +57,30 @@ async def open_queue(core: Core, queue: QueueKeys, wanted: QueueRecord | None = 
         ) if found is None else None  # fmt: skip
 
     try:
-        update = await core.records.update(queue.settings, QueueRecord, decide)
+        update = await core.records.update(keys.settings, QueueRecord, decide)
     except BadRecord as error:
-        raise RootMismatch(f"{core.root}/{queue.prefix} is not a queue: {error}") from None
+        raise RootMismatch(f"{core.root}/{keys.prefix} is not a queue: {error}") from None
     assert update.stored is not None, "it was found or created"
-    return _checked(core, queue, update.stored.record)
+    return _checked(core, keys, update.stored.record)
 
 
-async def find_queue(core: Core, queue: QueueKeys) -> OpenQueue | None:
+async def find_queue(core: Core, keys: QueueKeys) -> OpenQueue | None:
     """Open the queue if it is there. Raises as `open_queue` does."""
     try:
-        found = await core.records.read(queue.settings, QueueRecord)
+        found = await core.records.read(keys.settings, QueueRecord)
     except BadRecord as error:
-        raise RootMismatch(f"{core.root}/{queue.prefix} is not a queue: {error}") from None
-    return None if found is None else _checked(core, queue, found.record)
+        raise RootMismatch(f"{core.root}/{keys.prefix} is not a queue: {error}") from None
+    return None if found is None else _checked(core, keys, found.record)
 
 
-def _checked(core: Core, queue: QueueKeys, found: QueueRecord) -> OpenQueue:
+def _checked(core: Core, keys: QueueKeys, found: QueueRecord) -> OpenQueue:
     if found.layout != QUEUE_LAYOUT:
         raise RootMismatch(
-            f"the queue at {core.root}/{queue.prefix} has layout version {found.layout}, this Fray uses "
+            f"the queue at {core.root}/{keys.prefix} has layout version {found.layout}, this Fray uses "
             f"{QUEUE_LAYOUT}; use a Fray of that version, or another queue"
         )
     holder = f"{_host()}, pid {os.getpid()}, {core.rng.token(4)}"
-    return OpenQueue(core, queue, found, holder, FinishedLog(core, queue, found.quarantine))
+    return OpenQueue(core, keys, found, holder, FinishedLog(core, keys, found.quarantine))
 
 
 @cache

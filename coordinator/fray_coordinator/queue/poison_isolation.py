@@ -1,62 +1,58 @@
-"""What is out in each process: an item that may have killed one is handed out only where nothing else is out.
+"""Isolation of suspected poison items: one that may have killed a process is delivered only where nothing else is out.
 
-A lease that ran out counts no more: whoever had it is gone, or is late and will be told. What a server passes on is out
-in the process that asked for it.
+An item whose lease ran out counts no more: whoever had it is gone, or is late and will be told. What a server passes on
+counts as out in the client process that asked for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 
+class Outstanding(Protocol):
+    """An item that a process works on. suspect: it must be alone there."""
+
+    suspect: bool
+
+    def is_over(self) -> bool:
+        """Whether its lease ran out."""
+        ...
+
+
 class PoisonIsolation:
-    """One for each process, whatever queues it consumes."""
+    """What is out in one process, whatever queues it consumes."""
 
     def __init__(self) -> None:
-        self._suspects: set[HandedOut] = set()
-        self._others: set[HandedOut] = set()
+        self._suspects: set[Outstanding] = set()
+        self._others: set[Outstanding] = set()
 
     def admits(self, suspect: bool) -> bool:
         """Whether an item may be handed out now."""
         return _all_over(self._suspects) and (not suspect or _all_over(self._others))
 
-    def enter(self, suspect: bool, over: Callable[[], bool]) -> HandedOut:
-        """Count an item as out until it leaves. over: whether its lease ran out."""
-        out = HandedOut(self, suspect, over)
-        self.put(out)
-        return out
+    def enter(self, item: Outstanding) -> None:
+        """Count an item as out until it leaves."""
+        (self._suspects if item.suspect else self._others).add(item)
 
-    def put(self, out: HandedOut) -> None:
-        (self._suspects if out.suspect else self._others).add(out)
-
-    def leave(self, out: HandedOut) -> None:
-        (self._suspects if out.suspect else self._others).discard(out)
-
-
-@dataclass(eq=False, frozen=True, slots=True)
-class HandedOut:
-    """An item in the hands of the process of that gate. suspect: it must stay alone there."""
-
-    gate: PoisonIsolation
-    suspect: bool
-    over: Callable[[], bool]
+    def leave(self, item: Outstanding) -> None:
+        self._suspects.discard(item)
+        self._others.discard(item)
 
 
 def isolation_of(process: str) -> PoisonIsolation:
-    """The gate of a process: "" is this one, others are what their calls name them by."""
+    """The isolation of a process: "" is this one, clients of a server are what their calls name them by."""
     if process:
         return _of_clients.setdefault(process, PoisonIsolation())
     return _of_this_process.setdefault(os.getpid(), PoisonIsolation())
 
 
-def _all_over(out: set[HandedOut]) -> bool:
-    return all(one.over() for one in out)
+def _all_over(items: set[Outstanding]) -> bool:
+    return all(item.is_over() for item in items)
 
 
 _of_this_process: dict[int, PoisonIsolation] = {}
-"""By pid: in the hands of a fork nothing is."""
+"""By pid: in a fork nothing is out."""
 _of_clients: WeakValueDictionary[str, PoisonIsolation] = WeakValueDictionary()
-"""As long as something is out there."""
+"""Kept alive by what is out there."""

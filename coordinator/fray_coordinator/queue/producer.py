@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from fray_coordinator.core import map_concurrently
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, is_create_too_slow
+from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.store.interface import ABSENT, Applied
@@ -17,21 +17,13 @@ MAX_SEGMENT_BYTES = 8 * 1024 * 1024
 """Bytes of items after which a segment is closed, however many were wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedItem:
-    """What is pushed: bytes, and how they are to be read ("pickle" or "json")."""
-
-    body: bytes
-    encoding: str = "pickle"
-
-
 class Producer:
     """Names segments and creates them."""
 
-    def __init__(self, home: OpenQueue, bell: QueueDoorbell) -> None:
-        self._home = home
+    def __init__(self, queue: OpenQueue, bell: QueueDoorbell) -> None:
+        self._queue = queue
         self._bell = bell
-        self._token = home.core.rng.token(6)
+        self._token = queue.core.rng.token(6)
         self._last = (0.0, 0)
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None = None) -> None:
@@ -51,27 +43,27 @@ class Producer:
             continue
 
     async def create(
-        self, segment: SegmentName, items: Sequence[EncodedItem], letter: DeadLetterOrigin | None = None
+        self, segment: SegmentName, items: Sequence[EncodedItem], origin: DeadLetterOrigin | None = None
     ) -> bool:
         """Create this very segment; False if another name is to be taken: the name is another's, or it took so long
         that the large items may have been swept.
         """
-        core, names = self._home.core, self._home.keys
+        core, keys = self._queue.core, self._queue.keys
         large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM_BYTES]
         for number in large:
-            await core.store.put(names.large(str(segment), number), items[number].body, ABSENT)
+            await core.store.put(keys.large(str(segment), number), items[number].body, ABSENT)
         inline = [b"" if number in large else item.body for number, item in enumerate(items)]
         header = SegmentHeader(
-            encoding=items[0].encoding, sizes=[len(body) for body in inline], large=large, letter=letter
+            encoding=items[0].encoding, sizes=[len(body) for body in inline], large=large, dead_letter=origin
         )
-        outcome = await core.store.put(names.segment(str(segment)), encode_segment(header, inline), ABSENT)
-        swept = bool(large) and is_create_too_slow(segment.time, core.now(), self._home.settings.quarantine)
+        outcome = await core.store.put(keys.segment(str(segment)), encode_segment(header, inline), ABSENT)
+        swept = bool(large) and is_create_too_slow(segment.time, core.now(), self._queue.settings.quarantine)
         return isinstance(outcome, Applied) and not swept
 
     def _name(self, items: int) -> SegmentName:
         """A name behind all that this producer gave before."""
         time, order = self._last
-        now = round(self._home.core.now(), 3)
+        now = round(self._queue.core.now(), 3)
         self._last = (now, 0) if now > time else (time, order + 1)
         if self._last[1] == MAX_ORDERS:
             self._last = (time + 0.001, 0)

@@ -50,15 +50,17 @@ class SegmentScanner:
     """One consumer's view of the queue.
 
     Attributes:
-        crowd: the other consumers.
+        contention: the other consumers.
 
     Args:
         mine: whether this consumer holds that segment.
     """
 
-    def __init__(self, home: OpenQueue, bell: QueueDoorbell, collector: Collector, mine: Callable[[str], bool]) -> None:
-        self.crowd = Contention(home)
-        self._home = home
+    def __init__(
+        self, queue: OpenQueue, bell: QueueDoorbell, collector: Collector, mine: Callable[[str], bool]
+    ) -> None:
+        self.contention = Contention(queue)
+        self._queue = queue
         self._bell = bell
         self._collector = collector
         self._mine = mine
@@ -85,7 +87,7 @@ class SegmentScanner:
             StoreUnavailable: and nothing was claimed.
             Exception: there is nothing else to be had, and what a segment failed with is told, once.
         """
-        self.crowd.begin_look()
+        self.contention.begin_look()
         while True:
             await self._begin_anew_if_due()
             if held := await self._what_came_back(timeout):
@@ -99,12 +101,12 @@ class SegmentScanner:
                 self._tell_failure()
                 if self._alarmed:
                     self._alarmed = False
-                    self.crowd.was_faster()
+                    self.contention.was_faster()
                 return []
 
     def _found(self, held: list[HeldSegment]) -> list[HeldSegment]:
         self._alarmed = False
-        self.crowd.left_some()
+        self.contention.left_some()
         return held
 
     def _tell_failure(self) -> None:
@@ -123,7 +125,7 @@ class SegmentScanner:
 
     def came_back(self, segment: str, lease: Stored[QueueLease]) -> None:
         """This consumer released the segment."""
-        now = self._home.core.clock.boottime()
+        now = self._queue.core.clock.boottime()
         self._watched[segment] = WatchedLease(now, now, lease)
 
     # --- claiming
@@ -131,10 +133,10 @@ class SegmentScanner:
     def _choose(self, wanted: int) -> list[str]:
         """Up to 16 of the free ones; nobody else in this process gets them."""
         chosen: list[str] = []
-        if self._free and self._is_old() and self.crowd.takes(len(self._free)):
+        if self._free and self._is_old() and self.contention.takes(len(self._free)):
             self._list_again()
         while self._free and wanted > 0 and len(chosen) < 16:
-            at = self.crowd.pick(self._free, self._picked)
+            at = self.contention.pick(self._free, self._picked)
             self._picked += 1
             segment = self._free[at]
             del self._free[at]
@@ -148,7 +150,7 @@ class SegmentScanner:
         self._claiming.update(chosen)
         try:
             results = await map_concurrently(
-                chosen, lambda segment: self._tried(segment, claim(self._home, segment, timeout))
+                chosen, lambda segment: self._tried(segment, claim(self._queue, segment, timeout))
             )
         finally:
             self._claiming.difference_update(chosen)
@@ -156,7 +158,7 @@ class SegmentScanner:
         if beaten:
             self._was_beaten(beaten)
         else:
-            self.crowd.won()
+            self.contention.won()
         won = [result for result in results if isinstance(result, HeldSegment)]
         if not won and (failed := [result for result in results if isinstance(result, StoreUnavailable)]):
             raise failed[0]
@@ -172,7 +174,7 @@ class SegmentScanner:
             self.finished(segment)  # fsck tells of it
         except Exception as error:
             if isinstance(error, StoreUnavailable) and is_outage(error):
-                self._watched[segment] = WatchedLease(self._home.core.clock.boottime(), 0.0)
+                self._watched[segment] = WatchedLease(self._queue.core.clock.boottime(), 0.0)
                 return error
             self.finished(segment)
             self._failure = error
@@ -180,22 +182,22 @@ class SegmentScanner:
 
     def _was_beaten(self, beaten: list[tuple[str, Stored[QueueLease] | None]]) -> None:
         """Remember whose it is."""
-        now = self._home.core.clock.boottime()
+        now = self._queue.core.clock.boottime()
         for segment, lease in beaten:
             self._watched[segment] = WatchedLease(now, _first_read_at(now), lease)
-        self.crowd.lost([lease.record.holder for _, lease in beaten if lease is not None])
-        self._left_to_others = self.crowd.takes(len(self._free))
+        self.contention.lost([lease.record.holder for _, lease in beaten if lease is not None])
+        self._left_to_others = self.contention.takes(len(self._free))
         if self._left_to_others:
-            self.crowd.was_faster()
+            self.contention.was_faster()
         self._list_again()
 
     def _is_old(self) -> bool:
-        return self._home.core.clock.boottime() > self._listed_at + look.MAX_LISTING_AGE
+        return self._queue.core.clock.boottime() > self._listed_at + look.MAX_LISTING_AGE
 
     def _list_again(self) -> None:
         """What is left of the listing is old."""
         if self._free:
-            self._reached = min(self._reached, self._home.keys.segment(self._free[0])[:-1])
+            self._reached = min(self._reached, self._queue.keys.segment(self._free[0])[:-1])
             self._free.clear()
         self._ended = False
 
@@ -203,9 +205,9 @@ class SegmentScanner:
 
     async def _what_came_back(self, timeout: float) -> HeldSegment | None:
         """The oldest segment that was released or whose lease expired, now claimed."""
-        now = self._home.core.clock.boottime()
+        now = self._queue.core.clock.boottime()
         due = sorted(segment for segment, watched in self._watched.items() if watched.due <= now)
-        if len(due) > 1 and not self._home.core.store.local:
+        if len(due) > 1 and not self._queue.core.store.local:
             due = await self._still_leased(due)
         for segment in due[:MAX_LEASE_READS]:
             if held := await self._look_at(segment, timeout):
@@ -214,17 +216,16 @@ class SegmentScanner:
 
     async def _still_leased(self, due: list[str]) -> list[str]:
         """Those that are not finished, by one listing instead of a read of each."""
-        names = self._home.keys
+        keys = self._queue.keys
         rows = [
-            row.key
-            for row in await self._home.core.store.list(names.segments, names.segment(due[0])[:-1], LISTING_PAGE)
+            row.key for row in await self._queue.core.store.list(keys.segments, keys.segment(due[0])[:-1], LISTING_PAGE)
         ]
         leased, last = (
-            set(look.parse_listing(names, rows).leased),
+            set(look.parse_listing(keys, rows).leased),
             rows[-1] if len(rows) == LISTING_PAGE else "\U0010ffff",
         )
         for segment in due:
-            if segment not in leased and names.segment(segment) < last:
+            if segment not in leased and keys.segment(segment) < last:
                 self._watched.pop(segment, None)
         return [segment for segment in due if segment in leased]
 
@@ -244,9 +245,9 @@ class SegmentScanner:
 
     async def _judge(self, segment: str, watched: WatchedLease, timeout: float) -> HeldSegment | None:
         """Take it if it may be taken; else remember it, or forget it if it is finished."""
-        core = self._home.core
+        core = self._queue.core
         if watched.lease is None:
-            lease = await core.records.read(self._home.keys.lease(segment), QueueLease)
+            lease = await core.records.read(self._queue.keys.lease(segment), QueueLease)
         else:
             lease = await core.records.reread(watched.lease)
         now = core.clock.boottime()
@@ -267,7 +268,7 @@ class SegmentScanner:
             due = now + (min(left, 0.05) if core.store.local else left)
             self._watched[segment] = WatchedLease(since, max(due, now) + 0.01, lease)
             return None
-        result = await take_over(self._home, segment, lease, timeout)
+        result = await take_over(self._queue, segment, lease, timeout)
         if isinstance(result, ClaimLost):
             now = core.clock.boottime()  # the answer may have taken long, and nobody looked meanwhile
             self._watched[segment] = WatchedLease(now, now + FIRST_READ_DELAY, result.lease)
@@ -277,9 +278,9 @@ class SegmentScanner:
     # --- listing
 
     async def _begin_anew_if_due(self) -> None:
-        now = self._home.core.clock.boottime()
+        now = self._queue.core.clock.boottime()
         if now >= self._repair_at:
-            self._repair_at = now + self._home.core.jittered(self._home.core.settings.repair_interval)
+            self._repair_at = now + self._queue.core.jittered(self._queue.core.settings.repair_interval)
             self._reached, self._ended = "", False
             self._free.clear()
             self._finished = set()
@@ -294,14 +295,14 @@ class SegmentScanner:
                 self._alarmed = not self._is_new
                 if self._bell.came_back:
                     self._came_back()
-            if self._ended and not self._home.core.store.local:
+            if self._ended and not self._queue.core.store.local:
                 return self._any_due()
             return await self._page()
 
     def _may_have_rung(self) -> bool:
         """Whether to ask the bell: before resting, and as often as somebody may ring it."""
-        now = self._home.core.clock.boottime()
-        if self._home.core.store.local or not (self._ended or now >= self._heard_at + doorbell.RING_INTERVAL):
+        now = self._queue.core.clock.boottime()
+        if self._queue.core.store.local or not (self._ended or now >= self._heard_at + doorbell.RING_INTERVAL):
             return False
         self._heard_at = now
         return True
@@ -312,11 +313,11 @@ class SegmentScanner:
             self._watched[segment].due = 0.0
 
     async def _page(self) -> bool:
-        core, names = self._home.core, self._home.keys
+        core, keys = self._queue.core, self._queue.keys
         limit = LOCAL_LISTING_PAGE if core.store.local else LISTING_PAGE
-        after = look.rescan_from(names, self._reached, core.now()) if self._ended else self._reached
-        rows = [row.key for row in await core.store.list(names.segments, after or None, limit)]
-        sight = look.parse_listing(names, rows, _segment_in(after))
+        after = look.rescan_from(keys, self._reached, core.now()) if self._ended else self._reached
+        rows = [row.key for row in await core.store.list(keys.segments, after or None, limit)]
+        sight = look.parse_listing(keys, rows, _segment_in(after))
         known = self._finished | self._claiming
         self._free.extend(segment for segment in sight.free if segment not in known and not self._mine(segment))
         self._watch(sight.leased, urgent=MAX_LEASE_READS if self._is_new and not after else 0)
@@ -329,10 +330,10 @@ class SegmentScanner:
 
     def _watch(self, leased: list[str], urgent: int) -> None:
         """Remember whose lease is to be read: the first `urgent` at once."""
-        now = self._home.core.clock.boottime()
+        now = self._queue.core.clock.boottime()
         new = [s for s in leased if s not in self._watched and s not in self._finished and not self._mine(s)]
         for number, segment in enumerate(new):
-            due = now if number < urgent or self._home.core.store.local else _first_read_at(now)
+            due = now if number < urgent or self._queue.core.store.local else _first_read_at(now)
             self._watched[segment] = WatchedLease(now, due)
 
     def _read_all(self) -> bool:
@@ -346,7 +347,7 @@ class SegmentScanner:
         return bool(unread)
 
     def _any_due(self) -> bool:
-        now = self._home.core.clock.boottime()
+        now = self._queue.core.clock.boottime()
         return any(watched.due <= now for watched in self._watched.values())
 
 

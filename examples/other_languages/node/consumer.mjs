@@ -54,7 +54,7 @@ export class Consumer {
     await sleep(this.store.isLocal ? POLL.local : POLL.bucket);
     if (this.store.isLocal) return;
     while (!this.#isStopping && !left && monotonic() < this.#listedAt + LIST_AT_LEAST) {
-      const bell = await this.records.read(this.keys.bell, this.#bell);
+      const bell = await this.records.read(this.keys.doorbell, this.#bell);
       if (bell && bell.version !== this.#bell) {
         this.#bell = bell.version;
         return;
@@ -174,14 +174,14 @@ export class Consumer {
   async #deliver(held, item, handle) {
     const { maxDeliveries } = this.queue;
     if (leases.isSpent(held.lease, item, maxDeliveries)) return this.#bury(held, item, "its deliveries failed");
-    if (held.lease.suspect) await this.#change(held, leases.marked(held.owner, item));
+    if (held.lease.suspect) await this.#change(held, leases.counted(held.owner, item));
     else if (monotonic() > held.sent + FRESH * this.timeout) await this.#renew(held);
     if (!held.lease) return;
     const bytes = await this.#bytes(held, item);
     try {
       await handle(JSON.parse(bytes.toString()));
     } catch (error) {
-      if (!held.lease.suspect) await this.#change(held, leases.marked(held.owner, item));
+      if (!held.lease.suspect) await this.#change(held, leases.counted(held.owner, item));
       if (held.lease && leases.isSpent(held.lease, item, maxDeliveries)) await this.#bury(held, item, String(error));
       return;
     }
@@ -220,13 +220,13 @@ export class Consumer {
   /** Makes an item a dead letter, and completes it. */
   async #bury(held, item, reason) {
     const now = this.store.now();
-    await this.#change(held, leases.buried(held.owner, item, now, now - LATEST * this.queue.quarantine));
+    await this.#change(held, leases.deadLettered(held.owner, item, now, now - LATEST * this.queue.quarantine));
     if (!held.lease) return;
-    const dead = new QueueKeys(`${this.keys.folder}dead/`);
+    const dead = new QueueKeys(`${this.keys.folder}dead-letters/`);
     await this.records.create(dead.queue, { quarantine: this.queue.quarantine, max_deliveries: 0, created_at: now });
-    const name = letterName(held.name, item, held.lease.buried[item]);
+    const name = letterName(held.name, item, held.lease.dead_lettered_at[item]);
     const bytes = await this.#bytes(held, item);
-    const letter = { reason, segment: held.name, item, deliveries: leases.marksOf(held.lease, item) };
+    const letter = { reason, segment: held.name, item, deliveries: leases.failuresOf(held.lease, item) };
     const { data, large } = encodeSegment([bytes], letter);
     for (const number of large) await createOnce(this.store, dead.large(name, number), bytes);
     await createOnce(this.store, dead.segment(name), data);

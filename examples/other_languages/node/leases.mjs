@@ -9,8 +9,8 @@ const bits = (lease) => BigInt(`0x${lease.done ?? "0"}`);
 
 export const isDone = (lease, item) => (bits(lease) & bit(item)) !== 0n;
 export const isFinished = (lease, items) => bits(lease) === bit(items) - 1n;
-export const marksOf = (lease, item) => lease.marks?.[item] ?? 0;
-export const isSpent = (lease, item, maxDeliveries) => maxDeliveries > 0 && marksOf(lease, item) >= maxDeliveries;
+export const failuresOf = (lease, item) => lease.failures?.[item] ?? 0;
+export const isSpent = (lease, item, maxDeliveries) => maxDeliveries > 0 && failuresOf(lease, item) >= maxDeliveries;
 
 /** The record in these bytes; null if there is none: then the lease is nobody's. */
 export function parsed(data) {
@@ -39,8 +39,8 @@ export const looksLate = (named, updated, quarantine) => updated - named > quara
 
 /** A lease that nobody has, or that has run out, is another's from now on. What is known of the items stays. */
 export function taken(lease, { owner, holder, timeout }) {
-  const { owner: before = "", deliveries = 1, suspect = false } = lease;
-  return { ...lease, owner, holder, timeout, deliveries: deliveries + 1, suspect: suspect || before !== "" };
+  const { owner: before = "", claims = 1, suspect = false } = lease;
+  return { ...lease, owner, holder, timeout, claims: claims + 1, suspect: suspect || before !== "" };
 }
 
 const ifMine = (change) => (owner) => (lease) => (lease.owner === owner ? change(lease) : null);
@@ -54,14 +54,14 @@ export const completed = (owner, items) =>
     return { ...lease, done: done.toString(16) };
   })(owner);
 
-export const marked = (owner, item) =>
-  ifMine((lease) => ({ ...lease, marks: { ...lease.marks, [item]: marksOf(lease, item) + 1 } }))(owner);
+export const counted = (owner, item) =>
+  ifMine((lease) => ({ ...lease, failures: { ...lease.failures, [item]: failuresOf(lease, item) + 1 } }))(owner);
 
 /** `at`: the time in the name of the item's dead letter; one that is there already is kept unless it is too old. */
-export const buried = (owner, item, at, oldest) =>
+export const deadLettered = (owner, item, at, oldest) =>
   ifMine((lease) => {
-    const before = lease.buried?.[item] ?? 0;
-    return { ...lease, buried: { ...lease.buried, [item]: before > oldest ? before : at } };
+    const before = lease.dead_lettered_at?.[item] ?? 0;
+    return { ...lease, dead_lettered_at: { ...lease.dead_lettered_at, [item]: before > oldest ? before : at } };
   })(owner);
 
 export const setAside = (owner, problem) => ifMine((lease) => ({ ...lease, owner: "", holder: "", problem }))(owner);

@@ -62,7 +62,7 @@ export class Queue {
     if (this.store.isLocal || performance.now() < this.#rungAt + BELL_INTERVAL * 1000) return;
     this.#rungAt = performance.now();
     const bell = JSON.stringify(stamped({ rung_at: this.store.now() }));
-    await this.store.write(this.keys.bell, bell, ANYTHING).catch(() => {});
+    await this.store.write(this.keys.doorbell, bell, ANYTHING).catch(() => {});
   }
 }
 

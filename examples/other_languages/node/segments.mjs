@@ -29,7 +29,7 @@ export class QueueKeys {
   constructor(folder) {
     this.folder = folder;
     this.queue = `${folder}queue.json`;
-    this.bell = `${folder}bell.json`;
+    this.doorbell = `${folder}doorbell.json`;
     this.segments = `${folder}segments/`;
     this.finished = `${folder}finished/`;
   }
@@ -51,7 +51,7 @@ export class QueueKeys {
 export function encodeSegment(items, letter) {
   const large = [...items.keys()].filter((item) => items[item].length >= LARGE);
   const sizes = items.map((bytes) => (bytes.length >= LARGE ? 0 : bytes.length));
-  const header = { encoding: "json", sizes, ...(large.length && { large }), ...(letter && { letter }) };
+  const header = { encoding: "json", sizes, ...(large.length && { large }), ...(letter && { dead_letter: letter }) };
   const small = items.filter((bytes) => bytes.length < LARGE);
   return { large, data: Buffer.concat([Buffer.from(`${JSON.stringify(header)}\n`), ...small]) };
 }

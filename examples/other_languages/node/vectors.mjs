@@ -52,7 +52,7 @@ const MADE = {
   "segments": segmentOf,
   "queue-leases": leaseOf,
   "queue-expiry": (seen) => leases.isFree({ ...seen, owner: "x" }, seen.unchanged_for, seen.updated, seen.now),
-  "queue-deliveries": ({ marks, max_deliveries }) => leases.isSpent({ marks: { 0: marks } }, 0, max_deliveries),
+  "queue-deliveries": ({ failures, max_deliveries }) => leases.isSpent({ failures: { 0: failures } }, 0, max_deliveries),
   "queue-collecting": collectingOf,
   "dead-letters": ({ segment, item, time }) => letterName(segment, item, time),
 };
@@ -136,9 +136,9 @@ function leaseOf({ lease, do: action, item, items, time, problem }) {
     "claim": () => claimed,
     "take": () => leases.taken(lease, claimed),
     "complete": () => leases.completed("first", items)(lease),
-    "mark": () => leases.marked("first", item)(lease),
+    "count": () => leases.counted("first", item)(lease),
     "release": () => leases.released(lease.owner)(lease),
-    "bury": () => leases.buried("first", item, time, 0)(lease),
+    "dead letter": () => leases.deadLettered("first", item, time, 0)(lease),
     "set aside": () => leases.setAside("first", problem)(lease),
   };
   return plain(made[action](), "queue-lease");

@@ -216,7 +216,7 @@ def shown(item: EncodedItem) -> Any:
 
 
 def _described(peeked: Peeked) -> dict[str, Any]:
-    letter = peeked.letter
+    letter = peeked.origin
     return {
         "item": shown(peeked.item),
         "reason": letter.reason if letter else "",
