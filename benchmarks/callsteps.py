@@ -9,17 +9,15 @@ import time
 from collections.abc import Callable
 
 from fray_agents.rpc import CallId, RpcKey
-from fray_agents.rpc.server.call_table import (
-    CallTable,
-    Reply,
-    ReplyKind,
-    Request,
-)
+from fray_agents.rpc.server.call_table import CallTable
 from fray_agents.rpc.server.executor import ActorExecutor
 from fray_agents.rpc.server.server import public_methods
 from fray_agents.rpc.wire.framing import MessageParser
 from fray_agents.rpc.wire.messages import (
     CallBatch,
+    Reply,
+    ReplyKind,
+    Request,
     decode_calls,
     decode_replies,
     encode_calls,
@@ -61,10 +59,10 @@ def steps_us(count: int) -> dict[str, float]:
     return {
         "pickle the arguments": each(lambda: pack(((1,), {}))),
         "unpickle them": each(lambda: unpack(packed)),
-        "table of calls, written": each(lambda: encode_calls(CallBatch(CLIENT, 1, True, [request], []))),
-        "table of calls, read": each(lambda: decode_calls(calls)),
-        "table of replies, written": each(lambda: encode_replies(CLIENT, [Reply(request.id, ReplyKind.VALUE, packed)])),
-        "table of replies, read": each(lambda: decode_replies(CLIENT, replies)),
+        "batch of calls, written": each(lambda: encode_calls(CallBatch(CLIENT, 1, True, [request], []))),
+        "batch of calls, read": each(lambda: decode_calls(calls)),
+        "batch of replies, written": each(lambda: encode_replies(CLIENT, [Reply(request.id, ReplyKind.VALUE, packed)])),
+        "batch of replies, read": each(lambda: decode_replies(CLIENT, replies)),
         "seal of a message": each(_sealer(bytes(len(calls[0])))),
         "httptools, a message": each(_parser(bytes(len(calls[0])))),
         "send and receive a sealed message": each(_exchange(calls)),

@@ -31,14 +31,14 @@ from fray.rpc.future import (
     is_lost,
 )
 from fray_agents.rpc import CallId, Channel, ConnectionLost, connect
-from fray_agents.rpc.server.call_table import NEW_CALL, packed_call
+from fray_agents.rpc.wire.messages import NEW_CALL, packed_call
 from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.naming import Rank, rank
 
 if TYPE_CHECKING:
     from fray.cluster.storage import StorageCluster
     from fray_agents.rpc import ClientCall
-    from fray_agents.rpc.server.call_table import Request
+    from fray_agents.rpc.wire.messages import Request
     from fray_layouts.records import EndpointRecord
 
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 2.0

@@ -14,7 +14,7 @@ from typing import Any
 from fray.errors import InvalidInput
 from fray.futures import TaskFuture
 from fray_agents.rpc import ClientCall
-from fray_agents.rpc.server.call_table import Request, packed_call
+from fray_agents.rpc.wire.messages import Request, packed_call
 from fray_agents.rpc.wire.serialization import modules_pickled_by_value, pack
 
 LARGE_FUNCTION_BYTES = 64 * 1024

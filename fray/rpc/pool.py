@@ -22,7 +22,7 @@ from fray.rpc.future import (
 )
 from fray_agents.rpc import ClientCall
 from fray_agents.rpc.errors import ConnectionLost
-from fray_agents.rpc.server.call_table import NEW_CALL, Request, packed_call
+from fray_agents.rpc.wire.messages import NEW_CALL, Request, packed_call
 
 if TYPE_CHECKING:
     from fray.rpc.resolver import Resolver

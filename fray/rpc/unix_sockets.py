@@ -1,4 +1,4 @@
-"""Where the Unix sockets of servers lie, and what becomes of those whose servers were killed."""
+"""The directory of the Unix sockets of servers, and the removal of those whose servers were killed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ import socket
 import time
 from pathlib import Path
 
-from fray_agents.host.directories import user_dir
+from fray_agents.host.directories import private_dir, user_dir
 
 _MAX_DIR_LENGTH = 80
-"""Characters of a directory's path in which a socket still fits."""
+"""Characters of a directory's path in which a socket still fits: the path of a socket has at most 107 (unix(7))."""
 
 _MIN_STALE_AGE = 60.0
 """Seconds in which a socket is left alone: its server may be about to listen."""
 
 
 def socket_dir(task_dir: str | None) -> Path:
-    """The task's directory, which its agent removes; outside of tasks, or where that is too deep, one for this user.
+    """A directory for Unix sockets that only this user can enter, made where it is absent.
+
+    It is in the task's directory, which the agent removes; outside of tasks, or where that is too deep, in the user's.
 
     Raises:
         NotOurs: somebody else could write there.
     """
     if task_dir is not None and len(task_dir) <= _MAX_DIR_LENGTH:
-        return Path(task_dir, "rpc")
+        return private_dir(Path(task_dir, "rpc"))
     return user_dir("rpc")
 
 

@@ -292,7 +292,7 @@ def test_odd_json_is_an_error_and_the_server_goes_on(served: Served, body: bytes
 
 
 def test_a_call_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    monkeypatch.setattr("fray_agents.rpc.wire.sealed_connection.STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr("fray_agents.rpc.wire.sockets.STALL_TIMEOUT", 1.0)
     begun = []
     for rest in (400, 500_100):  # within the body, and within the head
         begun.append(served.connect())

@@ -74,7 +74,7 @@ def a_server(unix_dir: Path | None = None, tls: bool = False) -> Iterator[Port]:
         return sock
 
     target = Target("subject", server.address, server.unix_path, server.identity, server.fingerprint)
-    yield Port(server._door, connect, calling(target, Keys(), "echo", 1))
+    yield Port(server._acceptor, connect, calling(target, Keys(), "echo", 1))
     server.close()
 
 
@@ -83,13 +83,13 @@ def an_agents() -> Iterator[Port]:
     server = HintServer(Keys(), "127.0.0.1", {"poke": lambda: None})
     server.start()
     target = Target("agent", server.address, identity=server.identity)
-    yield Port(server._door, lambda: dial_tcp(server.address), lambda: send_hint(target, Keys(), "poke"))
+    yield Port(server._acceptor, lambda: dial_tcp(server.address), lambda: send_hint(target, Keys(), "poke"))
     server.close()
 
 
 def _port(server: RpcServer, address: str, cluster: StorageCluster, name: str, method: str, *args: Any) -> Port:
     honest = calling(Target(name, address), cluster.keyring, method, *args)
-    return Port(server._door, lambda: dial_tcp(address), honest)
+    return Port(server._acceptor, lambda: dial_tcp(address), honest)
 
 
 @contextlib.contextmanager
@@ -265,12 +265,12 @@ def test_strangers_cost_their_share_and_keep_nobody_away(port: Port, attack: str
     with more_descriptors():
         socks = ATTACKS[attack](port)
         try:
-            assert len(port.door._guests) <= MAX_UNAUTHENTICATED + 1
+            assert len(port.acceptor._callers) <= MAX_UNAUTHENTICATED + 1
             port.honest()
         finally:
             for sock in socks:
                 sock.close()
-    eventually(lambda: not port.door._guests)
+    eventually(lambda: not port.acceptor._callers)
     port.honest()
     eventually(lambda: threading.active_count() <= threads and open_files() <= files)
 

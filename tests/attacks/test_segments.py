@@ -69,23 +69,23 @@ ODD: dict[str, Callable[[], int]] = {
 def test_what_could_change_its_size_is_refused_and_let_go_of(odd: str) -> None:
     made, before = ODD[odd](), descriptors()
     with pytest.raises(BadMessage):
-        SegmentReceiver().learn([made, os.dup(made), os.dup(made)])
+        SegmentReceiver().add([made, os.dup(made), os.dup(made)])
     assert descriptors() == before - 1
 
 
 def test_no_more_is_borrowed_than_may_be_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "MAX_SHARED_BYTES", 4 * SIZE)
-    borrower = SegmentReceiver()
+    receiver = SegmentReceiver()
     for _ in range(4):
-        borrower.learn([segment(REQUIRED_SEALS)])
+        receiver.add([segment(REQUIRED_SEALS)])
     with pytest.raises(BadMessage, match="bytes"):
-        borrower.learn([segment(REQUIRED_SEALS)])
+        receiver.add([segment(REQUIRED_SEALS)])
 
 
 def test_a_lent_segment_never_shrinks() -> None:
-    lender = SegmentSender()
-    assert lender.lend(bytes(500_000)) is not None
-    (descriptor,) = lender.fresh()
+    sender = SegmentSender()
+    assert sender.send(bytes(500_000)) is not None
+    (descriptor,) = sender.new_descriptors()
     for size in (0, 2**30):
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, size)
@@ -99,13 +99,13 @@ class Shrinking(SegmentSender):
         descriptor = os.memfd_create("shrinking")
         os.ftruncate(descriptor, SIZE)
         self._segments.append(mmap.mmap(descriptor, SIZE))
-        self._fresh.append(os.dup(descriptor))
+        self._new.append(os.dup(descriptor))
         self._descriptor = descriptor
         return len(self._segments) - 1
 
-    def lend(self, buffer: bytes | bytearray | memoryview) -> bytes | None:
+    def send(self, buffer: bytes | bytearray | memoryview) -> bytes | None:
         if not self._segments:
-            return super().lend(buffer)
+            return super().send(buffer)
         os.ftruncate(self._descriptor, 0)
         return (0).to_bytes(4, "little") + len(buffer).to_bytes(8, "little")
 
@@ -113,7 +113,7 @@ class Shrinking(SegmentSender):
 def test_a_segment_that_shrinks_does_not_end_the_server(tmp_path: Path) -> None:
     with serving(unix_dir=tmp_path) as target:
         link, _ = open_connection(target, Keys())
-        link._lender = Shrinking()
+        link._segment_sender = Shrinking()
         channel = RemoteChannel(target, Keys(), "odd", link, lambda channel: None)
         for _ in range(2):
             with contextlib.suppress(ConnectionLost):

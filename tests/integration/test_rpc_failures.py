@@ -129,7 +129,7 @@ def test_another_channel_may_ask_for_a_lost_call(target: Target) -> None:
         eventually(lambda: direct.call("wide", "has_entered", (), {}))
     with pytest.raises(ConnectionLost):
         call.result(20)
-    again = direct.start("wide", "note_slowly", (1,), {}, call=call.id)
+    again = direct.resend(call.request)
     direct.call("wide", "open", (), {})
     assert again.result(20) == 1
     assert direct.call("wide", "notes", (), {}) == [1]
@@ -325,7 +325,7 @@ def test_a_durable_actors_journal_answers_for_an_earlier_server_and_can_withhold
         assert made.result(20) == 1
     first.close()
     with through_proxy(Target("subject", second.address, "", second.identity)) as (_, channel):
-        assert channel.start("subject", "note", (1,), {}, call=made.id).result(20) == 1
+        assert channel.resend(made.request).result(20) == 1
         assert subjects[1].log == []
         journal.fenced = True
         with pytest.raises(TimeoutError):

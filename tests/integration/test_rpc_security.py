@@ -258,7 +258,7 @@ def test_who_is_slow_to_prove_itself_is_sent_away(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_message_that_stands_still_ends_its_connection(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
-    monkeypatch.setattr("fray_agents.rpc.wire.sealed_connection.STALL_TIMEOUT", 1.0)
+    monkeypatch.setattr("fray_agents.rpc.wire.sockets.STALL_TIMEOUT", 1.0)
     server = serve_subject()
     link, _ = open_connection(Target("subject", server.address), Keys())
     link.sock.sendall(b"POST /calls HTTP/1.1\r\nhost: x\r\ncontent-le")
@@ -325,7 +325,7 @@ def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatc
     target = Target("subject", server.address, "", server.identity)
     leaked, honest, other = own_channel(target, Keys(old)), own_channel(target, ours), own_channel(target, Keys(new))
     assert [channel.call("subject", "echo", (1,), {}) for channel in (leaked, honest, other)] == [1, 1, 1]
-    link = other._link
+    link = other._connection
     theirs.current = [new]
     ours.current = [new]
     eventually(lambda: refused(server.address, old))
@@ -333,7 +333,7 @@ def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatc
         leaked.call("subject", "note", ("leaked",), {})
     assert honest.call("subject", "note", ("honest",), {}) == "honest", "it reads its keys again"
     assert other.call("subject", "notes", (), {}) == ["honest"]
-    assert other._link is link, "whose key is still accepted is left alone"
+    assert other._connection is link, "whose key is still accepted is left alone"
     for channel in (honest, other):
         channel.close()
     server.close()

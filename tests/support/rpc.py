@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fray_agents.host.directories import private_dir
 from fray_agents.rpc import (
     Channel,
     Keyring,
@@ -297,6 +298,7 @@ def _serve(pipe: Any, options: dict[str, Any]) -> None:
 
 def serve_subject(keys: Keys | None = None, unix_dir: Path | None = None, tls: bool = False) -> RpcServer:
     """A server with two Subjects of one gate: "subject" takes one call at a time, "wide" a hundred."""
+    unix_dir = private_dir(unix_dir) if unix_dir is not None else None
     server = RpcServer(keys or Keys(encrypted=tls), unix_dir=unix_dir, tls=tls)
     subject, wide = Subject(), Subject()
     subject.gate = wide.gate

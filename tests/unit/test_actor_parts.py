@@ -20,7 +20,7 @@ from fray.cluster import StorageCluster
 from fray.cluster.current_job import CurrentJob
 from fray.errors import InvalidInput
 from fray_agents.rpc import CallId, ClientCall, ConnectionLost
-from fray_agents.rpc.server.call_table import Request
+from fray_agents.rpc.wire.messages import Request
 from fray_coordinator.core import Core
 from fray_coordinator.errors import Fenced
 from fray_layouts.object_keys import EndpointKey, JobKeys

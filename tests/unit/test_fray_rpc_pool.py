@@ -22,7 +22,7 @@ from fray.rpc import (
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Target
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
-from fray_agents.rpc.server.call_table import Request, packed_call
+from fray_agents.rpc.wire.messages import Request, packed_call
 from fray_agents.rpc.wire.serialization import unpack
 
 Answer = Callable[..., Any]
@@ -288,7 +288,7 @@ def test_futures_do_not_wait_for_an_actor_and_keep_their_order_when_one_comes() 
     futures += [pool.f.remote(number) for number in range(20, 40)]
     resolver.channels["a"].gate.set()
     until(lambda: len(resolver.channels["a"].started) == 40)
-    assert [unpack(call.request.packed)[0] for call in resolver.channels["a"].started] == [(n,) for n in range(40)]
+    assert [unpack(call.request.payload)[0] for call in resolver.channels["a"].started] == [(n,) for n in range(40)]
     for call in resolver.channels["a"].started:
         call.end("done")
     assert {future.result() for future in futures} == {"done"}

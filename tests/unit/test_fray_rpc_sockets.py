@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
 from pathlib import Path
 
 from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
-from fray_agents.rpc.client.connect import enable_keep_alive
+from fray_agents.rpc.wire.sockets import prepare_tcp
 
 PROBES = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
 
@@ -34,15 +35,21 @@ def test_sockets_without_a_server_are_removed_unless_they_are_fresh(tmp_path: Pa
     remove_stale_sockets(tmp_path / "absent")
 
 
-def test_a_socket_always_fits(tmp_path: Path) -> None:
-    assert socket_dir("/srv/task") == Path("/srv/task/rpc")
-    longest = max(len(str(socket_dir(task))) for task in (None, "/x" * 40, "/x" * 200))
-    assert longest + len("/012345678901.sock") < 108
+def test_a_socket_always_fits() -> None:
+    with tempfile.TemporaryDirectory() as short:
+        longest = Path(short, "x" * (79 - len(short)))
+        for task_dir in (Path(short), longest, Path(short, "x" * 90)):
+            task_dir.mkdir(exist_ok=True)
+        assert socket_dir(short) == Path(short, "rpc")
+        assert socket_dir(str(longest)) == longest / "rpc"
+        own = socket_dir(str(Path(short, "x" * 90)))
+        assert own == socket_dir(None)
+        assert max(len(str(path)) for path in (longest / "rpc", own)) + len("/012345678901.sock") < 108
 
 
 def test_a_host_that_is_gone_is_noticed_within_a_minute_also_while_bytes_are_on_their_way() -> None:
     with socket.socket() as sock:
-        enable_keep_alive(sock)
+        prepare_tcp(sock)
         read = {name: sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}")) for name in PROBES}
     assert read["KEEPIDLE"] + read["KEEPINTVL"] * read["KEEPCNT"] <= 60
     assert 0 < read["USER_TIMEOUT"] <= 60_000

@@ -17,12 +17,10 @@ from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.agent_lock import AgentLock, reap_predecessors
 from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
-from fray_agents.rpc.server.server import RpcServer
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Resources
-from tests.support.rpc import Keys
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
 
 ROOT = "memory://host-directories"
@@ -102,7 +100,7 @@ def test_a_planted_folder_of_locks_makes_no_agent_dead() -> None:
 def test_a_planted_folder_of_sockets_is_refused(tmp_path: Path) -> None:
     somebody_elses(tmp_path / "rpc")
     with pytest.raises(UntrustedDirectory):
-        RpcServer(Keys(), unix_dir=tmp_path / "rpc")
+        socket_dir(str(tmp_path))
 
 
 def test_a_planted_work_directory_is_refused(tmp_path: Path) -> None:

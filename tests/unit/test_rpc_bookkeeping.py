@@ -10,16 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from fray_agents.rpc.server.call_table import (
-    CallId,
-    CallTable,
-    Reply,
-    ReplyKind,
-    Request,
-    ServedCall,
-)
+from fray_agents.rpc.server.call_table import CallTable, ServedCall
 from fray_agents.rpc.server.streams import ServerStream
 from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
+from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload, pack, unpack
 from fray_agents.rpc.wire.shared_memory import SegmentReceiver, SegmentSender
 
@@ -31,7 +25,7 @@ class Caller:
         self.replies: list[tuple[int, int, bytes]] = []
 
     def reply(self, reply: Reply) -> None:
-        self.replies.append((reply.id.sequence, reply.kind, bytes(reply.packed.data)))
+        self.replies.append((reply.id.sequence, reply.kind, bytes(reply.payload.data)))
 
 
 def request(sequence: int, client: str = "c") -> Request:
@@ -102,7 +96,7 @@ def test_below_the_lowest_missing_reply_nothing_runs_again() -> None:
 
 
 def test_over_the_bound_outcomes_go_oldest_first_and_ids_stay() -> None:
-    table, caller = CallTable(bound=1000), Caller()
+    table, caller = CallTable(max_bytes=1000), Caller()
     records = table.admit("c", 1, [request(number) for number in range(1, 12)], caller)
     for record in records:
         done(table, record, bytes(100))
@@ -115,7 +109,7 @@ def test_over_the_bound_outcomes_go_oldest_first_and_ids_stay() -> None:
 
 
 def test_room_that_acknowledged_outcomes_took_is_free_again() -> None:
-    table, caller = CallTable(bound=1000), Caller()
+    table, caller = CallTable(max_bytes=1000), Caller()
     for number in range(1, 100):
         (record,) = table.admit("c", number, [request(number)], caller)
         done(table, record, bytes(900))
@@ -125,7 +119,7 @@ def test_room_that_acknowledged_outcomes_took_is_free_again() -> None:
 
 
 def test_an_outcome_that_nobody_asks_for_any_more_takes_no_room() -> None:
-    table, caller = CallTable(bound=1000), Caller()
+    table, caller = CallTable(max_bytes=1000), Caller()
     (slow,) = table.admit("c", 1, [request(1)], caller)
     (quick,) = table.admit("c", 2, [request(2)], caller)
     done(table, slow, bytes(900))
@@ -136,7 +130,7 @@ def test_an_outcome_that_nobody_asks_for_any_more_takes_no_room() -> None:
 
 
 def test_who_never_comes_back_is_forgotten_when_it_leaves() -> None:
-    table, caller = CallTable(bound=1000), Caller()
+    table, caller = CallTable(max_bytes=1000), Caller()
     for number in range(100):
         (record,) = table.admit(f"c{number}", 1, [request(1, f"c{number}")], caller)
         done(table, record, bytes(900))
@@ -184,31 +178,31 @@ def test_a_released_view_does_not_end_an_arrays_use_of_its_memory() -> None:
 
 
 def test_the_pool_keeps_no_more_than_its_bound() -> None:
-    pool = BufferPool(kept=10 * MIN_POOLED_BYTES)
+    pool = BufferPool(max_bytes=10 * MIN_POOLED_BYTES)
     held = [pool.take(MIN_POOLED_BYTES + number) for number in range(30)]
     assert sum(map(len, pool._blocks)) <= 10 * MIN_POOLED_BYTES
     assert len(held) == 30
 
 
 def test_shared_segments_are_used_again_when_they_were_given_back() -> None:
-    lender, borrower = SegmentSender(), SegmentReceiver()
-    first = lender.lend(b"a" * 500_000)
-    second = lender.lend(b"b" * 500_000)
+    sender, receiver = SegmentSender(), SegmentReceiver()
+    first = sender.send(b"a" * 500_000)
+    second = sender.send(b"b" * 500_000)
     assert first is not None
     assert second is not None
-    borrower.learn(lender.fresh())
-    assert bytes(borrower.take(second)) == b"b" * 500_000
-    third = lender.lend(b"c" * 400_000)
+    receiver.add(sender.new_descriptors())
+    assert bytes(receiver.take(second)) == b"b" * 500_000
+    third = sender.send(b"c" * 400_000)
     assert third is not None
-    assert lender.fresh() == []
-    assert bytes(borrower.take(first)) == b"a" * 500_000
-    assert bytes(borrower.take(third)) == b"c" * 400_000
+    assert sender.new_descriptors() == []
+    assert bytes(receiver.take(first)) == b"a" * 500_000
+    assert bytes(receiver.take(third)) == b"c" * 400_000
 
 
 def test_shared_memory_has_no_name_that_a_crash_would_leave_behind() -> None:
-    lender = SegmentSender()
-    assert lender.lend(b"a" * 500_000) is not None
-    (descriptor,) = lender.fresh()
+    sender = SegmentSender()
+    assert sender.send(b"a" * 500_000) is not None
+    (descriptor,) = sender.new_descriptors()
     assert os.readlink(f"/proc/self/fd/{descriptor}").endswith("(deleted)")
     os.close(descriptor)
 

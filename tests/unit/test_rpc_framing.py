@@ -151,7 +151,7 @@ def test_no_altered_message_is_accepted(parts: list[bytes], data: st.DataObject)
 @pytest.mark.parametrize("at", [0, 5, 100, LARGE_BODY, -17, -1])
 def test_no_altered_large_body_is_accepted(at: int) -> None:
     client, server = links()
-    client._lender = None
+    client._segment_sender = None
     between, other = socket.socketpair()
     sink, client.sock = client.sock, between  # type: ignore[assignment]
     parts: list[Buffer] = [b"table", bytes(3 * LARGE_BODY)]

@@ -1,7 +1,18 @@
-"""Calling a method of an object that is served at an address.
+"""Remote calls: methods of objects that are served at an address. A layer of its own.
 
-Authenticated both ways, in order for each caller, at most once in each server. Knows nothing of storage, names or
-jobs. How it works and what it costs: docs/actors-transport.md.
+Calls are authenticated in both directions, run in the order in which each caller made them, and at most once in each
+server. This package knows nothing of storage, names, jobs or actors that move: `fray.rpc` does, and `fray.queue`. It
+imports nothing of the project but the base classes of errors, and how JSON is read.
+
+    client     channels: one to each server, which keeps its calls through connections that break
+    server     accepts connections, runs calls in order, keeps outcomes until they are known
+    wire       values as bytes, messages, keys and seals, sockets; whatever both halves share
+    hints      single words for processes that serve no calls: agents
+    errors     of all of these
+
+Reading order: `client.channel`, `wire.messages`, `server.server`, `client.remote_channel`, `server.connection`,
+`server.call_table`; then the reading orders of `wire`, `client` and `server`. What is promised, why it is so, and where
+the time goes: docs/actors-transport.md. Every byte of a connection: layouts/actors.md.
 """
 
 from __future__ import annotations
@@ -19,8 +30,9 @@ from fray_agents.rpc.errors import (
     RemoteTraceback,
     ResultLost,
 )
-from fray_agents.rpc.server.call_table import CallId, Journal
+from fray_agents.rpc.server.call_table import Journal
 from fray_agents.rpc.server.server import RpcServer
+from fray_agents.rpc.wire.messages import CallId
 from fray_agents.rpc.wire.session import Keyring, RpcKey
 
 __all__ = [

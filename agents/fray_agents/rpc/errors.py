@@ -1,7 +1,7 @@
-"""What can go wrong between a caller and an object at an address.
+"""The errors of calls.
 
-Errors of the transport are never raised by a method. An exception that a method raised carries a `RemoteTraceback` as
-its cause; one of the transport does not.
+An exception that a method raised carries a `RemoteTraceback` as its cause; an error of the transport does not. So the
+two can be told apart even if the method raised an error of these types, having called another actor.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from fray_layouts.errors import Permanent, Temporary
 
 
 class ConnectionLost(Temporary, ConnectionError):
-    """The server cannot be reached, or is another one than before.
+    """The server cannot be reached, or another one is at its address.
 
     Args:
-        reason: what was seen.
-        started: whether the call began there; None when nobody can know.
-        call: its id, (client, sequence), if it had one.
+        started: whether the call began there; None: nobody can know.
+        call: the id of the call, (client, sequence), if it had one.
     """
 
     def __init__(self, reason: str, started: bool | None = None, call: tuple[str, int] | None = None) -> None:
@@ -28,11 +27,11 @@ class ConnectionLost(Temporary, ConnectionError):
 
 
 class ServerGone(ConnectionLost):
-    """Nobody listens there any more, or another server does: the one that was meant has ended."""
+    """Nobody listens at the address any more, or another server does: the one that was meant has ended."""
 
 
 class NoSuchActor(Temporary, ConnectionError):
-    """The server does not serve that actor (any more): look its address up again. The call did not start."""
+    """The server does not serve that actor (any more): look it up again. The call did not start."""
 
 
 class ResultLost(Permanent, RuntimeError):
@@ -40,7 +39,7 @@ class ResultLost(Permanent, RuntimeError):
 
 
 class NotAuthentic(Permanent, ConnectionError):
-    """What arrived was not signed with the cluster's key, or not by the server that was meant."""
+    """A message was not sealed with the cluster's key, or not by the server that was meant."""
 
 
 class BadMessage(Permanent, ConnectionError):
@@ -48,7 +47,7 @@ class BadMessage(Permanent, ConnectionError):
 
 
 class RemoteError(Permanent, RuntimeError):
-    """A method's outcome that cannot be told as it was: its exception or result cannot be pickled or unpickled."""
+    """The exception or result of a method cannot be pickled or unpickled; the message says what is known of it."""
 
 
 class RemoteTraceback(Exception):

@@ -1,10 +1,10 @@
-"""Hints: one word for a process that serves no calls, as JSON; nothing is unpickled on either side.
+"""Hints: single words, as JSON, for a process that serves no calls; nothing is unpickled on either side.
 
     POST /session  ...                                           as for calls, see `handshake`
     POST /hint     fray-seal, {"hint": <one of a fixed few>}  ->  200
 
 The seal shows that the key is held, so the hint takes the place of the proof, and the connection ends with it. All of
-it happens in the door's thread: no caller, whatever he holds, gets a thread or more than `MAX_HINT_BYTES` here.
+this happens in the acceptor's thread: no caller, even with a key, gets a thread or more than `MAX_HINT_BYTES` here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _HintBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HintServer:
-    """Takes hints from who holds the cluster's key.
+    """Takes hints from callers that hold a key of the cluster.
 
     Args:
         host: address to bind, at a free port.
@@ -46,17 +46,19 @@ class HintServer:
         self.address = address_of(listener)
         self._hints = hints
         certificate = certificate_if(keyring.encrypted)
-        self._door = Acceptor([listener], self.identity, keyring, self._receive, certificate, max_body=MAX_HINT_BYTES)
+        self._acceptor = Acceptor(
+            [listener], self.identity, keyring, self._on_authenticated, certificate, max_body=MAX_HINT_BYTES
+        )
 
     def start(self) -> None:
-        """Take hints from now on, in a thread of its own."""
-        self._door.start()
+        """Take hints from now on, in a thread of their own."""
+        self._acceptor.start()
 
     def close(self) -> None:
-        """Take no more."""
-        self._door.close()
+        """Take no more hints."""
+        self._acceptor.close()
 
-    def _receive(self, sock: socket.socket, session: Session, message: HttpMessage) -> None:
+    def _on_authenticated(self, sock: socket.socket, session: Session, message: HttpMessage) -> None:
         if message.path != _PATH or not constant_time_equal(
             message.headers.get(b"fray-seal", b""), _seal(session, message.body)
         ):
@@ -72,14 +74,14 @@ def send_hint(target: Target, keyring: Keyring, hint: str) -> None:
     """Give a hint to the server of `target`.
 
     Raises:
-        ConnectionLost: it does not answer, or another server is there.
-        NotAuthentic: who is there does not hold the key, or does not take this hint.
+        ConnectionLost: the server does not answer, or another one is there.
+        NotAuthentic: the server does not hold the key, or does not take this hint.
     """
 
-    def give(conversation: ClientHandshake, session: Session) -> None:
+    def give(handshake: ClientHandshake, session: Session) -> None:
         body = msgspec.json.encode(_HintBody(hint))
-        answer = conversation.ask(http_request(_PATH, body, seal=_seal(session, body)))
-        conversation.sock.close()
+        answer = handshake.ask(http_request(_PATH, body, seal=_seal(session, body)))
+        handshake.sock.close()
         if answer.status != 200:
             raise NotAuthentic(f"the hint {hint!r} was refused")
 
@@ -91,7 +93,7 @@ def _seal(session: Session, body: bytes) -> bytes:
 
 
 def read_hint(body: bytes) -> str:
-    """The hint's name. Raises BadMessage: the body is none."""
+    """The name of the hint in a body. Raises BadMessage: there is none."""
     try:
         return msgspec.json.decode(body, type=_HintBody).hint
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

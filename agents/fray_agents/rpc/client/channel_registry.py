@@ -1,4 +1,4 @@
-"""The channels of this process: one to each server, shared by all threads, opened anew after a fork."""
+"""The channels of this process: one for each server, shared by all threads, opened anew after a fork."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import secrets
 import threading
 
-from fray_agents.rpc.client import local_channel
 from fray_agents.rpc.client.channel import Channel
 from fray_agents.rpc.client.connect import Target, open_connection
+from fray_agents.rpc.client.local_channel import LocalChannel
 from fray_agents.rpc.client.remote_channel import RemoteChannel
+from fray_agents.rpc.server.server import abandon_servers, server_of_process
 from fray_agents.rpc.wire.session import Keyring
 
 
 class _ChannelRegistry:
+    """The channels, by identity and by address of their servers; `client` names this process among all callers."""
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.client = secrets.token_hex(8)
@@ -23,21 +26,21 @@ class _ChannelRegistry:
         self.by_address: dict[str, Channel] = {}
 
     def add(self, channel: RemoteChannel) -> None:
-        """Share it with all who mean its server."""
+        """Share a channel with all who mean its server."""
         self.by_identity[channel.target.identity] = self.by_address[channel.target.tcp] = channel
 
     def find(self, target: Target) -> Channel | None:
-        """The channel to its server, if there is one; to a server of this process there always is."""
-        server = local_channel.find_server(target)
+        """The channel to the server of `target`, if there is one; to a server of this process there always is."""
+        server = server_of_process(target.identity, target.tcp)
         with self.lock:
             if server is None:
                 return self.by_identity.get(target.identity) if target.identity else self.by_address.get(target.tcp)
             if server.identity not in self.by_identity:
-                self.by_identity[server.identity] = local_channel.LocalChannel(server, self.next_client())
+                self.by_identity[server.identity] = LocalChannel(server, self.next_client())
             return self.by_identity[server.identity]
 
     def next_client(self) -> str:
-        """Names a channel."""
+        """A name for the next channel."""
         return f"{self.client}.{next(self.numbers)}"
 
 
@@ -45,7 +48,7 @@ _registry = _ChannelRegistry()
 
 
 def client_id() -> str:
-    """This process among all callers; a fork has another."""
+    """The name of this process among all callers; a fork has another."""
     return _registry.client
 
 
@@ -53,26 +56,28 @@ def connect(target: Target, keyring: Keyring) -> Channel:
     """A channel to the server of `target`, shared with all who mean the same server and hold a key of it.
 
     Raises:
-        ConnectionLost: it cannot be reached, or another server is at its address.
-        NotAuthentic: who is there does not hold the cluster's key.
+        ConnectionLost: the server cannot be reached, or another one is at its address.
+        NotAuthentic: the server does not hold the cluster's key.
     """
     registry = _registry
     known = registry.find(target)
     if known is not None and _in_common(known.keyring, keyring):
         return known
-    link, identity = open_connection(target, keyring)
+    connection, identity = open_connection(target, keyring)
     with registry.lock:
         known = registry.by_identity.get(identity)
         if known is None:
-            mine = RemoteChannel(target._replace(identity=identity), keyring, registry.next_client(), link, _forget)
+            mine = RemoteChannel(
+                target._replace(identity=identity), keyring, registry.next_client(), connection, _forget
+            )
             registry.add(mine)
             return mine
-    link.close()
+    connection.close()
     return known
 
 
 def _in_common(one: Keyring, other: Keyring) -> bool:
-    """Whether they have a key in common; where they seem to have none, the server is asked."""
+    """Whether two keyrings have a key in common; where they seem to have none, the server is asked."""
     return one is other or not set(one.keys()).isdisjoint(other.keys())
 
 
@@ -84,10 +89,10 @@ def _forget(channel: Channel) -> None:
 
 
 def _after_fork() -> None:
-    """The child has other calls, other connections, and serves nothing."""
+    """Give the child of a fork channels of its own; it serves nothing, and its parent's calls are not its own."""
     global _registry
     before, _registry = _registry, _ChannelRegistry()
-    local_channel.forget_servers()
+    abandon_servers()
     for channel in before.by_identity.values():
         if isinstance(channel, RemoteChannel):
             channel.forked(_registry.next_client())

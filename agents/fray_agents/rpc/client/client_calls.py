@@ -1,4 +1,4 @@
-"""Calls as their caller sees them: a call whose outcome will come, and the items of a stream."""
+"""The calls of a channel: one whose outcome is awaited, and one whose items are consumed as a stream."""
 
 from __future__ import annotations
 
@@ -9,76 +9,78 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, ResultLost
-from fray_agents.rpc.server.call_table import (
-    CallId,
-    Reply,
-    ReplyKind,
-    Request,
-)
+from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteError, ResultLost
+from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload, unpack, unpack_error
 
 STREAM_WINDOW = 16
-"""Items of a stream that may be under way before its consumer takes one."""
+"""Items of a stream that may be under way before its consumer takes one: they hide the time of a round trip."""
 
 _log = logging.getLogger(__name__)
 
 
 class ReplySource(Protocol):
-    """The channel, as far as its calls need it."""
+    """The channel of a call, from which its replies come."""
 
     def wait(self, pending: PendingCall, deadline: float | None) -> None:
-        """Return when `pending.ready`, or at the deadline (`time.monotonic`)."""
+        """Return when `pending` is ready, or at the deadline, a time of `time.monotonic`."""
         ...
 
     def grant(self, call: CallId, limit: int) -> None:
-        """Say that a stream's caller has room up to `limit`."""
+        """Tell the server that the caller of a stream has room for the items before `limit`."""
         ...
 
     def watch(self) -> None:
-        """See to it that replies are read though nobody waits for them."""
+        """Have replies read though nobody waits for them."""
         ...
 
 
 class PendingCall:
-    """What replies to one call are given to."""
+    """A call that takes its replies.
+
+    Attributes:
+        request: what was sent, and is sent again if its connection breaks.
+        sent: how often it was sent completely.
+        ready: there is something to take, an outcome or an item.
+        event: set when it is ready; made by the first thread that has to wait for it.
+    """
 
     __slots__ = ("_channel", "event", "ready", "request", "sent")
 
     def __init__(self, channel: ReplySource, request: Request) -> None:
         self._channel = channel
         self.request = request
-        self.sent = 0  # how many times completely
+        self.sent = 0
         self.ready = False
         self.event: threading.Event | None = None
 
     @property
     def id(self) -> CallId:
-        """By which it may be asked for again."""
+        """The id by which it may be asked for again."""
         return self.request.id
 
     def take(self, reply: Reply) -> bool:
-        """Take a reply; whether it was the last. Under the channel's lock."""
+        """Take a reply; whether it was the last. Called under the channel's lock."""
         raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
-        """No reply will come."""
+        """End with `error`, because no reply will come."""
         raise NotImplementedError
 
     def announce(self) -> None:
-        """Wake who waits; without the channel's lock."""
+        """Wake the thread that waits; called without the channel's lock."""
         event = self.event
         if event is not None and self.ready:
             event.set()
 
 
 class ClientCall(PendingCall):
-    """A call that was made; its outcome may be asked for any number of times."""
+    """A call that was made; its outcome may be asked for any number of times, from any thread."""
 
     __slots__ = ("_callbacks", "_error", "_reply", "_unpacked", "_value")
 
     def __init__(self, channel: ReplySource, request: Request) -> None:
-        self._channel = channel  # spelt out: this is most of what making a call costs
+        self._channel = channel  # without super().__init__: this is most of what making a call costs
         self.request = request
         self.sent = 0
         self.ready = False
@@ -99,12 +101,12 @@ class ClientCall(PendingCall):
         """What the method returned.
 
         Args:
-            timeout: seconds to wait; the call goes on, and may be asked again.
+            timeout: seconds to wait; None: for ever. Afterwards the call goes on, and may be asked again.
 
         Raises:
-            TimeoutError: it has not come by then.
+            TimeoutError: the outcome has not come in time.
             ConnectionLost, NoSuchActor, ResultLost: there will be no outcome.
-            BaseException: what the method raised, with the remote traceback as its cause.
+            BaseException: the exception that the method raised, with the remote traceback as its cause.
         """
         if not self.ready:
             self._wait(timeout)
@@ -115,13 +117,13 @@ class ClientCall(PendingCall):
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What `result` would raise, or None; waits like it."""
+        """The exception that `result` would raise, or None; waits like it."""
         self._wait(timeout)
         self._unpack()
         return self._error
 
     def add_done_callback(self, function: Callable[[ClientCall], object]) -> None:
-        """Call `function(call)` when the outcome has come, in whatever thread sees it first; at once if it has."""
+        """Call `function(call)` when the outcome has come, in the thread that sees it first; at once if it has come."""
         self._callbacks.append(function)
         if self.ready:
             self._run_callbacks()
@@ -161,7 +163,7 @@ class ClientCall(PendingCall):
         self._reply = None
 
     def _run_callbacks(self) -> None:
-        """Each once, though two threads may be here."""
+        """Run each callback once, though two threads may be here."""
         while True:
             try:
                 function = self._callbacks.popleft()
@@ -174,7 +176,7 @@ class ClientCall(PendingCall):
 
 
 class ClientStream(PendingCall):
-    """The items of a stream, in order."""
+    """A call whose method is a generator: its items, in order."""
 
     __slots__ = ("_end", "_error", "_have", "_items", "_taken")
 
@@ -188,11 +190,11 @@ class ClientStream(PendingCall):
 
     def take(self, reply: Reply) -> bool:
         if reply.kind == ReplyKind.ITEM:
-            self._items.append(reply.packed)
+            self._items.append(reply.payload)
             self._have += 1
             self.request = self.request._replace(have=self._have)
         elif reply.kind == ReplyKind.END:
-            self._end = unpack(reply.packed)
+            self._end = unpack(reply.payload)
         else:
             _, self._error = decode_reply(reply, self.request)
         self.ready = bool(self._items) or self._over
@@ -205,10 +207,10 @@ class ClientStream(PendingCall):
         self.ready = True
 
     def items(self) -> Iterator[Any]:
-        """Give them to their consumer; when it stops, the generator is closed."""
+        """The items; when their consumer stops, the generator is closed."""
         try:
-            while (packed := self._next()) is not None:
-                yield self._read(packed)
+            while (payload := self._next()) is not None:
+                yield self._read(payload)
         finally:
             if not self._over:
                 self._channel.grant(self.id, -1)
@@ -223,40 +225,38 @@ class ClientStream(PendingCall):
             if self._error is not None:
                 raise self._error
             return None
-        packed = self._items.popleft()
+        payload = self._items.popleft()
         self.ready = bool(self._items) or self._over
         self._taken += 1
         if self._taken % (STREAM_WINDOW // 2) == 0 and not self._over:
             self._give_room()
-        return packed
+        return payload
 
     def _give_room(self) -> None:
         limit = self._taken + STREAM_WINDOW
         self.request = self.request._replace(limit=limit)
         self._channel.grant(self.id, limit)
 
-    def _read(self, packed: Payload) -> Any:
+    def _read(self, payload: Payload) -> Any:
         try:
-            return unpack(packed)
+            return unpack(payload)
         except Exception as error:
             raise undecodable(self.request, error) from error
 
 
 def decode_reply(reply: Reply, request: Request) -> tuple[Any, BaseException | None]:
-    """A reply's value, or the exception to raise."""
+    """The value of a reply, or the exception to raise."""
     if reply.kind == ReplyKind.VALUE:
-        return unpack(reply.packed), None
+        return unpack(reply.payload), None
     if reply.kind == ReplyKind.ERROR:
-        return None, unpack_error(reply.packed)
+        return None, unpack_error(reply.payload)
     if reply.kind == ReplyKind.NO_SUCH_ACTOR:
         return None, NoSuchActor(f"actor {request.actor_id!r} is not served there (any more); look it up again")
     return None, ResultLost(f"{request.actor_id}.{request.method} ran, but its result was dropped to make room")
 
 
 def undecodable(request: Request, error: Exception) -> Exception:
-    """A result came that cannot be unpickled here."""
-    from fray_agents.rpc.errors import RemoteError
-
+    """The error about a result that cannot be unpickled here, because of `error`."""
     problem = RemoteError(f"the result of {request.method!r} cannot be unpickled here: {type(error).__name__}: {error}")
     problem.__cause__ = error
     return problem

@@ -1,4 +1,4 @@
-"""Reaching a server: the Unix socket where there is one, else TCP."""
+"""Connecting to a server: by its Unix socket where there is one, else by TCP."""
 
 from __future__ import annotations
 
@@ -12,32 +12,41 @@ from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic, Ser
 from fray_agents.rpc.wire.handshake import ClientHandshake, http_request, seconds_left
 from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.session import Keyring, Session
+from fray_agents.rpc.wire.sockets import prepare_tcp
 
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for the connection and all of the handshake together, whoever answers and however slowly."""
+"""Seconds for the connection and all of the handshake together, whoever answers and however slowly. A SYN packet that
+was lost is sent again after 1, 3 and 7 seconds."""
 
 
 class Target(NamedTuple):
-    """Where an actor is served."""
+    """Where an actor is served.
+
+    Attributes:
+        tcp: "host:port".
+        unix: path of a Unix socket, which is used where it exists.
+        identity: of the server; empty accepts any that holds the key.
+        fingerprint: SHA-256 of its certificate in hexadecimal; empty: any certificate, if the cluster encrypts at all.
+    """
 
     actor_id: str
-    tcp: str  # host:port
-    unix: str = ""  # path of a Unix socket, used where it exists
-    identity: str = ""  # of the server; empty accepts any that holds the key
-    fingerprint: str = ""  # of its certificate, in hexadecimal SHA-256; empty: any, if the cluster encrypts at all
+    tcp: str
+    unix: str = ""
+    identity: str = ""
+    fingerprint: str = ""
 
 
 def open_connection(target: Target, keyring: Keyring, deadline: float | None = None) -> tuple[SealedConnection, str]:
-    """An authenticated link, and the identity of the server it goes to.
+    """An authenticated connection, and the identity of the server that it goes to.
 
     Args:
-        deadline: of `time.monotonic`; `CONNECT_TIMEOUT` seconds from now if that is sooner.
+        deadline: a time of `time.monotonic`; `CONNECT_TIMEOUT` seconds from now if that is sooner.
 
     Raises:
-        ConnectionLost: it does not answer, or not in time; if it has ended for sure, `ServerGone`.
-        NotAuthentic: who is there does not hold the key.
+        ConnectionLost: the server does not answer, or not in time; if it has ended for sure, `ServerGone`.
+        NotAuthentic: the server does not hold the key.
     """
     return open_session(target, keyring, deadline, _prove_key)
 
@@ -45,7 +54,7 @@ def open_connection(target: Target, keyring: Keyring, deadline: float | None = N
 def open_session(
     target: Target, keyring: Keyring, deadline: float | None, then: Callable[[ClientHandshake, Session], T]
 ) -> tuple[T, str]:
-    """As `open_connection`, with what `then` makes of the conversation once the server has shown who it is."""
+    """What `then` makes of a handshake once the server has shown who it is; else as `open_connection`."""
     latest = time.monotonic() + CONNECT_TIMEOUT
     deadline = latest if deadline is None else min(latest, deadline)
     try:
@@ -56,9 +65,9 @@ def open_session(
         kind = ServerGone if isinstance(error, ConnectionRefusedError) else ConnectionLost
         raise kind(f"no server at {target.tcp}: {error}", started=False) from error
     try:
-        conversation = ClientHandshake(sock, certificate, deadline)
-        session, identity = conversation.greet(keyring, target.identity)
-        return then(conversation, session), identity
+        handshake = ClientHandshake(sock, certificate, deadline)
+        session, identity = handshake.greet(keyring, target.identity)
+        return then(handshake, session), identity
     except (ConnectionLost, NotAuthentic):
         sock.close()
         raise
@@ -73,10 +82,10 @@ def open_session(
         raise
 
 
-def _prove_key(conversation: ClientHandshake, session: Session) -> SealedConnection:
-    if conversation.ask(http_request(b"/proof", proof=session.to_server.proof())).status != 200:
+def _prove_key(handshake: ClientHandshake, session: Session) -> SealedConnection:
+    if handshake.ask(http_request(b"/proof", proof=session.to_server.proof())).status != 200:
         raise NotAuthentic("the server refused our proof")
-    return SealedConnection(conversation.sock, requests=False, incoming=session.to_client, outgoing=session.to_server)
+    return SealedConnection(handshake.sock, requests=False, incoming=session.to_client, outgoing=session.to_server)
 
 
 def _connect_unix(path: str, deadline: float) -> tuple[socket.socket, str] | None:
@@ -93,31 +102,13 @@ def _connect_unix(path: str, deadline: float) -> tuple[socket.socket, str] | Non
 
 
 def _connect_tcp(target: Target, encrypted: bool, deadline: float) -> tuple[socket.socket, str]:
-    """A connection, and the fingerprint of the certificate that it is encrypted with, if it is."""
+    """A connection, and the fingerprint of the certificate that it is encrypted with; empty: it is not encrypted."""
     host, _, port = target.tcp.rpartition(":")
     sock = socket.create_connection((host.strip("[]"), int(port)), seconds_left(deadline))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    enable_keep_alive(sock)
+    prepare_tcp(sock)
     if not encrypted and not target.fingerprint:
         return sock, ""
     from fray_agents.rpc.wire import tls
 
     sock.settimeout(seconds_left(deadline))
     return tls.start_tls(sock, target.fingerprint)
-
-
-def enable_keep_alive(sock: socket.socket) -> None:
-    """Notice within about a minute that the other host is gone, whether nothing is sent or something is on its way.
-
-    The probes of an idle connection pause while sent bytes wait to be acknowledged; the system alone would then send
-    them again for a quarter of an hour (tcp(7), tcp_retries2).
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 20),
-        ("TCP_KEEPINTVL", 10),
-        ("TCP_KEEPCNT", 4),
-        ("TCP_USER_TIMEOUT", 60_000),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

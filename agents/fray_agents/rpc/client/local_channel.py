@@ -1,63 +1,21 @@
-"""Servers of this very process: called directly, everything pickled all the same, or by reference if they say so."""
+"""A channel to a server of this process: calls go to it directly, and are pickled all the same unless it says else."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fray_agents.rpc.client.channel import Channel, Kept
 from fray_agents.rpc.client.client_calls import PendingCall, ReplySource
 from fray_agents.rpc.errors import ConnectionLost
-from fray_agents.rpc.server.call_table import (
-    NEW_CALL,
-    CallId,
-    Reply,
-    ReplyKind,
-    Request,
-)
-from fray_agents.rpc.wire.serialization import (
-    BY_REFERENCE,
-    PICKLE,
-    Payload,
-    pack,
-    pack_or_refer,
-)
-
-if TYPE_CHECKING:
-    from fray_agents.rpc.client.connect import Target
-    from fray_agents.rpc.server.server import RpcServer
-
-_servers: dict[str, RpcServer] = {}  # by identity
-
-
-def add_server(server: RpcServer) -> None:
-    """It serves from now on."""
-    _servers[server.identity] = server
-
-
-def remove_server(server: RpcServer) -> None:
-    """It ends."""
-    _servers.pop(server.identity, None)
-
-
-def forget_servers() -> None:
-    """In the child of a fork: the servers are the parent's."""
-    for server in _servers.values():
-        server.abandon()
-    _servers.clear()
-
-
-def find_server(target: Target) -> RpcServer | None:
-    """The server of this process that `target` means."""
-    if target.identity:
-        return _servers.get(target.identity)
-    return next((server for server in list(_servers.values()) if server.address == target.tcp), None)
+from fray_agents.rpc.server.server import RpcServer
+from fray_agents.rpc.wire.messages import NEW_CALL, CallId, Reply, Request
+from fray_agents.rpc.wire.serialization import BY_REFERENCE, PICKLE, Payload, pack, pack_or_refer
 
 
 class LocalChannel(Channel):
-    """Calls to a server of this process. Who waits for a call runs it in its own thread, if it may begin at once."""
+    """Makes calls to a server of this process; a caller that waits runs a call in its own thread, if it may begin."""
 
     def __init__(self, server: RpcServer, client: str) -> None:
         self.client = client
@@ -71,18 +29,18 @@ class LocalChannel(Channel):
     @property
     def closed(self) -> bool:  # type: ignore[override]  # the server decides
         """Whether the server has ended."""
-        return self._server.identity not in _servers
+        return not self._server.is_serving
 
     @property
     def open(self) -> bool:
-        """As a caller of the server."""
+        """Whether it can still take replies."""
         return not self.closed
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Nothing: there is no connection, and the server ends its calls."""
 
     def reply(self, reply: Reply) -> None:
-        """Called by the server."""
+        """Take a reply; called by the server."""
         with self._lock:
             pending = self._calls.get(reply.id)
             if pending is not None and pending.take(reply):
@@ -102,13 +60,13 @@ class LocalChannel(Channel):
                 return
 
     def grant(self, call: CallId, limit: int) -> None:
-        """Say that a stream's caller has room up to `limit`."""
+        """Say that the caller of a stream has room up to `limit`."""
         stream = self._server.table.stream(call)
         if stream is not None:
             stream.grant(limit)
 
     def watch(self) -> None:
-        """Replies come by themselves."""
+        """Nothing: replies come by themselves."""
 
     def _pack(self, value: object) -> Payload:
         return pack_or_refer(value) if self._coding is BY_REFERENCE else pack(value)
@@ -118,18 +76,18 @@ class LocalChannel(Channel):
             if self.closed:
                 raise ConnectionLost("the server of this process has ended", started=False)
             if request.id == NEW_CALL:
-                request = request._replace(id=CallId(self.client, self._next), coding=self._coding)
+                request = request._replace(id=CallId(self.client, self._next), codec=self._coding)
                 self._next += 1
             pending = kind(self, request)
             lowest = next((call.sequence for call in self._calls if call.client == self.client), request.id.sequence)
             self._calls[request.id] = pending
-            records = self._server.table.admit(self.client, lowest, [request], self)
+            calls = self._server.table.admit(self.client, lowest, [request], self)
         actor = self._server.actor(request.actor_id)
-        for record in records:
+        for served in calls:
             if actor is None:
-                self._server.table.complete(record, Reply(request.id, ReplyKind.NO_SUCH_ACTOR, Payload(b"")))
+                self._server.table.refuse(served)
             elif wait and actor.reserve(1):
-                actor.run_reserved(records)
+                actor.run_reserved(calls)
             else:
-                actor.submit(records)
+                actor.submit(calls)
         return pending

@@ -1,12 +1,14 @@
 """A channel over a connection: calls leave in order, many at once when many are made during one round trip.
 
-A call leaves at once while fewer than `MAX_UNANSWERED` requests are unanswered; else it waits and travels with up to
-`MAX_BATCH` others. Nobody but who waits reads the socket: a lone synchronous caller sends and receives in its own
-thread. Whoever waits while another reads is woken when its reply has come. A pump thread reads when replies are due and
-nobody waits.
+A call leaves at once while fewer than `MAX_UNANSWERED` requests are unanswered; else it waits, and travels with up to
+`MAX_BATCH` others. Only a thread that waits for a reply reads the socket: a lone synchronous caller sends and receives
+in its own thread. A thread that waits while another reads is woken when its reply has come. A pump thread reads when
+replies are due and no thread waits.
 
-A connection that breaks is opened again to the same server, and all calls whose replies are missing are asked again,
-in order, by their ids: the server knows which it has run. A server of another identity is never asked.
+A connection that breaks is opened again to the same server, and all calls whose replies are missing are asked for
+again, in order and by their ids: the server knows which of them it has run. A server of another identity is never
+asked; when the server is gone, calls fail with `ConnectionLost`, and whoever knows where its actors are may make them
+again (`fray.rpc.calling`).
 """
 
 from __future__ import annotations
@@ -20,32 +22,42 @@ from fray_agents.rpc.client.channel import Channel, Kept
 from fray_agents.rpc.client.client_calls import PendingCall, ReplySource
 from fray_agents.rpc.client.connect import Target, open_connection
 from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic, ServerGone
-from fray_agents.rpc.server.call_table import (
-    NEW_CALL,
-    CallId,
-    Reply,
-    Request,
-)
-from fray_agents.rpc.wire.messages import CallBatch, decode_replies, encode_calls
+from fray_agents.rpc.wire.messages import NEW_CALL, CallBatch, CallId, Reply, Request, decode_replies, encode_calls
 from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.session import Keyring
 
 MAX_UNANSWERED = 2
+"""Requests under way: one that the server holds until a reply is ready, and one with new calls."""
+
 MAX_BATCH = 512
+"""Bounds how long the first call of a request waits for the others: so many are written in less than a millisecond."""
+
 MAX_BATCH_BYTES = 2**20
-POLL_EVERY = 64  # calls made in a row after which their maker looks for replies
-PUMP_DELAY = 0.001  # seconds that the pump leaves to somebody who comes to wait
-LOSS_NEWS_TIMEOUT = 5.0  # seconds that a new call waits at most until all lost ones are told of
-RECONNECT_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)  # seconds before each attempt to connect again
-RECONNECT_TIMEOUT = 20.0  # seconds for all of these attempts together, whoever answers
+"""Bytes of calls beyond which no further one is added to a request, for the same reason."""
+
+POLL_EVERY = 64
+"""Calls made in a row after which the thread that makes them looks for replies: it costs a system call."""
+
+PUMP_DELAY = 0.001
+"""Seconds that the pump leaves to a thread that comes to wait, or makes further calls."""
+
+LOSS_NEWS_TIMEOUT = 5.0
+"""Seconds that a new call waits at most until everybody knows which calls are lost."""
+
+RECONNECT_PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
+"""Seconds before each attempt to connect again: a server that lives answers one, and a dead one is given up soon."""
+
+RECONNECT_TIMEOUT = 20.0
+"""Seconds for all of these attempts together, if each has to wait for an answer: two times `CONNECT_TIMEOUT`."""
 
 
 class RemoteChannel(Channel):
-    """Calls to the objects of one server. Usable from any number of threads.
+    """Makes calls over one connection; see the module.
 
     Args:
         client: names this channel among all that ever were.
-        link: the connection, if there is one yet; `target.identity` says to whom.
+        connection: to the server that `target.identity` names; None: it is opened with the first call.
+        on_end: told when the channel is closed.
     """
 
     def __init__(
@@ -53,21 +65,21 @@ class RemoteChannel(Channel):
         target: Target,
         keyring: Keyring,
         client: str,
-        link: SealedConnection | None,
+        connection: SealedConnection | None,
         on_end: Callable[[RemoteChannel], None],
     ) -> None:
         self.target = target
         self.client = client
         self.closed = False
         self.keyring = keyring
-        self._link: SealedConnection | None = link
+        self._connection: SealedConnection | None = connection
         self._on_end = on_end
         self._lock = threading.Lock()
         self._next = 1
-        self._calls: dict[CallId, PendingCall] = {}  # whose replies are missing, as they were made
-        self._queue: deque[PendingCall] = deque()  # not sent yet
-        self._grants: dict[CallId, int] = {}
-        self._out = 0  # requests without response
+        self._calls: dict[CallId, PendingCall] = {}  # whose replies are missing, in the order they were made
+        self._queue: deque[PendingCall] = deque()  # of them, those not sent yet
+        self._grants: dict[CallId, int] = {}  # of streams, not sent yet
+        self._unanswered = 0  # requests without response
         self._sending = False
         self._reading = False
         self._unwatched = 0  # calls for which nobody waited at once
@@ -84,7 +96,7 @@ class RemoteChannel(Channel):
 
     def _enter(self, kind: Callable[[ReplySource, Request], Kept], request: Request, wait: bool = False) -> Kept:
         if not self._calls:
-            self._glance()
+            self._poll()
         if self.closed:
             self._await_news_of_loss()
         with self._lock:
@@ -101,22 +113,22 @@ class RemoteChannel(Channel):
         if not wait:
             self._unwatched += 1
             if self._unwatched % POLL_EVERY == 0:
-                self._glance()
+                self._poll()
             self.watch()
         return pending
 
     def _send(self, alone: bool = False) -> None:
-        """Send what may leave now, unless another thread does."""
+        """Send the calls that may leave now, unless another thread does."""
         while (ready := self._take(alone)) is not None:
             alone = False
-            link, calls, pendings = ready
+            connection, calls, pendings = ready
             try:
-                link.send(encode_calls(calls))
+                connection.send(encode_calls(calls))
             except OSError:  # whoever reads sees it too, and connects again
                 _unsend(pendings)
-                link.close()
+                connection.close()
             except BaseException:  # interrupted within a message
-                link.close()
+                connection.close()
                 raise
             finally:
                 with self._lock:
@@ -124,24 +136,24 @@ class RemoteChannel(Channel):
 
     def _take(self, alone: bool) -> tuple[SealedConnection, CallBatch, list[PendingCall]] | None:
         with self._lock:
-            link = self._link
-            if link is None or self._sending or self._out >= MAX_UNANSWERED:
+            connection = self._connection
+            if connection is None or self._sending or self._unanswered >= MAX_UNANSWERED:
                 return None
-            if not (self._queue or self._grants or (self._calls and not self._out)):
+            if not (self._queue or self._grants or (self._calls and not self._unanswered)):
                 return None
             pendings: list[PendingCall] = []
             size = 0
             while self._queue and len(pendings) < MAX_BATCH and size < MAX_BATCH_BYTES:
                 pending = self._queue.popleft()
                 pending.sent += 1
-                size += pending.request.packed.size
+                size += pending.request.payload.size
                 pendings.append(pending)
             grants, self._grants = list(self._grants.items()), {}
-            self._out += 1
+            self._unanswered += 1
             self._sending = True
             requests = [pending.request for pending in pendings]
             return (
-                link,
+                connection,
                 CallBatch(self.client, self._lowest(), alone and len(requests) == 1, requests, grants),
                 pendings,
             )
@@ -153,7 +165,7 @@ class RemoteChannel(Channel):
         return self._next
 
     def grant(self, call: CallId, limit: int) -> None:
-        """Say that a stream's caller has room up to `limit`."""
+        """Tell the server that the caller of a stream has room for the items before `limit`."""
         with self._lock:
             self._grants[call] = limit
         self._send()
@@ -162,7 +174,7 @@ class RemoteChannel(Channel):
     # Waiting and reading.
 
     def wait(self, pending: PendingCall, deadline: float | None) -> None:
-        """Return when `pending` is ready, or at the deadline."""
+        """Return when `pending` is ready, or at the deadline, a time of `time.monotonic`."""
         while not pending.ready:
             with self._lock:
                 if pending.ready:
@@ -181,7 +193,7 @@ class RemoteChannel(Channel):
                 return
 
     def watch(self) -> None:
-        """See to it that replies are read though nobody waits for them."""
+        """Have replies read though nobody waits for them."""
         if self._reading or self._watched or not self._calls:
             return
         with self._lock:
@@ -206,20 +218,20 @@ class RemoteChannel(Channel):
             self._read(lambda: not self._calls, None)
 
     def _read(self, enough: Callable[[], bool], deadline: float | None) -> None:
-        """Receive until it is enough; this thread has set `_reading`."""
-        mending = False
+        """Receive until `enough()` or the deadline; this thread has set `_reading`."""
+        reconnecting = False
         try:
             while not enough():
-                link = self._link
-                if link is None:  # somebody with all the time in the world connects again, and goes on reading
-                    mending = True
-                    threading.Thread(target=self._mend, name="fray-mend", daemon=True).start()
+                connection = self._connection
+                if connection is None:  # a thread that has no deadline connects again, and goes on reading
+                    reconnecting = True
+                    threading.Thread(target=self._reconnect, name="fray-reconnect", daemon=True).start()
                     return
-                if deadline is not None and not link.readable(deadline - time.monotonic()):
+                if deadline is not None and not connection.readable(deadline - time.monotonic()):
                     return
-                self._receive(link)
+                self._receive(connection)
         finally:
-            if not mending:
+            if not reconnecting:
                 self._stop_reading()
 
     def _stop_reading(self) -> None:
@@ -227,22 +239,22 @@ class RemoteChannel(Channel):
             self._reading = False
         self.watch()
 
-    def _glance(self) -> None:
-        """Take what has come, if nobody else does; perhaps the news that the server is gone."""
+    def _poll(self) -> None:
+        """Take replies that have come, unless another thread does; perhaps the news that the server is gone."""
         with self._lock:
-            link = self._link
-            if link is None or self._reading:
+            connection = self._connection
+            if connection is None or self._reading:
                 return
             self._reading = True
         try:
-            while self._link is link and link.readable(0):
-                self._receive(link)
+            while self._connection is connection and connection.readable(0):
+                self._receive(connection)
         finally:
             self._stop_reading()
 
-    def _receive(self, link: SealedConnection) -> None:
+    def _receive(self, connection: SealedConnection) -> None:
         try:
-            parts = link.receive()
+            parts = connection.receive()
             replies = decode_replies(self.client, parts) if parts is not None else None
         except (BadMessage, NotAuthentic, OSError):
             replies = None
@@ -250,13 +262,13 @@ class RemoteChannel(Channel):
             self._fail(f"the server's replies cannot be read: {type(error).__name__}: {error}")
             return
         except BaseException:  # interrupted; perhaps within a message
-            self._lose(link)
+            self._lose(connection)
             raise
         if replies is None:
-            self._lose(link)
+            self._lose(connection)
             return
         with self._lock:
-            self._out -= 1
+            self._unanswered -= 1
             given = [pending for reply in replies if (pending := self._give(reply)) is not None]
         self._send()
         for pending in given:
@@ -270,29 +282,29 @@ class RemoteChannel(Channel):
 
     # When the connection breaks.
 
-    def _lose(self, link: SealedConnection) -> None:
-        link.close()
+    def _lose(self, connection: SealedConnection) -> None:
+        connection.close()
         with self._lock:
-            if self._link is link:
-                self._link = None
+            if self._connection is connection:
+                self._connection = None
 
-    def _mend(self) -> None:
-        """Connect to the same server again and read; or all calls fail. This thread has taken over `_reading`."""
-        link = self._connect_again()
-        if link is None:
+    def _reconnect(self) -> None:
+        """Connect to the same server again and read, or fail all calls. This thread has taken over `_reading`."""
+        connection = self._open_again()
+        if connection is None:
             self._stop_reading()
             return
         with self._lock:
             if not self.closed:
-                self._link = link
-                self._out = 0
+                self._connection = connection
+                self._unanswered = 0
                 self._queue = deque(self._calls.values())
         if self.closed:
-            link.close()
+            connection.close()
         self._send()
         self._read(lambda: not self._calls, None)
 
-    def _connect_again(self) -> SealedConnection | None:
+    def _open_again(self) -> SealedConnection | None:
         problem: Exception | None = None
         deadline = time.monotonic() + RECONNECT_TIMEOUT
         for pause in RECONNECT_PAUSES:
@@ -312,13 +324,13 @@ class RemoteChannel(Channel):
     def _fail(self, reason: str) -> None:
         with self._lock:
             self.closed = True
-            link, self._link = self._link, None
+            connection, self._connection = self._connection, None
             failed, self._calls = list(self._calls.values()), {}
             self._queue.clear()
             for pending in failed:
                 pending.fail(ConnectionLost(reason, None if pending.sent else False, pending.id))
-        if link is not None:
-            link.close()
+        if connection is not None:
+            connection.close()
         if self._pump is not None:
             self._pump.set()
         self._on_end(self)
@@ -330,21 +342,21 @@ class RemoteChannel(Channel):
             self._announced.set()
 
     def _await_news_of_loss(self) -> None:
-        """Wait until everybody knows which calls are lost: a new one should not be made elsewhere before those are."""
-        if self._announcing != threading.get_ident():  # who is just told may call again
+        """Wait until everybody knows which calls are lost: a new call must not be made elsewhere before those are."""
+        if self._announcing != threading.get_ident():  # a callback that is just told may call again
             self._announced.wait(LOSS_NEWS_TIMEOUT)
 
     def forked(self, client: str) -> None:
-        """In the child of a fork: the connection is the parent's, and so are its calls. The next call opens another."""
-        link, calls = self._link, self._calls
-        if link is not None:
-            link.sock.close()  # not shut down: the parent goes on with it
+        """In the child of a fork: leave the connection and its calls to the parent; the next call opens another."""
+        connection, calls = self._connection, self._calls
+        if connection is not None:
+            connection.sock.close()  # not shut down: the parent goes on with it
         self.__init__(self.target, self.keyring, client, None, self._on_end)  # type: ignore[misc]  # as new
         for pending in calls.values():
             pending.fail(ConnectionLost("the call was made before a fork; its reply goes to the parent"))
 
 
 def _unsend(pendings: list[PendingCall]) -> None:
-    """They were not sent completely this time."""
+    """Note that calls were not sent completely this time."""
     for pending in pendings:
         pending.sent -= 1

@@ -1,16 +1,17 @@
-"""Where connections arrive: one thread for all that have not yet shown that they hold the key.
+"""The acceptor of connections: one thread for all that have not yet shown that they hold the key.
 
-Invariant: who is not authenticated costs a bounded amount of memory, descriptors, requests and time. Unsafe: a thread
-for each connection, and thousands that never say anything; a read of the bucket for each key that does not exist. Why
-not here: unproven connections share this thread, at most `MAX_UNAUTHENTICATED` of them wait (the oldest makes room for
-the newest), each has `HANDSHAKE_TIMEOUT` seconds and a head's worth of bytes; those that name a key that is not known
-wait for a read that they share, at most one a second. What goes wrong with one connection, whatever it is, ends that
+**Invariant.** Callers that are not authenticated cost a bounded amount of memory, descriptors, requests and time.
+**Unsafe sequence.** Each connection gets a thread, and thousands of them never say anything. Or each key that does not
+exist makes the bucket be read.
+**Why this cannot happen.** Unauthenticated callers share this thread. At most `MAX_UNAUTHENTICATED` of them wait, the
+oldest makes room for the newest, and each has `HANDSHAKE_TIMEOUT` seconds and a head's worth of bytes. Those that name
+an unknown key wait for a read that they share, at most one a second. Whatever goes wrong with one connection ends that
 connection and nothing else.
 
-Invariant: a key that was dropped opens nothing, `KEY_RECHECK_INTERVAL` seconds later. Unsafe: it is known here, nobody
-names another one, and so nobody reads the keys again. Why not here: they are read again after that time as well, and
-whoever serves is told, and closes what was opened with a key that is gone. While they cannot be read, those that are
-known count.
+**Invariant.** `KEY_RECHECK_INTERVAL` seconds after a key was dropped it opens nothing.
+**Unsafe sequence.** It is known here, nobody names another one, and so nobody reads the keys again.
+**Why this cannot happen.** They are read again after that time as well, and the server closes connections that were
+opened with a key that is gone. While the keys cannot be read, those that are known count.
 """
 
 from __future__ import annotations
@@ -27,71 +28,87 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fray_agents.rpc.client.connect import enable_keep_alive
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.wire.framing import MAX_HEAD, HttpMessage, MessageParser
 from fray_agents.rpc.wire.handshake import ServerHandshake, http_response
 from fray_agents.rpc.wire.session import Keyring, RpcKey, Session
+from fray_agents.rpc.wire.sockets import prepare_tcp
 
 if TYPE_CHECKING:
     from fray_agents.rpc.wire.tls import ServerCertificate
 
 MAX_UNAUTHENTICATED = 256
+"""Bounds the descriptors of callers that are not authenticated: a quarter of the 1024 that a process usually has."""
+
 HANDSHAKE_TIMEOUT = 10.0
-"""Seconds that a connection has to show that it holds the key."""
+"""Seconds that a caller has to show that it holds the key; as long as callers try (`connect.CONNECT_TIMEOUT`)."""
 
 ACCEPT_PAUSE = 0.05
 """Seconds without accepting, once the system cannot give another descriptor."""
 
 KEY_READ_INTERVAL = 1.0
-"""Seconds between the ends of reads of the keys, however many name some that are not known."""
+"""Seconds between two reads of the keys, however many callers name unknown ones: it bounds what strangers can cause."""
 
 KEY_RECHECK_INTERVAL = 60.0
-"""Seconds after which the keys are read again though all that were named are known."""
+"""Seconds after which the keys are read again though all that were named are known: one read a minute costs nothing."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger(__name__)
 
 OnAuthenticated = Callable[[socket.socket, Session, HttpMessage], None]
-"""Takes over a connection that has begun a session, and its second request.
+"""Takes over a connection with its session and its second request.
 
 Raises:
-    NotAuthentic: that request does not show that the key is held.
+    NotAuthentic: the request does not show that the key is held.
 """
 
 
 @dataclass
 class _Unauthenticated:
-    """A connection that has not proven itself."""
+    """A caller that has not shown that it holds the key.
+
+    Attributes:
+        since: when it has connected, a time of `time.monotonic`.
+        received: bytes that it has sent.
+        parked: its first request, while the keys are read because they lack its key.
+        read_begun: the read that its first request waits for has begun.
+    """
 
     sock: socket.socket
-    greeting: ServerHandshake
+    handshake: ServerHandshake
     since: float
-    framing: MessageParser
+    parser: MessageParser
     received: int = 0
-    parked: HttpMessage | None = None  # the first request, while the keys are read because they lack its key
-    looked_for: bool = False  # the read that its first request waits for has begun
+    parked: HttpMessage | None = None
+    read_begun: bool = False
 
 
 @dataclass
 class _AcceptedKeys:
-    """The accepted keys as the door knows them, and when they are read again."""
+    """The accepted keys as they were read last.
+
+    Attributes:
+        reading: a thread reads them.
+        read_at: when they were read, a time of `time.monotonic`.
+        results: what that thread has read; None: it failed.
+    """
 
     known: Sequence[RpcKey] = ()
     reading: bool = False
     read_at: float = float("-inf")
-    news: deque[Sequence[RpcKey] | None] = field(default_factory=deque)  # from who reads; None: it failed
+    results: deque[Sequence[RpcKey] | None] = field(default_factory=deque)
 
 
 class Acceptor:
-    """Accepts connections and hands over those that hold the key.
+    """Accepts connections and hands over those whose callers hold the key.
 
     Args:
-        receive: called in the door's thread; must not wait.
+        identity: of the server.
+        on_authenticated: called in the acceptor's thread; must not wait.
         certificate: with which TCP connections are encrypted; None: they are not.
         max_body: bytes that the second request may carry.
-        changed: told of the accepted keys after each read, in the door's thread.
+        on_keys: told of the accepted keys after each read, in the acceptor's thread.
     """
 
     def __init__(
@@ -99,31 +116,31 @@ class Acceptor:
         listeners: list[socket.socket],
         identity: str,
         keyring: Keyring,
-        receive: OnAuthenticated,
+        on_authenticated: OnAuthenticated,
         certificate: ServerCertificate | None = None,
         max_body: int = 0,
-        changed: Callable[[Sequence[RpcKey]], None] = lambda keys: None,
+        on_keys: Callable[[Sequence[RpcKey]], None] = lambda keys: None,
     ) -> None:
         self._listeners = listeners
         self._identity = identity
         self._keyring = keyring
-        self._receive = receive
+        self._on_authenticated = on_authenticated
         self._certificate = certificate
         self._max_body = max_body
-        self._changed = changed
-        self._guests: dict[int, _Unauthenticated] = {}  # by descriptor, oldest first
+        self._on_keys = on_keys
+        self._callers: dict[int, _Unauthenticated] = {}  # by descriptor, oldest first
         self._keys = _AcceptedKeys()
         self._selector = selectors.DefaultSelector()
         self._closing = False
-        self._call, self._called = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="fray-door", daemon=True)
+        self._wake_writer, self._wake_reader = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="fray-acceptor", daemon=True)
 
     def start(self) -> None:
         """Accept from now on."""
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more; whoever waits is sent away."""
+        """Accept no more, and drop the callers that wait."""
         self._closing = True
         self._wake()
         if self._thread.ident is None:
@@ -133,46 +150,46 @@ class Acceptor:
 
     def abandon(self) -> None:
         """In the child of a fork: close the sockets, which are the parent's."""
-        for sock in (*self._listeners, *(guest.sock for guest in self._guests.values())):
+        for sock in (*self._listeners, *(caller.sock for caller in self._callers.values())):
             sock.close()
 
     def _run(self) -> None:
-        self._selector.register(self._called, selectors.EVENT_READ)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
         for listener in self._listeners:
             listener.setblocking(False)
             self._selector.register(listener, selectors.EVENT_READ)
         while not self._closing:
             try:
-                self._attend_all()
+                self._run_once()
             except Exception:
                 _log.exception("accepting connections goes on")
                 time.sleep(ACCEPT_PAUSE)
         self._close_all()
 
-    def _attend_all(self) -> None:
+    def _run_once(self) -> None:
         self._read_if_due()
-        for key, _ in self._selector.select(self._patience()):
-            self._attend(key)
+        for key, _ in self._selector.select(self._wait_limit()):
+            self._handle_event(key)
         self._expire()
 
-    def _patience(self) -> float:
-        """Seconds until something is to be done though nobody says anything."""
-        glance = 1.0 if self._guests else KEY_RECHECK_INTERVAL
-        return glance if self._keys.reading else max(min(glance, self._until_read(bool(self._parked()))), 0.0)
+    def _wait_limit(self) -> float:
+        """Seconds until something is to be done though no caller says anything."""
+        longest = 1.0 if self._callers else KEY_RECHECK_INTERVAL
+        return longest if self._keys.reading else max(min(longest, self._until_read(bool(self._parked()))), 0.0)
 
-    def _attend(self, key: selectors.SelectorKey) -> None:
-        if key.fileobj is self._called:
-            self._called.recv(64)
-            while self._keys.news:
-                self._hear_of_keys(self._keys.news.popleft())
+    def _handle_event(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._wake_reader:
+            self._wake_reader.recv(64)
+            while self._keys.results:
+                self._take_keys(self._keys.results.popleft())
         elif key.data is None:
             self._accept(key.fileobj)  # type: ignore[arg-type]  # one of the listeners
-        elif (guest := self._guests.get(key.fd)) is not None and guest is key.data:  # else it just had to make room
-            self._guarded(guest, self._hear)
+        elif (caller := self._callers.get(key.fd)) is not None and caller is key.data:  # else it just had to make room
+            self._guarded(caller, self._receive)
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # it has ended
-            self._call.send(b"-")
+            self._wake_writer.send(b"-")
 
     # Connections.
 
@@ -185,111 +202,110 @@ class Acceptor:
                 time.sleep(ACCEPT_PAUSE)
             return  # else the caller is gone again
         try:
-            self._watch(self._guest(sock))
+            self._register(self._unauthenticated(sock))
         except Exception as error:  # it broke already
             _log.debug("a connection ended before it said anything: %s", error)
             sock.close()
-        if len(self._guests) > MAX_UNAUTHENTICATED:
+        if len(self._callers) > MAX_UNAUTHENTICATED:
             self._drop_oldest()
 
-    def _guest(self, sock: socket.socket) -> _Unauthenticated:
+    def _unauthenticated(self, sock: socket.socket) -> _Unauthenticated:
         certificate = None
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            enable_keep_alive(sock)
+            prepare_tcp(sock)
             certificate = self._certificate
         if certificate is not None:
             sock = certificate.wrap(sock)
         greeting = ServerHandshake(self._identity, certificate.fingerprint if certificate is not None else "")
         return _Unauthenticated(sock, greeting, time.monotonic(), MessageParser(requests=True, max_body=self._max_body))
 
-    def _watch(self, guest: _Unauthenticated) -> None:
-        self._selector.register(guest.sock, selectors.EVENT_READ, guest)
-        self._guests[guest.sock.fileno()] = guest
+    def _register(self, caller: _Unauthenticated) -> None:
+        self._selector.register(caller.sock, selectors.EVENT_READ, caller)
+        self._callers[caller.sock.fileno()] = caller
 
-    def _guarded(self, guest: _Unauthenticated, step: Callable[[_Unauthenticated], None]) -> None:
+    def _guarded(self, caller: _Unauthenticated, step: Callable[[_Unauthenticated], None]) -> None:
         try:
-            step(guest)
+            step(caller)
         except NotAuthentic:
             with contextlib.suppress(OSError):
-                guest.sock.sendall(http_response(401))
-            self._drop(guest)
+                caller.sock.sendall(http_response(401))
+            self._drop(caller)
         except (BadMessage, OSError):
-            self._drop(guest)
+            self._drop(caller)
         except Exception:
             _log.exception("a caller is sent away")
-            self._drop(guest)
+            self._drop(caller)
 
-    def _hear(self, guest: _Unauthenticated) -> None:
+    def _receive(self, caller: _Unauthenticated) -> None:
         try:
-            data = guest.sock.recv(4096)
+            data = caller.sock.recv(4096)
         except OSError as error:
             if _would_block(error):
                 return
             raise
-        guest.received += len(data)
-        if not data or guest.received > MAX_HEAD:
-            self._drop(guest)
+        caller.received += len(data)
+        if not data or caller.received > MAX_HEAD:
+            self._drop(caller)
             return
-        guest.framing.feed(data)
-        if guest.parked is not None or (message := guest.framing.next()) is None:
+        caller.parser.feed(data)
+        if caller.parked is not None or (message := caller.parser.next()) is None:
             return
-        session = guest.greeting.session
+        session = caller.handshake.session
         if session is None:
-            self._greet(guest, message)
+            self._answer(caller, message)
             return
         if session.key not in self._keys.known:
             raise NotAuthentic("its key was dropped meanwhile")
-        self._forget(guest)
-        self._receive(guest.sock, session, message)
+        self._forget(caller)
+        self._on_authenticated(caller.sock, session, message)
 
-    def _greet(self, guest: _Unauthenticated, message: HttpMessage) -> None:
-        answer = guest.greeting.answer(message, self._keys.known)
-        if answer is None and not guest.looked_for:
-            guest.parked = message
+    def _answer(self, caller: _Unauthenticated, message: HttpMessage) -> None:
+        answer = caller.handshake.answer(message, self._keys.known)
+        if answer is None and not caller.read_begun:
+            caller.parked = message
             return
-        guest.parked, guest.looked_for = None, False
-        guest.sock.sendall(answer or http_response(401))
+        caller.parked, caller.read_begun = None, False
+        caller.sock.sendall(answer or http_response(401))
 
     def _expire(self) -> None:
         now = time.monotonic()
-        for guest in list(self._guests.values()):
-            if now - guest.since < HANDSHAKE_TIMEOUT:
+        for caller in list(self._callers.values()):
+            if now - caller.since < HANDSHAKE_TIMEOUT:
                 return
-            self._drop(guest)
+            self._drop(caller)
 
     def _drop_oldest(self) -> None:
-        for guest in self._guests.values():
-            self._drop(guest)
+        for caller in self._callers.values():
+            self._drop(caller)
             return
 
-    def _drop(self, guest: _Unauthenticated) -> None:
-        self._forget(guest)
-        guest.sock.close()
+    def _drop(self, caller: _Unauthenticated) -> None:
+        self._forget(caller)
+        caller.sock.close()
 
-    def _forget(self, guest: _Unauthenticated) -> None:
-        if self._guests.pop(guest.sock.fileno(), None) is not None:
-            self._selector.unregister(guest.sock)
+    def _forget(self, caller: _Unauthenticated) -> None:
+        if self._callers.pop(caller.sock.fileno(), None) is not None:
+            self._selector.unregister(caller.sock)
 
     def _close_all(self) -> None:
-        for guest in list(self._guests.values()):
-            self._drop(guest)
+        for caller in list(self._callers.values()):
+            self._drop(caller)
         for listener in self._listeners:
             listener.close()
         self._selector.close()
-        self._call.close()
-        self._called.close()
+        self._wake_writer.close()
+        self._wake_reader.close()
 
     # Keys.
 
     def _read_if_due(self) -> None:
-        """Read the keys in a thread of its own, which may take long."""
+        """Read the keys if it is time, in a thread of its own, because that may take long."""
         parked = self._parked()
         if self._keys.reading or self._until_read(bool(parked)) > 0:
             return
-        for guest in parked:
-            guest.looked_for = True
+        for caller in parked:
+            caller.read_begun = True
         threading.Thread(target=self._read_keys, name="fray-keys", daemon=True).start()
         self._keys.reading = True
 
@@ -299,31 +315,31 @@ class Acceptor:
             keys = self._keyring.keys(fresh=True)
         except Exception as error:
             _log.warning("the keys of callers cannot be read: %s", error)
-        self._keys.news.append(keys)
+        self._keys.results.append(keys)
         self._wake()
 
-    def _hear_of_keys(self, keys: Sequence[RpcKey] | None) -> None:
+    def _take_keys(self, keys: Sequence[RpcKey] | None) -> None:
         self._keys.reading = False
         self._keys.read_at = time.monotonic()
         if keys is not None:
             self._keys.known = keys
-        for guest in self._parked():
+        for caller in self._parked():
             if keys is not None:
-                self._guarded(guest, self._greet_again)
-            elif guest.looked_for:
-                self._drop(guest)
+                self._guarded(caller, self._answer_parked)
+            elif caller.read_begun:
+                self._drop(caller)
         if keys is not None:
-            self._changed(keys)
+            self._on_keys(keys)
 
-    def _greet_again(self, guest: _Unauthenticated) -> None:
-        assert guest.parked is not None
-        self._greet(guest, guest.parked)
+    def _answer_parked(self, caller: _Unauthenticated) -> None:
+        assert caller.parked is not None
+        self._answer(caller, caller.parked)
 
     def _parked(self) -> list[_Unauthenticated]:
-        return [guest for guest in self._guests.values() if guest.parked is not None]
+        return [caller for caller in self._callers.values() if caller.parked is not None]
 
     def _until_read(self, parked: bool) -> float:
-        """Seconds until the keys are to be read."""
+        """Seconds until the keys are to be read; `parked`: callers wait for that."""
         if not parked and not self._keys.known:
             return KEY_RECHECK_INTERVAL  # nobody has called yet
         return self._keys.read_at + (KEY_READ_INTERVAL if parked else KEY_RECHECK_INTERVAL) - time.monotonic()

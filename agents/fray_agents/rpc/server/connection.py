@@ -1,12 +1,12 @@
-"""A connection on the server: a thread reads calls, replies leave as soon as there is a request to answer.
+"""A connection on the server: a thread reads calls, and replies leave as soon as there is a request to answer.
 
 HTTP answers each request once, in order, but a slow call must not hold up the replies of quick ones. So a response
-holds whatever replies are ready, of any call. A request is held until there is one; when another request comes, the
-one held is answered at once, if need be with nothing. The client keeps a request here for as long as it lacks
+carries whatever replies are ready, of any call. A request is held until there is a reply. When another request comes,
+the one held is answered at once, if need be with nothing. The client keeps a request here for as long as it lacks
 replies.
 
-A caller that waits for a single call says so, and the reading thread runs it itself: no hand-over between threads. If
-that takes longer than a moment, `Watchdog` puts another thread in its place, so that nobody is kept waiting for it.
+A caller that waits for a single call says so, and the reading thread runs the call itself, without a hand-over between
+threads. If that takes longer than `INLINE_LIMIT`, the `Watchdog` has another thread read in its place.
 """
 
 from __future__ import annotations
@@ -21,42 +21,39 @@ from itertools import groupby
 from typing import Protocol
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
-from fray_agents.rpc.server.call_table import (
-    CallTable,
-    Reply,
-    ReplyKind,
-    ServedCall,
-)
+from fray_agents.rpc.server.call_table import CallTable, ServedCall
 from fray_agents.rpc.server.executor import ActorExecutor
 from fray_agents.rpc.wire.framing import LARGE_BODY
-from fray_agents.rpc.wire.messages import CallBatch
-from fray_agents.rpc.wire.serialization import Payload
+from fray_agents.rpc.wire.messages import CallBatch, Reply, ReplyKind
 from fray_agents.rpc.wire.session import RpcKey
 
 INLINE_LIMIT = 0.002
-"""Seconds that a call may keep its connection's reading thread."""
+"""Seconds that a call may keep its connection's reading thread: ten times what most calls take."""
 
 MAX_BATCH = 512
+"""Bounds how long the first reply of a response waits for the others: so many are written in under a millisecond."""
+
 MAX_BATCH_BYTES = 2**20
+"""Bytes of replies beyond which no further one is added to a response, for the same reason."""
 
 _log = logging.getLogger(__name__)
 
 
 class ServedActors(Protocol):
-    """What a connection needs of its server."""
+    """The calls and actors of a server, as its connections see them."""
 
     table: CallTable
 
     def actor(self, actor_id: str) -> ActorExecutor | None:
-        """The actor served by that id."""
+        """The actor that is served under an id."""
         ...
 
 
 class WireProtocol(Protocol):
-    """Carries calls to a server and replies back, for one client."""
+    """What a connection speaks: reads the calls of one client, and writes replies."""
 
     @property
-    def comes_back(self) -> bool:
+    def may_reconnect(self) -> bool:
         """Whether the client may ask for its calls again on another connection."""
         ...
 
@@ -64,26 +61,26 @@ class WireProtocol(Protocol):
         """The calls of the next request; None when the client has closed.
 
         Raises:
-            BadMessage, NotAuthentic: the connection must be closed.
-            OSError: it is broken.
+            BadMessage, NotAuthentic: the request is not of this protocol or connection, which must be closed.
+            OSError: the connection is broken.
         """
         ...
 
     def send(self, client: str, replies: list[Reply]) -> None:
-        """Answer a request with these; never from two threads at once. Raises OSError: the connection is broken."""
+        """Answer a request with `replies`; never from two threads at once. Raises OSError: the connection is broken."""
         ...
 
     def close(self) -> None:
-        """Wake whoever waits in `receive` or `send`, and close."""
+        """Wake whoever waits in `receive` or `send`, and close the connection."""
         ...
 
     def abandon(self) -> None:
-        """In the child of a fork: close the socket, which is the parent's."""
+        """In the child of a fork: close the socket, with which the parent goes on."""
         ...
 
 
 class Watchdog:
-    """Looks, while calls run in reading threads, whether one runs for too long."""
+    """Finds calls that keep the reading threads of their connections for too long, and has others read."""
 
     def __init__(self) -> None:
         self._busy: dict[ServerConnection, tuple[int, float]] = {}
@@ -92,18 +89,18 @@ class Watchdog:
         self._started = False
 
     def begin(self, connection: ServerConnection) -> int:
-        """A call begins in the reading thread of `connection`; its number."""
+        """Note that calls begin in the reading thread of `connection`; their number for `end`."""
         number = next(self._numbers)
         self._busy[connection] = number, time.monotonic()
         if not self._awake.is_set():
             self._awake.set()
             if not self._started:
                 self._started = True
-                threading.Thread(target=self._watch, name="fray-relief", daemon=True).start()
+                threading.Thread(target=self._watch, name="fray-watchdog", daemon=True).start()
         return number
 
     def end(self, connection: ServerConnection) -> None:
-        """It has ended."""
+        """Note that they have ended."""
         self._busy.pop(connection, None)
 
     def _watch(self) -> None:
@@ -130,26 +127,26 @@ class Watchdog:
 
 
 class ServerConnection:
-    """One client's link.
+    """One connection of a client.
 
     Args:
-        key: that it was opened with.
-        ended: called when it is over.
+        key: the key that it was opened with.
+        on_end: called when it has ended.
     """
 
     def __init__(
         self,
-        wire: WireProtocol,
+        protocol: WireProtocol,
         key: RpcKey,
-        serving: ServedActors,
-        relief: Watchdog,
-        ended: Callable[[ServerConnection], None],
+        server: ServedActors,
+        watchdog: Watchdog,
+        on_end: Callable[[ServerConnection], None],
     ) -> None:
         self.key = key
-        self._wire = wire
-        self._serving = serving
-        self._relief = relief
-        self._on_end = ended
+        self._protocol = protocol
+        self._server = server
+        self._watchdog = watchdog
+        self._on_end = on_end
         self._state = threading.Condition()
         self._ready: deque[Reply] = deque()
         self._held = 0  # requests without response
@@ -161,7 +158,7 @@ class ServerConnection:
         self.open = True
 
     def start(self) -> None:
-        """Begin to read."""
+        """Begin to read. Raises RuntimeError: no thread can be started."""
         reader = threading.Thread(target=self._read, name="fray-connection", daemon=True)
         before, self._reader = self._reader, reader
         try:
@@ -171,22 +168,22 @@ class ServerConnection:
             raise
 
     def relieve(self, number: int) -> None:
-        """The reading thread runs these calls for too long: another one reads from now on."""
+        """Have another thread read, if the reading thread still runs the calls of that number."""
         with self._state:
             if self._here == number:
                 self.start()
                 self._here = 0
 
     def close(self) -> None:
-        """End it; replies that are ready are not sent."""
-        self._wire.close()
+        """End the connection; replies that are ready are not sent."""
+        self._protocol.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: the connection is the parent's."""
-        self._wire.abandon()
+        """In the child of a fork: close the socket, with which the parent goes on."""
+        self._protocol.abandon()
 
     def reply(self, reply: Reply) -> None:
-        """Send it with the next response, which may be at once."""
+        """Send a reply with the next response, which may be at once."""
         with self._state:
             if not self.open:
                 return  # it is kept, and asked for again
@@ -197,14 +194,14 @@ class ServerConnection:
         self._flush()
 
     def drained(self, timeout: float) -> bool:
-        """Wait until replies that are ready have left; whether they have."""
+        """Whether all replies that are ready have left within `timeout` seconds."""
         with self._state:
             return self._state.wait_for(lambda: not self.open or not (self._ready or self._sending), timeout)
 
     def _read(self) -> None:
         try:
             while threading.current_thread() is self._reader:
-                calls = self._wire.receive()
+                calls = self._protocol.receive()
                 if calls is None:
                     break
                 self._handle(calls)
@@ -224,11 +221,11 @@ class ServerConnection:
             self._held += 1
             self._due += len(calls.requests)
         for call, limit in calls.grants:
-            stream = self._serving.table.stream(call)
+            stream = self._server.table.stream(call)
             if stream is not None:
                 stream.grant(limit)
-        with self._serving.table.turn(calls.client):
-            new = self._serving.table.admit(calls.client, calls.lowest, calls.requests, self)
+        with self._server.table.turn(calls.client):
+            new = self._server.table.admit(calls.client, calls.lowest, calls.requests, self)
             actor = self._reserve(new, calls.alone)
             if actor is None:
                 self._submit(new)
@@ -236,48 +233,46 @@ class ServerConnection:
             self._run_here(actor, new)
         self._flush()
 
-    def _reserve(self, records: list[ServedCall], alone: bool) -> ActorExecutor | None:
-        """The actor whose calls these are, if this thread may run them at once.
+    def _reserve(self, calls: list[ServedCall], alone: bool) -> ActorExecutor | None:
+        """The actor whose calls these are, if this thread may run them now.
 
-        Calls that may run together must not wait for one another here, and a stream waits for its consumer.
+        It may not run calls that could run together, which must not wait for one another, nor a stream, which waits for
+        its consumer.
         """
-        if not records or records[0].request.limit:
+        if not calls or calls[0].request.limit:
             return None
-        actor_id = records[0].request.actor_id
-        actor = self._serving.actor(actor_id)
+        actor_id = calls[0].request.actor_id
+        actor = self._server.actor(actor_id)
         if actor is None or not (alone or actor.one_at_a_time):
             return None
-        if any(record.request.actor_id != actor_id or record.request.limit for record in records):
+        if any(served.request.actor_id != actor_id or served.request.limit for served in calls):
             return None
-        return actor if actor.reserve(len(records)) else None
+        return actor if actor.reserve(len(calls)) else None
 
-    def _run_here(self, actor: ActorExecutor, records: list[ServedCall]) -> None:
-        number = self._relief.begin(self)
+    def _run_here(self, actor: ActorExecutor, calls: list[ServedCall]) -> None:
+        number = self._watchdog.begin(self)
         with self._state:
             self._here = number
         try:
-            actor.run_reserved(records)
+            actor.run_reserved(calls)
         finally:
-            self._relief.end(self)
+            self._watchdog.end(self)
             with self._state:
                 self._here = 0 if self._here == number else self._here
 
-    def _submit(self, records: list[ServedCall]) -> None:
-        for actor_id, group in groupby(records, key=lambda record: record.request.actor_id):
-            actor = self._serving.actor(actor_id)
+    def _submit(self, calls: list[ServedCall]) -> None:
+        for actor_id, group in groupby(calls, key=lambda served: served.request.actor_id):
+            actor = self._server.actor(actor_id)
             if actor is not None:
                 actor.submit(list(group))
                 continue
-            for record in group:
-                self._refuse(record)
-
-    def _refuse(self, record: ServedCall) -> None:
-        self._serving.table.complete(record, Reply(record.request.id, ReplyKind.NO_SUCH_ACTOR, Payload(b"")))
+            for served in group:
+                self._server.table.refuse(served)
 
     def _flush(self) -> None:
-        """Answer what can be answered; a large response by a thread that may wait for its receiver."""
+        """Answer the requests that can be answered; a thread that may wait for its receiver sends a large response."""
         while (batch := self._next_batch()) is not None:
-            reading = threading.current_thread() is self._reader  # may wait: its client reads, it waits for this
+            reading = threading.current_thread() is self._reader  # it may wait, for its client waits for this response
             if not reading and sum(reply.size for reply in batch) > LARGE_BODY // 2:
                 threading.Thread(target=self._send_and_flush, args=(batch,), name="fray-flush", daemon=True).start()
                 return
@@ -288,7 +283,7 @@ class ServerConnection:
         self._flush()
 
     def _next_batch(self) -> list[Reply] | None:
-        """The replies to send now, by this thread; None: there are none, or another thread sends."""
+        """The replies that this thread sends now; None: there are none, or another thread sends."""
         with self._state:
             answer = self._held and (self._ready or self._held > 1 or not self._due)
             if self._sending or not self.open or not answer:
@@ -306,12 +301,12 @@ class ServerConnection:
 
     def _send(self, batch: list[Reply]) -> None:
         try:
-            self._wire.send(self._client, batch)
+            self._protocol.send(self._client, batch)
         except OSError:
-            self._wire.close()  # the reading thread sees it, and ends
+            self._protocol.close()  # the reading thread sees it, and ends
         except Exception:
             _log.exception("a connection is closed: its replies could not be sent")
-            self._wire.close()
+            self._protocol.close()
         with self._state:
             self._sending = False
 
@@ -319,6 +314,6 @@ class ServerConnection:
         with self._state:
             self.open = False
             self._state.notify_all()
-        self._wire.close()
-        self._serving.table.left(self._client, for_good=not self._wire.comes_back)
+        self._protocol.close()
+        self._server.table.left(self._client, for_good=not self._protocol.may_reconnect)
         self._on_end(self)

@@ -16,7 +16,7 @@ OnEnd = Callable[[Any, BaseException | None], None]
 
 
 class EventLoopThread:
-    """Runs coroutines until `close`."""
+    """An event loop in a thread of its own, until `close`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,11 +25,11 @@ class EventLoopThread:
         threading.Thread(target=self._run, name="fray-actor-loop", daemon=True).start()
 
     def start(self, coroutine: Coroutine[Any, Any, Any], ended: OnEnd) -> None:
-        """Run it; `ended` is called in the loop's thread."""
+        """Run `coroutine`; `ended` is called in the loop's thread."""
         self._loop.call_soon_threadsafe(self._begin, coroutine, ended)
 
     def close(self) -> None:
-        """What has not ended yet does not go on."""
+        """Stop; coroutines that have not ended do not go on."""
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 

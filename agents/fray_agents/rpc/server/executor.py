@@ -1,7 +1,7 @@
-"""Running the calls of one actor: in order, at most so many at once.
+"""An executor of the calls of one actor: it runs them in order, a limited number at once.
 
-Calls begin in the order in which they were admitted. With a limit of one, each also ends before the next begins, so
-the calls of one caller run in the order they were made. A coroutine keeps its place until it has ended, and so does a
+Calls begin in the order in which they were admitted. With a limit of one, each also ends before the next begins, so the
+calls of one caller run in the order in which they were made. A coroutine counts until it has ended, and so does a
 stream.
 """
 
@@ -16,14 +16,9 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.errors import RemoteError
-from fray_agents.rpc.server.call_table import (
-    CallTable,
-    Journal,
-    Reply,
-    ReplyKind,
-    ServedCall,
-)
+from fray_agents.rpc.server.call_table import CallTable, Journal, ServedCall
 from fray_agents.rpc.server.streams import ConsumerGone, ServerStream
+from fray_agents.rpc.wire.messages import Reply, ReplyKind
 from fray_agents.rpc.wire.serialization import (
     BY_REFERENCE,
     PICKLE,
@@ -37,21 +32,22 @@ if TYPE_CHECKING:
 MethodLookup = Callable[[str], Callable[..., Any]]
 """Finds a method by name; AttributeError when there is none."""
 
-IDLE_THREAD_TIMEOUT = 10.0  # seconds after which a thread without work ends
+IDLE_THREAD_TIMEOUT = 10.0
+"""Seconds after which a thread without work ends: longer than the pauses of callers that go on."""
 
 _log = logging.getLogger(__name__)
 
 
 class ActorExecutor:
-    """One served object, under whatever names.
+    """The executor of one served object, under all its names.
 
     Args:
         target: the object.
-        methods: finds what is called.
+        methods: finds the methods that are called.
         limit: how many calls may run at once.
-        table: told of each call's end.
+        table: is told of each call's end.
         journal: of a durable actor.
-        loop: gives the event loop for coroutines, started with the first.
+        loop: gives the event loop for coroutines, which is started with the first.
     """
 
     def __init__(
@@ -83,61 +79,61 @@ class ActorExecutor:
         """Whether each call ends before the next begins."""
         return self.limit == 1
 
-    def submit(self, records: Sequence[ServedCall]) -> None:
-        """Run these when their turn comes."""
+    def submit(self, calls: Sequence[ServedCall]) -> None:
+        """Run calls when their turn comes."""
         with self._state:
             closed = self._closed
-            self._queue.extend(() if closed else records)
+            self._queue.extend(() if closed else calls)
             stranded = self._wake()
         self._fail(stranded)
-        for record in records if closed else ():
-            self._refuse(record)
+        for served in calls if closed else ():
+            self._table.refuse(served)
 
     def reserve(self, count: int) -> bool:
-        """Whether so many calls may run in one thread, from now on; if so, `run_reserved` must follow."""
+        """Whether the caller's thread may run `count` calls now; if so, it must call `run_reserved`."""
         with self._state:
             if self._closed or self._queue or self._running >= self.limit or (count > 1 and self.limit > 1):
                 return False
             self._running += 1
             return True
 
-    def run_reserved(self, records: Sequence[ServedCall]) -> None:
-        """Run the calls in this thread, one after the other."""
-        for number, record in enumerate(records, 1):
-            if not self._run(record):
-                self._put_back(records[number:])
+    def run_reserved(self, calls: Sequence[ServedCall]) -> None:
+        """Run calls in this thread, one after the other, after `reserve`."""
+        for number, served in enumerate(calls, 1):
+            if not self._run(served):
+                self._put_back(calls[number:])
                 return
             if self._closed:
-                self._put_back(records[number:])
+                self._put_back(calls[number:])
                 break
         self._ended()
 
-    def _put_back(self, records: Sequence[ServedCall]) -> None:
-        """To the head of the queue."""
+    def _put_back(self, calls: Sequence[ServedCall]) -> None:
+        """Queue calls again, before all others."""
         with self._state:
             closed = self._closed
-            self._queue.extendleft(() if closed else reversed(records))
+            self._queue.extendleft(() if closed else reversed(calls))
             stranded = self._wake()
         self._fail(stranded)
-        for record in records if closed else ():
-            self._refuse(record)
+        for served in calls if closed else ():
+            self._table.refuse(served)
 
     def close(self) -> None:
-        """Calls that did not begin are refused; those that run go on."""
+        """Refuse calls that did not begin; those that run go on."""
         with self._state:
             self._closed = True
             refused, self._queue = list(self._queue), deque()
             self._state.notify_all()
-        for record in refused:
-            self._refuse(record)
+        for served in refused:
+            self._table.refuse(served)
 
     def quiet(self, timeout: float) -> bool:
-        """Wait until no call runs or waits; whether that came to be."""
+        """Whether no call runs or waits within `timeout` seconds."""
         with self._state:
             return self._at_rest.wait_for(lambda: not self._running and not self._queue, timeout)
 
     def _wake(self) -> list[ServedCall]:
-        """Have threads run what waits; the calls that no thread will ever run, because none can be started."""
+        """Have threads run the calls that wait; returns those that no thread will ever run, for none can be started."""
         wanted = min(len(self._queue), self.limit - self._running)
         self._state.notify(min(wanted, self._idle))
         for _ in range(min(wanted - self._idle, self.limit - self._threads)):
@@ -153,19 +149,17 @@ class ActorExecutor:
         return stranded
 
     def _fail(self, stranded: Sequence[ServedCall]) -> None:
-        for record in stranded:
-            problem = RemoteError(f"no thread could be started for {record.request.method!r}; it did not run")
-            self._table.complete(
-                record, Reply(record.request.id, ReplyKind.ERROR, record.request.coding.error(problem))
-            )
+        for served in stranded:
+            problem = RemoteError(f"no thread could be started for {served.request.method!r}; it did not run")
+            self._table.complete(served, Reply(served.request.id, ReplyKind.ERROR, served.request.codec.error(problem)))
 
     def _work(self) -> None:
         ended = 0
-        while (record := self._next(ended)) is not None:
-            ended = int(self._run(record))
+        while (served := self._next(ended)) is not None:
+            ended = int(self._run(served))
 
     def _next(self, ended: int) -> ServedCall | None:
-        """The next call for this thread, which has ended so many; None: no more are needed."""
+        """The next call for this thread, which has ended `ended` calls; None: the thread is to end."""
         with self._state:
             self._running -= ended
             while not self._queue or self._running >= self.limit:
@@ -190,92 +184,89 @@ class ActorExecutor:
                 self._at_rest.notify_all()
         self._fail(stranded)
 
-    def _run(self, record: ServedCall) -> bool:
-        """Run one call; False when a coroutine goes on with it."""
-        request = record.request
+    def _run(self, served: ServedCall) -> bool:
+        """Run one call; False: a coroutine goes on with it."""
+        request = served.request
         try:
             if self._journal is not None and (known := self._journal.known(request.id)) is not None:
-                self._table.complete(record, Reply(request.id, *pickle.loads(known)))
+                self._table.complete(served, Reply(request.id, *pickle.loads(known)))
                 return True
-            args, kwargs = request.coding.arguments(request.packed)
+            args, kwargs = request.codec.arguments(request.payload)
             value = self._methods(request.method)(*args, **kwargs)
         except BaseException as error:
-            self._complete(record, ReplyKind.ERROR, request.coding.error(_without_own_frame(error)))
+            self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
             return True
         if type(value) is CoroutineType:
-            self._loop().start(value, lambda *end: self._coroutine_ended(record, *end))
+            self._loop().start(value, lambda *end: self._coroutine_ended(served, *end))
             return False
-        self._finish(record, value)
+        self._finish(served, value)
         return True
 
-    def _finish(self, record: ServedCall, value: Any) -> None:
-        if record.request.limit:
-            self._drive(record, value)
+    def _finish(self, served: ServedCall, value: Any) -> None:
+        if served.request.limit:
+            self._stream(served, value)
             return
-        coding, method = record.request.coding, record.request.method
-        if self._journal is not None and coding is BY_REFERENCE:
-            coding = PICKLE  # it is written down
+        codec, method = served.request.codec, served.request.method
+        if self._journal is not None and codec is BY_REFERENCE:
+            codec = PICKLE  # it is written down
         try:
             if hasattr(value, "__next__") or hasattr(value, "__anext__"):
                 raise TypeError("it is a generator; call the method as a stream, or have it return a list")
-            packed = coding.value(value)
+            payload = codec.value(value)
         except Exception as error:
-            problem = RemoteError(f"the result of {method!r} cannot be {coding.verb}: {error}")
-            self._complete(record, ReplyKind.ERROR, coding.error(problem))
+            problem = RemoteError(f"the result of {method!r} cannot be {codec.verb}: {error}")
+            self._complete(served, ReplyKind.ERROR, codec.error(problem))
             return
-        self._complete(record, ReplyKind.VALUE, packed)
+        self._complete(served, ReplyKind.VALUE, payload)
 
-    def _complete(self, record: ServedCall, kind: int, packed: Payload) -> None:
-        call = record.request.id
+    def _complete(self, served: ServedCall, kind: int, payload: Payload) -> None:
+        call = served.request.id
         if self._journal is not None:
             try:
-                outcome = pickle.dumps((kind, packed.snapshot()), 5)
+                outcome = pickle.dumps((kind, payload.snapshot()), 5)
                 self._journal.applied(call, outcome, self._table.lowest(call.client))
             except Exception:
-                _log.exception("call %s of %s ran, but its caller gets no reply", call, record.request.method)
+                _log.exception("call %s of %s ran, but its caller gets no reply", call, served.request.method)
                 return
-        self._table.complete(record, Reply(call, kind, packed))
+        self._table.complete(served, Reply(call, kind, payload))
 
-    def _drive(self, record: ServedCall, value: Any) -> None:
+    def _stream(self, served: ServedCall, value: Any) -> None:
         """Send the items of a stream."""
-        request = record.request
-        stream = self._table.begin(record, lambda callers: ServerStream(request.id, callers, request.limit))
+        request = served.request
+        stream = self._table.begin(served, lambda receivers: ServerStream(request.id, receivers, request.limit))
         items: Iterator[Any] | None = None
         try:
             items = self._loop().drain(value) if hasattr(value, "__anext__") else iter(value)
             for item in items:
-                stream.put(request.coding.value(item))
+                stream.put(request.codec.value(item))
         except ConsumerGone:
             pass
         except BaseException as error:
-            self._complete(record, ReplyKind.ERROR, request.coding.error(_without_own_frame(error)))
+            self._complete(served, ReplyKind.ERROR, request.codec.error(_without_own_frame(error)))
             return
         finally:
             close = getattr(items, "close", None)
             if close is not None:
                 close()
-        self._complete(record, ReplyKind.END, pack(stream.count))
+        self._complete(served, ReplyKind.END, pack(stream.count))
 
-    def _coroutine_ended(self, record: ServedCall, value: Any, error: BaseException | None) -> None:
+    def _coroutine_ended(self, served: ServedCall, value: Any, error: BaseException | None) -> None:
         if error is not None:
-            self._complete(record, ReplyKind.ERROR, record.request.coding.error(error))
-        elif record.request.limit:  # waits for its consumer, which the loop must not
-            threading.Thread(target=self._drive_and_end, args=(record, value), name="fray-stream", daemon=True).start()
+            self._complete(served, ReplyKind.ERROR, served.request.codec.error(error))
+        elif served.request.limit:  # waits for its consumer, which the loop must not
+            threading.Thread(target=self._stream_and_end, args=(served, value), name="fray-stream", daemon=True).start()
             return
         else:
-            self._finish(record, value)
+            self._finish(served, value)
         self._ended()
 
-    def _drive_and_end(self, record: ServedCall, value: Any) -> None:
-        self._drive(record, value)
+    def _stream_and_end(self, served: ServedCall, value: Any) -> None:
+        self._stream(served, value)
         self._ended()
-
-    def _refuse(self, record: ServedCall) -> None:
-        self._table.complete(record, Reply(record.request.id, ReplyKind.NO_SUCH_ACTOR, Payload(b"")))
 
 
 def _without_own_frame(error: BaseException) -> BaseException:
-    """As the method's caller should see it: without the frame of this module."""
+    """The exception as the method raised it, without the frame of this module in its traceback."""
     trace = error.__traceback__
     if trace is not None and trace.tb_next is not None:
         error.__traceback__ = trace.tb_next

@@ -1,11 +1,12 @@
-"""Calls in JSON, from any language: one at a time on each connection, over the same handshake, with the same seals.
+"""What a connection of a client in another language speaks: calls in JSON, one at a time, with the seals of all calls.
 
     POST /v1/actors/<name>/methods/<method>    fray-seal, {"args": [...], "kwargs": {...}}
                                                ->  200  fray-seal, {"result": ...} or {"error": {...}}
 
-Invariant: nothing that comes this way is unpickled. Unsafe: somebody between the two sends what was sealed as JSON to
-where tables of calls are read. Why not here: what a connection speaks is part of the client's proof, and no seal of a
-JSON message fits a table (`SealSequence.next_json`).
+**Invariant.** Nothing that comes this way is unpickled.
+**Unsafe sequence.** Somebody between the two sends what was sealed as JSON to where pickled calls are read.
+**Why this cannot happen.** What a connection speaks is part of the client's proof, and no seal of a JSON message fits a
+batch of pickled calls (`SealSequence.next_json`).
 """
 
 from __future__ import annotations
@@ -15,21 +16,15 @@ import socket
 from urllib.parse import unquote_to_bytes
 
 from fray_agents.rpc.errors import BadMessage, NoSuchActor, NotAuthentic, ResultLost
-from fray_agents.rpc.server.call_table import (
-    CallId,
-    Reply,
-    ReplyKind,
-    Request,
-)
 from fray_agents.rpc.wire.framing import HttpMessage
+from fray_agents.rpc.wire.http_connection import BodyReader, HttpConnection
 from fray_agents.rpc.wire.json_codec import (
     JSON,
     MAX_JSON_BODY,
     error_as_json,
     parse_call,
 )
-from fray_agents.rpc.wire.messages import CallBatch
-from fray_agents.rpc.wire.sealed_connection import BodyReader, HttpConnection
+from fray_agents.rpc.wire.messages import CallBatch, CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload
 from fray_agents.rpc.wire.session import SealSequence, constant_time_equal
 from fray_layouts.errors import Malformed
@@ -38,21 +33,21 @@ _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %
 
 
 class JsonProtocol(HttpConnection):
-    """The server's end; see `connection.Wire`."""
+    """The server's end of a connection; see `connection.WireProtocol`."""
 
     def __init__(self, sock: socket.socket, incoming: SealSequence, outgoing: SealSequence) -> None:
         super().__init__(sock, requests=True, max_body=MAX_JSON_BODY)
         self._incoming = incoming
         self._outgoing = outgoing
-        self._nameless = f"json:{secrets.token_hex(8)}"  # the client of calls without an id of their own
+        self._anonymous = f"json:{secrets.token_hex(8)}"  # the client of calls without an id of their own
         self._client = ""
         self._number = 0
         self._path: bytes | None = None  # of the request that has not been answered
         self._problem = ""  # why that request is no call
 
     @property
-    def comes_back(self) -> bool:
-        return self._client not in ("", self._nameless)
+    def may_reconnect(self) -> bool:
+        return self._client not in ("", self._anonymous)
 
     def receive(self) -> CallBatch | None:
         message = self._next()
@@ -76,16 +71,16 @@ class JsonProtocol(HttpConnection):
         (reply,) = replies
         match reply.kind:
             case ReplyKind.VALUE:
-                self._answer(b"result", reply.packed)
+                self._answer(b"result", reply.payload)
             case ReplyKind.ERROR:
-                self._answer(b"error", reply.packed)
+                self._answer(b"error", reply.payload)
             case ReplyKind.NO_SUCH_ACTOR:
                 self._answer(b"error", error_as_json("NoSuchActor", str(NoSuchActor()), retry=True))
             case _:
                 self._answer(b"error", error_as_json("ResultLost", str(ResultLost())))
 
     def _body(self, message: HttpMessage) -> bytes:
-        """The body, whole and authentic."""
+        """The whole body of a message. Raises NotAuthentic: its seal is wrong."""
         body = message.body
         if len(body) < message.length:
             body = bytes(BodyReader(self.sock, body).read(bytearray(message.length)))
@@ -98,12 +93,12 @@ class JsonProtocol(HttpConnection):
     def _call(self, path: bytes, body: bytes) -> Request:
         actor_id, method = parse_path(path)
         call = parse_call(body)
-        client = f"json:{call.client}" if call.client else self._nameless
+        client = f"json:{call.client}" if call.client else self._anonymous
         if self._client not in ("", client):
             raise Malformed("the call: all calls of a connection have one client; open another connection")
         self._client = client
         self._number += 1
-        return Request(CallId(client, call.number or self._number), actor_id, method, Payload(body), coding=JSON)
+        return Request(CallId(client, call.number or self._number), actor_id, method, Payload(body), codec=JSON)
 
     def _answer(self, field: bytes, packed: Payload) -> None:
         assert self._path is not None, "a request waits for it"
@@ -113,7 +108,7 @@ class JsonProtocol(HttpConnection):
 
 
 def parse_path(path: bytes) -> tuple[str, str]:
-    """The actor and the method that a path names. Raises Malformed: it names none."""
+    """The names of actor and method in a path. Raises Malformed: it has none."""
     match path.split(b"/"):
         case [b"", b"v1", b"actors", name, b"methods", method] if name and method:
             return _text(name), _text(method)

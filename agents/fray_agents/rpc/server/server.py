@@ -1,4 +1,4 @@
-"""Objects served at an address: over TCP, and over a Unix socket for callers on the same host."""
+"""A server of objects at an address: over TCP, and over a Unix socket for callers on the same host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fray_agents.rpc.client import local_channel
 from fray_agents.rpc.server.acceptor import Acceptor
 from fray_agents.rpc.server.call_table import CallTable, Journal
 from fray_agents.rpc.server.connection import ServerConnection, Watchdog, WireProtocol
@@ -22,9 +21,9 @@ from fray_agents.rpc.server.listeners import (
     listen_tcp,
     listen_unix,
 )
+from fray_agents.rpc.server.pickle_protocol import PickleProtocol
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.handshake import http_response, speaks_json
-from fray_agents.rpc.wire.messages import PickleProtocol
 from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.session import Keyring, RpcKey, Session
 from fray_layouts.errors import InvalidInput
@@ -32,17 +31,40 @@ from fray_layouts.errors import InvalidInput
 if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread
 
+_serving: dict[str, RpcServer] = {}
+"""The servers of this process that serve, by identity."""
+
+
+def server_of_process(identity: str, address: str) -> RpcServer | None:
+    """The server of this process that has that identity or, if that is empty, that "host:port"."""
+    if identity:
+        return _serving.get(identity)
+    return next((server for server in list(_serving.values()) if server.address == address), None)
+
+
+def abandon_servers() -> None:
+    """In the child of a fork: let go of the servers, which are the parent's."""
+    for server in _serving.values():
+        server.abandon()
+    _serving.clear()
+
 
 class RpcServer:
-    """Serves objects to callers that hold the cluster's key.
+    """Serves objects to callers that hold a key of the cluster.
 
     Args:
         keyring: the keys; read again when a caller names one that is not known, and each minute.
         host: address to bind.
         port: 0 takes a free one.
-        unix_dir: directory for a Unix socket, made if absent, for this user only; None: no Unix socket.
+        unix_dir: a directory that only this user can enter, for a Unix socket; None: no Unix socket.
         tls: encrypt TCP connections, under a certificate made for this server.
-        by_reference: callers in this process give and get what cannot be pickled as it is.
+        by_reference: callers in this process give and get values that cannot be pickled as they are.
+
+    Attributes:
+        identity: names this server among all that ever were.
+        address: "host:port" that it listens on.
+        unix_path: of its Unix socket; empty: there is none.
+        fingerprint: of its certificate; empty: it does not encrypt.
     """
 
     def __init__(
@@ -68,9 +90,11 @@ class RpcServer:
         self._actors: dict[str, ActorExecutor] = {}
         self._connections: set[ServerConnection] = set()
         self._lock = threading.Lock()
-        self._relief = Watchdog()
+        self._watchdog = Watchdog()
         self._loop: EventLoopThread | None = None
-        self._door = Acceptor(listeners, self.identity, keyring, self._receive, certificate, changed=self._keys_changed)
+        self._acceptor = Acceptor(
+            listeners, self.identity, keyring, self._on_authenticated, certificate, on_keys=self._close_dropped
+        )
 
     def add(
         self,
@@ -81,10 +105,10 @@ class RpcServer:
         methods: MethodLookup | None = None,
         journal: Journal | None = None,
     ) -> None:
-        """Serve `target` under `actor_id`, one more if it is served already: all of them share its calls' turns.
+        """Serve `target` under `actor_id`, which may be one of several ids; calls under all of them share its limit.
 
         Args:
-            max_concurrency: how many calls of it may run at once, under all its names; with 1 they run in order.
+            max_concurrency: how many calls may run at once; with 1 they run in order.
             methods: gives what to call for a method's name; by default the target's public attributes.
             journal: makes its calls outlive this server.
 
@@ -101,25 +125,30 @@ class RpcServer:
         self._actors[actor_id] = actor
 
     def remove(self, actor_id: str) -> None:
-        """Serve it no more under that id; if it has no other, calls that run go on, and those that wait are refused."""
+        """Serve `actor_id` no more; if its object has no other id, calls that wait are refused, and others go on."""
         actor = self._actors.pop(actor_id, None)
         if actor is not None and actor not in self._actors.values():
             actor.close()
 
     def actor(self, actor_id: str) -> ActorExecutor | None:
-        """The actor served by that id."""
+        """The executor of the actor that is served under an id."""
         return self._actors.get(actor_id)
 
     def start(self) -> None:
         """Accept calls from now on, in threads of their own."""
-        local_channel.add_server(self)
-        self._door.start()
+        _serving[self.identity] = self
+        self._acceptor.start()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it was started, and neither closed nor left behind by a fork."""
+        return self.identity in _serving
 
     def close(self, grace: float = 0.0) -> None:
-        """Stop: no new connections, then up to `grace` seconds for calls that run and replies on their way."""
+        """Accept no more connections, then wait up to `grace` seconds for calls that run and replies on their way."""
         deadline = time.monotonic() + grace
-        local_channel.remove_server(self)
-        self._door.close()
+        _serving.pop(self.identity, None)
+        self._acceptor.close()
         if self.unix_path:
             Path(self.unix_path).unlink(missing_ok=True)
         for actor in self._actors.values():
@@ -135,16 +164,16 @@ class RpcServer:
             self._loop.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: let go of the sockets, or callers would not see when the server itself dies."""
-        self._door.abandon()
+        """In the child of a fork: close the sockets, or callers would not see when the server itself dies."""
+        self._acceptor.abandon()
         for connection in self._connections:
             connection.abandon()
 
-    def _receive(self, sock: socket.socket, session: Session, message: HttpMessage) -> None:
+    def _on_authenticated(self, sock: socket.socket, session: Session, message: HttpMessage) -> None:
         in_json = speaks_json(session, message)
         sock.sendall(http_response(200))
         connection = ServerConnection(
-            _protocol_for(sock, session, in_json), session.key, self, self._relief, self._forget
+            _protocol_for(sock, session, in_json), session.key, self, self._watchdog, self._forget
         )
         with self._lock:
             self._connections.add(connection)
@@ -155,8 +184,8 @@ class RpcServer:
             connection.close()
             raise
 
-    def _keys_changed(self, keys: Sequence[RpcKey]) -> None:
-        """End what was opened with a key that is gone; its callers come back with another one, if they have one."""
+    def _close_dropped(self, keys: Sequence[RpcKey]) -> None:
+        """Close connections that were opened with a key that is gone; callers that have another one come back."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
@@ -183,7 +212,7 @@ def _protocol_for(sock: socket.socket, session: Session, in_json: bool) -> WireP
 
 
 def public_methods(target: object) -> Callable[[str], Callable[..., Any]]:
-    """Finds methods whose names do not begin with an underscore; `__call__` is one too."""
+    """A lookup of the methods of `target` whose names do not begin with an underscore; `__call__` is one too."""
 
     def find(name: str) -> Callable[..., Any]:
         if name.startswith("_") and name != "__call__":

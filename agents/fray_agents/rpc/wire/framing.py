@@ -1,8 +1,7 @@
-"""HTTP/1.1 messages out of bytes, parsed by httptools; no socket here.
+"""A parser of HTTP/1.1 messages on top of httptools, without a socket.
 
-A message has a Content-Length and nothing else that could say where it ends: httptools refuses a second one, this
-module refuses transfer encodings. Only the start of a large body goes through the parser: the rest is read straight
-to where it belongs.
+Only a Content-Length says where a message ends: httptools refuses a second one, this module refuses transfer encodings.
+Only the start of a large body goes through the parser; the rest is read straight to where it belongs.
 """
 
 from __future__ import annotations
@@ -14,14 +13,17 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, Htt
 from fray_agents.rpc.errors import BadMessage
 
 LARGE_BODY = 64 * 1024
-"""Bytes of a body from which it is large: its length is authenticated before memory is taken for it."""
+"""Bytes from which a body is large: its length is authenticated before memory is taken for it."""
 
-RECEIVE_BYTES = LARGE_BODY  # what is fed at once is never more than this, so that it cannot reach beyond a large body
+RECEIVE_BYTES = LARGE_BODY
+"""Bytes that are read and parsed at once: never more than a large body has, so that they cannot reach beyond it."""
+
 MAX_HEAD = 8 * 1024
+"""Bytes of a head: those of this protocol have some 300."""
 
 
 class HttpMessage:
-    """A request or a response, perhaps without the rest of a large body."""
+    """A request or a response; a large one, of more than `LARGE_BODY` bytes, has only the start of its body."""
 
     __slots__ = ("body", "headers", "length", "path", "status")
 
@@ -34,11 +36,11 @@ class HttpMessage:
 
 
 class MessageParser:
-    """Feed it bytes; it hands out messages in order.
+    """Turns bytes into messages, in order.
 
     Args:
-        requests: whether requests or responses are expected.
-        max_body: a longer body is refused at once.
+        requests: requests are expected, else responses.
+        max_body: bytes; a longer body is refused once its length is known.
     """
 
     def __init__(self, requests: bool, max_body: int) -> None:
@@ -48,7 +50,7 @@ class MessageParser:
         self._restart()
 
     def next(self) -> HttpMessage | None:
-        """The next message that is complete, or whose head is and whose body is large."""
+        """The next message that is complete, or whose head is complete and whose body is large."""
         return self._ready.popleft() if self._ready else None
 
     @property
@@ -65,7 +67,7 @@ class MessageParser:
         """Parse at most `RECEIVE_BYTES` bytes.
 
         Raises:
-            BadMessage: it is not HTTP, or a message that nobody here sends.
+            BadMessage: this is not HTTP, or a message that no participant of this protocol sends.
         """
         try:
             self._parser.feed_data(data)
@@ -92,7 +94,7 @@ class MessageParser:
         self._head_bytes = 0
         self._head_complete = False
 
-    # What httptools calls.
+    # Callbacks of httptools.
 
     def on_message_begin(self) -> None:
         self._message = HttpMessage()

@@ -1,11 +1,11 @@
-"""The requests with which a connection begins.
+"""The handshake: the two requests with which a connection begins, and both sides' parts in it.
 
     POST /session   fray-key, fray-nonce       ->  200  fray-identity, fray-nonce, fray-proof
     POST /proof     fray-proof                 ->  200
 
-Each side's proof is a seal with the key of its direction, so the other knows that the RPC key is held before a call
-is sent, and before a thread is given to the connection. The client's proof also says how its calls will come: as tables
-(`table`), or as JSON (`json_link`). Neither request has a body. A hint is told by another second request, see `hints`.
+Each side's proof is a seal with the key of its direction. So the other side knows that the RPC key is held before it
+sends a call, or gives a thread to the connection. The client's proof also says how its calls will come: pickled
+(`messages`) or as JSON (`json_codec`). Neither request has a body. A hint is another second request, see `hints`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from fray_agents.rpc.wire.session import (
 
 @dataclass
 class ServerHandshake:
-    """The server's side, for one connection.
+    """The server's side of one handshake.
 
     Attributes:
+        identity: of the server.
         certificate: fingerprint of the certificate that this connection is encrypted with; empty: it is not.
+        session: the keys of the connection, once the first request has been answered.
     """
 
     identity: str
@@ -39,7 +41,7 @@ class ServerHandshake:
     session: Session | None = None
 
     def answer(self, message: HttpMessage, keys: Iterable[RpcKey]) -> bytes | None:
-        """What to answer to the first request; None if its key is none of `keys`."""
+        """The response to the first request; None if its key is none of `keys`. Raises BadMessage: it is another."""
         if message.path != b"/session":
             raise BadMessage("a connection begins with /session")
         key_id = message.headers.get(b"fray-key", b"").decode("latin-1")
@@ -53,10 +55,10 @@ class ServerHandshake:
 
 
 def speaks_json(session: Session, message: HttpMessage) -> bool:
-    """Whether calls will come as JSON, or else as tables.
+    """Whether the second request of a handshake says that calls will come as JSON; else they come pickled.
 
     Raises:
-        NotAuthentic: the second request does not show that the client holds the key.
+        NotAuthentic: it does not show that the client holds the key.
     """
     proof = message.headers.get(b"fray-proof", b"")
     if message.path == b"/proof":
@@ -68,11 +70,11 @@ def speaks_json(session: Session, message: HttpMessage) -> bool:
 
 
 class ClientHandshake:
-    """The client's side before there is a link: requests and their answers, all by one deadline.
+    """The client's side of one handshake: requests and their responses, all by one deadline.
 
     Args:
         certificate: fingerprint of the certificate that the server has shown; empty: the socket is not encrypted.
-        deadline: of `time.monotonic`.
+        deadline: a time of `time.monotonic`.
     """
 
     def __init__(self, sock: socket.socket, certificate: str, deadline: float) -> None:
@@ -82,15 +84,15 @@ class ClientHandshake:
         self._framing = MessageParser(requests=False, max_body=0)
 
     def greet(self, keyring: Keyring, identity: str) -> tuple[Session, str]:
-        """A session with the server, which has shown that it holds the key, and the server's identity.
+        """A session with the server, which has shown that it holds the key, and the identity of the server.
 
         Args:
-            identity: the server that is meant; empty: any that holds the key.
+            identity: of the server that is meant; empty: any that holds the key.
 
         Raises:
-            NotAuthentic: the server does not hold the key, or refuses each of ours.
+            NotAuthentic: the server does not hold the key, or refuses all keys of `keyring`.
             ServerGone: another server is there.
-            OSError: the connection broke, or the deadline came.
+            OSError: the connection broke, or the deadline has passed.
         """
         refused: set[str] = set()
         for fresh in (False, True):
@@ -114,22 +116,22 @@ class ClientHandshake:
         return session, there.decode("latin-1")
 
     def ask(self, data: bytes) -> HttpMessage:
-        """The answer to a request."""
-        self._hurry()
+        """The response to a request."""
+        self._limit_wait()
         self.sock.sendall(data)
         while (message := self._framing.next()) is None:
-            self._hurry()
+            self._limit_wait()
             if not (received := self.sock.recv(4096)):
                 raise ConnectionResetError("closed before it was established")
             self._framing.feed(received)
         return message
 
-    def _hurry(self) -> None:
+    def _limit_wait(self) -> None:
         self.sock.settimeout(seconds_left(self._deadline))
 
 
 def seconds_left(deadline: float) -> float:
-    """Seconds until then; TimeoutError if there are none."""
+    """Seconds until `deadline`, a time of `time.monotonic`. Raises TimeoutError: it has passed."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError("not established in time")
@@ -137,13 +139,13 @@ def seconds_left(deadline: float) -> float:
 
 
 def http_response(status: int, **headers: bytes) -> bytes:
-    """A response without a body."""
+    """The bytes of a response without a body; `headers` get the prefix "fray-"."""
     reason = {200: b"OK", 400: b"Bad Request", 401: b"Unauthorized"}[status]
     return b"HTTP/1.1 %d %b\r\n%b" % (status, reason, _head(headers))
 
 
 def http_request(path: bytes, body: bytes = b"", **headers: bytes) -> bytes:
-    """A request."""
+    """The bytes of a request; `headers` get the prefix "fray-"."""
     return b"POST %b HTTP/1.1\r\nhost: actor\r\n%b%b" % (path, _head(headers, len(body)), body)
 
 

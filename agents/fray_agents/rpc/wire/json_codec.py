@@ -1,7 +1,7 @@
-"""Calls, results and errors as JSON: for callers in any language, and nothing in them is unpickled.
+"""Calls, results and errors as JSON, for callers in any language; nothing in them is unpickled.
 
-What a method returns is told as JSON only if that says all of it: whoever calls from elsewhere would not know what is
-missing. The error about anything else names what it is and where it lies in the result.
+A result is encoded only if JSON can say all of it: a caller in another language would not know what is missing. The
+error about any other result names the type that is in the way and where it lies in the result.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from fray_layouts.errors import Malformed, Temporary
 from fray_layouts.parsing import MAX_DEPTH, parse_json
 
 MAX_JSON_BODY = 16 * 2**20
-"""Bytes of a call, and of a reply."""
+"""Bytes of a call, and of a reply. Part of the contract, layouts/actors.md."""
 
 MAX_TRACEBACK = 16_000
-"""Characters of an error's traceback, the last ones."""
+"""The last characters of an error's traceback: some 200 lines, where the cause is."""
 
-_MARGIN = 64  # bytes of a reply around the result
+_MARGIN = 64
+"""Bytes of a reply around the result, at most."""
 
 
 class JsonCall(msgspec.Struct, forbid_unknown_fields=True):
-    """One call. `client` and `number` are its id, so that it can be asked for again; without, nobody can."""
+    """One call. `client` and `number` are its id, by which it may be asked for again; without them it cannot be."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -38,7 +39,7 @@ class JsonCall(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_call(body: bytes) -> JsonCall:
-    """The call that a request's body is. Raises Malformed: it is none."""
+    """The call that is the body of a request. Raises Malformed: it is none."""
     raw = parse_json(body)
     try:
         call = msgspec.convert(raw, JsonCall)
@@ -52,8 +53,8 @@ def parse_call(body: bytes) -> JsonCall:
 class _JsonCodec:
     verb = "told as JSON"
 
-    def arguments(self, packed: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        call = parse_call(packed.data)
+    def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        call = parse_call(payload.data)
         return call.args, call.kwargs
 
     def value(self, value: object) -> Payload:
@@ -72,13 +73,17 @@ JSON = _JsonCodec()
 
 
 def error_as_json(kind: str, message: str, retry: bool = False, trace: str = "") -> Payload:
-    """An error as its caller reads it. retry: the same call may do later, perhaps at another address."""
-    told = {"type": kind, "message": message, "retry": retry, **({"traceback": trace} if trace else {})}
-    return Payload(json.dumps(told).encode())
+    """An error as its caller reads it.
+
+    Args:
+        retry: the same call may succeed later, perhaps at another address.
+    """
+    fields = {"type": kind, "message": message, "retry": retry, **({"traceback": trace} if trace else {})}
+    return Payload(json.dumps(fields).encode())
 
 
 def _check(value: object, where: str, depth: int) -> None:
-    """Raise TypeError or ValueError unless JSON can say it all; tuples are arrays."""
+    """Raise TypeError or ValueError unless JSON can say all of `value`; tuples are arrays."""
     match value:
         case None | bool() | int():
             return

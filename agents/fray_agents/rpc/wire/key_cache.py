@@ -1,13 +1,14 @@
-"""The keys of a cluster as one process knows them.
+"""The RPC keys of a cluster, cached for one process.
 
-Invariant: reads are bounded however often one is asked for, and keep nobody who knows what he needs. Unsafe: strangers
-name keys that do not exist, each makes the bucket be read, and all others wait for that. Why not here: of those who
-want fresh keys one reads and the others wait for it, and what was read less than `MIN_READ_INTERVAL` ago is fresh; the
-known keys are handed out without a lock.
+**Invariant.** Reads are bounded however often fresh keys are asked for, and delay nobody who needs only known ones.
+**Unsafe sequence.** Strangers name keys that do not exist, each makes the bucket be read, and all others wait for that.
+**Why this cannot happen.** Of those who want fresh keys one reads and the others wait for it, and keys that were read
+less than `MIN_READ_INTERVAL` ago are fresh. Known keys are handed out without a lock.
 
-Invariant: a key that was dropped is not used for long. Unsafe: a caller goes on with it, and so believes who has found
-it. Why not here: who asks for keys that are `STALE_AFTER` has them read first, and waits for that `REFRESH_WAIT` at
-most, because calls go on while the storage is away.
+**Invariant.** A key that was dropped is not used for long.
+**Unsafe sequence.** A caller goes on with it, and so believes whoever has found it.
+**Why this cannot happen.** Who asks for keys that are older than `STALE_AFTER` has them read first. It waits for that
+no longer than `REFRESH_WAIT`, because calls go on while the storage is away.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from weakref import WeakSet
 from fray_agents.rpc.wire.session import RpcKey
 
 MIN_READ_INTERVAL = 1.0
-"""Seconds between the beginnings of two reads."""
+"""Seconds between the beginnings of two reads: what strangers can make a process ask of the bucket."""
 
 STALE_AFTER = 60.0
-"""Seconds after which keys are not handed out without an attempt to read them again."""
+"""Seconds after which keys are not handed out without an attempt to read them again: one read a minute costs nothing,
+and bounds how long a key that was dropped is believed."""
 
 REFRESH_WAIT = 2.0
-"""Seconds that who wants the known keys waits for this attempt."""
+"""Seconds that a caller waits for this attempt; a read of a store that is there takes a tenth of that."""
 
 _log = logging.getLogger(__name__)
 
 
 class KeyCache:
-    """See `Keyring.keys`.
+    """A `Keyring` (without `encrypted`) that reads the keys when they are needed.
 
     Args:
-        read: the (id, secret) of the accepted keys, newest first.
+        read: gives the (id, secret) of each accepted key, newest first.
     """
 
     def __init__(self, read: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
@@ -49,7 +51,7 @@ class KeyCache:
         _caches.add(self)
 
     def keys(self, fresh: bool = False) -> list[RpcKey]:
-        """The accepted keys, newest first; read when first asked for, and again if they are old or shall be `fresh`."""
+        """The accepted keys, newest first; read when first asked for, and again if they are stale or to be `fresh`."""
         if fresh or not self._known:
             return self._fresh()
         now = time.monotonic()
@@ -75,7 +77,7 @@ class KeyCache:
             _log.warning("calls go on with the keys that are known, for others cannot be read: %s", error)
 
     def forked(self) -> None:
-        """In the child of a fork: whoever read is not there."""
+        """In the child of a fork: the thread that held the lock is not there."""
         self._lock = threading.Lock()
 
 

@@ -1,105 +1,164 @@
-"""How calls and replies are laid out in the parts of a message.
+"""Calls and replies, and how many of them are laid out in one message.
 
-The first part is a pickle of small tuples, with the pickled arguments or result of every call in it; the other parts
-are their large buffers, in order. Pickling the whole list at once is what makes a call among many cheap.
+The first part of a message is a pickle of small tuples with the pickled arguments or result of each call in it; the
+other parts are their large buffers, in order. A call among many is cheap because the whole list is pickled at once.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fray_agents.rpc.errors import BadMessage
-from fray_agents.rpc.server.call_table import CallId, Reply, Request
 from fray_agents.rpc.wire.buffers import Buffer
-from fray_agents.rpc.wire.sealed_connection import SealedConnection
-from fray_agents.rpc.wire.serialization import Payload
+from fray_agents.rpc.wire.serialization import PICKLE, Codec, Payload, pack, pack_or_refer
 
 Parts = list[Buffer]
 
 
-class CallBatch(NamedTuple):
-    """What a caller sends."""
+class CallId(NamedTuple):
+    """The id of one call, by which it may be asked for again.
+
+    Attributes:
+        client: names the channel that made the call, among all that ever were.
+        sequence: counts the calls of that channel, from 1.
+    """
 
     client: str
-    lowest: int  # the lowest sequence whose reply the caller lacks
-    alone: bool  # the caller waits for this one call, and nothing else is under way
+    sequence: int
+
+
+NEW_CALL = CallId("", 0)
+"""The id of a call that no channel has made yet."""
+
+
+class ReplyKind:
+    """The kinds of replies. Plain integers: an enumeration would cost more than the rest of a reply."""
+
+    VALUE = 0
+    ERROR = 1
+    ITEM = 2  # of a stream; more will come
+    END = 3  # of a stream
+    NO_SUCH_ACTOR = 4
+    RESULT_LOST = 5
+
+
+class Request(NamedTuple):
+    """One call as it travels.
+
+    Attributes:
+        payload: its arguments.
+        have: items of a stream that the caller has.
+        limit: the item of a stream before which the generator waits; 0: the call is no stream.
+    """
+
+    id: CallId
+    actor_id: str
+    method: str
+    payload: Payload
+    have: int = 0
+    limit: int = 0
+    codec: Codec = PICKLE
+
+
+class Reply(NamedTuple):
+    """The outcome of a call, or an item of its stream, as it travels."""
+
+    id: CallId
+    kind: int  # one of `ReplyKind`
+    payload: Payload
+
+    @property
+    def size(self) -> int:
+        """Bytes of the payload."""
+        return self.payload.size
+
+
+def packed_call(
+    actor_id: str,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    by_reference: bool = False,
+) -> Request:
+    """A call that is made later, by `Channel.resend`; its arguments are copied now.
+
+    Args:
+        by_reference: keep arguments that cannot be pickled as they are; whether they can travel so is found out later.
+    """
+    given = (tuple(args), dict(kwargs))
+    return Request(NEW_CALL, actor_id, method, (pack_or_refer(given) if by_reference else pack(given)).snapshot())
+
+
+class CallBatch(NamedTuple):
+    """The calls of one message, and what a client tells of its other calls.
+
+    Attributes:
+        client: the channel that sends them.
+        lowest: its lowest sequence whose reply it lacks; it never asks for a call below that again.
+        alone: its caller waits for this one call, and nothing else is under way.
+        grants: of streams under way, the item before which each generator waits now; negative: it is to be closed.
+    """
+
+    client: str
+    lowest: int
+    alone: bool
     requests: list[Request]
-    grants: list[tuple[CallId, int]]  # room for the items of streams
+    grants: list[tuple[CallId, int]]
 
 
 def encode_calls(calls: CallBatch) -> Parts:
-    """For `decode_calls`."""
+    """The parts that `decode_calls` reads."""
     entries = [
         (
             sequence,
             None if client == calls.client else client,
             actor_id,
             method,
-            packed.data,
-            len(packed.buffers),
+            payload.data,
+            len(payload.buffers),
             have,
             limit,
         )
-        for (client, sequence), actor_id, method, packed, have, limit, _ in calls.requests
+        for (client, sequence), actor_id, method, payload, have, limit, _ in calls.requests
     ]
     head = (calls.client, calls.lowest, calls.alone, entries, [(*call, limit) for call, limit in calls.grants])
-    return [pickle.dumps(head, 5), *_buffers(request.packed for request in calls.requests)]
+    return [pickle.dumps(head, 5), *_buffers(request.payload for request in calls.requests)]
 
 
 def decode_calls(parts: Sequence[Buffer]) -> CallBatch:
-    """The calls of an authenticated message."""
+    """The calls of an authenticated message. Raises BadMessage: it has fewer parts than it says."""
     client, lowest, alone, entries, grants = pickle.loads(parts[0])
-    take = _PartReader(parts)
+    payload = _PayloadReader(parts)
     requests = [
-        Request(CallId(owner or client, sequence), actor_id, method, take(data, count), have, limit)
+        Request(CallId(owner or client, sequence), actor_id, method, payload(data, count), have, limit)
         for sequence, owner, actor_id, method, data, count, have, limit in entries
     ]
     return CallBatch(client, lowest, alone, requests, [(CallId(*call), limit) for *call, limit in grants])
 
 
 def encode_replies(client: str, replies: list[Reply]) -> Parts:
-    """For `decode_replies`."""
+    """The parts that `decode_replies` reads."""
     entries = [
-        (sequence, None if owner == client else owner, kind, packed.data, len(packed.buffers))
-        for (owner, sequence), kind, packed in replies
+        (sequence, None if owner == client else owner, kind, payload.data, len(payload.buffers))
+        for (owner, sequence), kind, payload in replies
     ]
-    return [pickle.dumps(entries, 5), *_buffers(reply.packed for reply in replies)]
+    return [pickle.dumps(entries, 5), *_buffers(reply.payload for reply in replies)]
 
 
 def decode_replies(client: str, parts: Sequence[Buffer]) -> list[Reply]:
-    """The replies of an authenticated message."""
-    take = _PartReader(parts)
+    """The replies of an authenticated message. Raises BadMessage: it has fewer parts than it says."""
+    payload = _PayloadReader(parts)
     return [
-        Reply(CallId(owner or client, sequence), kind, take(data, count))
+        Reply(CallId(owner or client, sequence), kind, payload(data, count))
         for sequence, owner, kind, data, count in pickle.loads(parts[0])
     ]
 
 
-class PickleProtocol:
-    """A server's end of a link that carries tables; see `connection.Wire`."""
+class _PayloadReader:
+    """Joins each pickle with its large buffers, which are the parts of a message in order."""
 
-    comes_back = True
-
-    def __init__(self, link: SealedConnection) -> None:
-        self._link = link
-
-    def receive(self) -> CallBatch | None:
-        parts = self._link.receive()
-        return None if parts is None else decode_calls(parts)
-
-    def send(self, client: str, replies: list[Reply]) -> None:
-        self._link.send(encode_replies(client, replies))
-
-    def close(self) -> None:
-        self._link.close()
-
-    def abandon(self) -> None:
-        self._link.abandon()
-
-
-class _PartReader:
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self._parts = parts
         self._next = 1
@@ -113,5 +172,5 @@ class _PartReader:
         return Payload(data, self._parts[begin : self._next])
 
 
-def _buffers(packed: Iterable[Payload]) -> Parts:
-    return [buffer for one in packed for buffer in one.buffers]
+def _buffers(payloads: Iterable[Payload]) -> Parts:
+    return [buffer for payload in payloads for buffer in payload.buffers]

@@ -1,7 +1,7 @@
-"""Values as bytes: pickle 5, large buffers beside the stream, cloudpickle for what pickle cannot.
+"""Values as bytes: pickle 5 with large buffers beside the stream, and cloudpickle for what pickle cannot do.
 
 pickle names a class of `__main__` instead of describing it, but the `__main__` of the other process is another
-program: whatever mentions it goes through cloudpickle, which is imported only then.
+program. So whatever mentions `__main__` goes through cloudpickle, which is imported only then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fray_agents.rpc.errors import RemoteError, RemoteTraceback
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
 
 MIN_OUT_OF_BAND_BYTES = 8 * 1024
-"""Bytes from which a buffer travels beside the pickle instead of being copied into it."""
+"""Bytes from which a buffer travels beside the pickle: below that, copying it into the pickle costs less."""
 
 
 class Payload(NamedTuple):
@@ -27,19 +27,22 @@ class Payload(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Bytes of the pickle and the buffers."""
         return len(self.data) + sum(map(len, self.buffers))
 
     def snapshot(self) -> Payload:
-        """The same, independent of the memory that the value's owner may change."""
+        """A copy that does not share memory with the value, which its owner may change."""
         return Payload(self.data, [buffer_pool().copy(buffer) for buffer in self.buffers]) if self.buffers else self
 
 
 def pack(value: object, foreign: bool = True) -> Payload:
-    """Pickle `value`; the buffers still are the value's own memory.
+    """The pickle of `value`; its buffers are still the memory of the value.
 
     Args:
-        foreign: it will be read by another program, whose `__main__` is another.
+        foreign: another program reads it, whose `__main__` is another.
+
+    Raises:
+        Exception: neither pickle nor cloudpickle can do it.
     """
     buffers: list[Buffer] = []
 
@@ -63,20 +66,20 @@ def pack(value: object, foreign: bool = True) -> Payload:
 
 
 class ReferencePayload(Payload):
-    """What cannot be pickled and does not leave this process: the value itself, whoever changes it."""
+    """A value that cannot be pickled and does not leave this process: the value itself, whoever changes it."""
 
     value: Any
 
     @classmethod
     def to(cls, value: object) -> ReferencePayload:
-        """In the place of the value's pickle."""
+        """The payload that stands for `value` in place of its pickle."""
         reference = cls(b"")
         reference.value = value
         return reference
 
 
 def pack_or_refer(value: object) -> Payload:
-    """`pack` for a reader in this process, who is given what cannot be pickled as it is."""
+    """`pack` for a reader in this process, who gets a value that cannot be pickled as it is."""
     try:
         return pack(value)
     except Exception:  # any code of the user may run in pickling it
@@ -89,37 +92,37 @@ def modules_pickled_by_value() -> set[str]:
     return cloudpickle.list_registry_pickle_by_value() if cloudpickle is not None else set()
 
 
-def unpack(packed: Payload) -> Any:
-    """The value; the arrays in it use the memory of the buffers."""
-    if isinstance(packed, ReferencePayload):
-        return packed.value
-    return pickle.loads(packed.data, buffers=packed.buffers)
+def unpack(payload: Payload) -> Any:
+    """The value of a payload; arrays in it use the memory of the payload's buffers."""
+    if isinstance(payload, ReferencePayload):
+        return payload.value
+    return pickle.loads(payload.data, buffers=payload.buffers)
 
 
 class Codec(Protocol):
-    """How the values of one call travel."""
+    """How arguments and results of one call are encoded."""
 
     verb: str
-    """What is done to a value, as a participle."""
+    """What is done to a value, as a participle for error messages."""
 
-    def arguments(self, packed: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Positional and keyword arguments of the call."""
+    def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The positional and keyword arguments of the call."""
         ...
 
     def value(self, value: object) -> Payload:
-        """A result, independent of memory that may change. Raises any Exception: it cannot travel so."""
+        """The payload of a result, which shares no memory with it. Raises any Exception: it cannot be encoded."""
         ...
 
     def error(self, error: BaseException) -> Payload:
-        """What was raised instead."""
+        """The payload of an exception; anything else about it is lost, but this raises nothing."""
         ...
 
 
 class _PickleCodec:
     verb = "pickled"
 
-    def arguments(self, packed: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        args, kwargs = unpack(packed)
+    def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        args, kwargs = unpack(payload)
         return args, kwargs
 
     def value(self, value: object) -> Payload:
@@ -135,14 +138,14 @@ class _ReferenceCodec(_PickleCodec):
 
 
 PICKLE: Codec = _PickleCodec()
-"""Between Python programs. JSON, for all others, is in `json_values`."""
+"""Between Python programs. JSON, for all others, is in `json_codec`."""
 
 BY_REFERENCE: Codec = _ReferenceCodec()
-"""Between threads of one process: pickled too, so that they do not share memory unawares, but for what cannot be."""
+"""Between threads of one process: values are pickled, so that none is shared unawares; others go as they are."""
 
 
 def pack_error(error: BaseException, foreign: bool = True) -> Payload:
-    """An exception with its traceback as text; one that cannot be pickled as its text alone."""
+    """An exception with its traceback as text; of one that cannot be pickled, only the text."""
     text = traceback_of(error)
     try:
         inner = pack(error, foreign)
@@ -154,9 +157,9 @@ def pack_error(error: BaseException, foreign: bool = True) -> Payload:
     return Payload(pickle.dumps((blob, f"{type(error).__qualname__}: {message_of(error)}", text), 5))
 
 
-def unpack_error(packed: Payload) -> BaseException:
-    """The exception of `pack_error`; the remote traceback is its cause."""
-    blob, short, text = pickle.loads(packed.data)
+def unpack_error(payload: Payload) -> BaseException:
+    """The exception that `pack_error` was given, or a `RemoteError`; the remote traceback is its cause."""
+    blob, short, text = pickle.loads(payload.data)
     error: BaseException
     try:
         error = pickle.loads(blob) if blob is not None else RemoteError(short)
@@ -169,12 +172,12 @@ def unpack_error(packed: Payload) -> BaseException:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback as text."""
+    """The traceback of an exception, as text."""
     return "".join(traceback.format_exception(type(error), error, getattr(error, "__traceback__", None)))
 
 
 def message_of(error: BaseException) -> str:
-    """What the exception says, whatever its class does when it is asked."""
+    """The message of an exception, whatever its class does when it is asked for it."""
     try:
         return str(error)
     except Exception as problem:

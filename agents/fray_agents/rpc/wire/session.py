@@ -1,17 +1,20 @@
-"""Keys of one connection.
+"""The keys of one connection, and the seals (message authentication codes) that are made with them.
 
-Invariant: nothing is unpickled, and no memory beyond a small message is taken, before it is known to come from a
-holder of the RPC key, for this connection, at this position. Unsafe: a recorded request is sent again, on this
-connection, on another, to another server or to a restarted one; a process that took over the port answers. Why not
-here: both sides choose a nonce at connect; each direction's key derives from the RPC key, both nonces, the server's
-identity and the certificate that its side of the connection was encrypted with, if it was; every message is sealed
-over its position in the connection, and a reply's position is that of its request. No clock takes part.
+**Invariant.** Nothing is unpickled, and no memory beyond a small message is taken, before it is known to come from a
+holder of the RPC key, for this connection, at this position.
+**Unsafe sequence.** A recorded request is sent again: on this connection, on another, to another server or to a
+restarted one. Or a process that took over the port answers.
+**Why this cannot happen.** Both sides choose a nonce when they connect. The key of each direction derives from the RPC
+key, both nonces, the server's identity, and the certificate that its side of the connection is encrypted with, if it
+is. Every message is sealed over its position in its direction, and a response has the position of its request. No clock
+takes part.
 
-Unsafe: somebody between the two speaks plainly with one and encrypted with the other, or shows a certificate of his
-own. Why not here: the two sides then derive different keys.
+**Unsafe sequence.** Somebody between the two speaks plainly with one and encrypted with the other, or shows a
+certificate of his own.
+**Why this cannot happen.** The two sides then derive different keys.
 
-Messages are sealed with HMAC-SHA-256, which every language has. The body of a large one is sealed with AES-GMAC, ten
-times as fast, whose nonce is the position: it never repeats under one key.
+Messages are sealed with HMAC-SHA-256, which every language has. The body of a large message is sealed with AES-GMAC,
+ten times as fast. Its nonce is the position, which never repeats under one key.
 """
 
 from __future__ import annotations
@@ -24,48 +27,55 @@ from hashlib import sha256
 from typing import Protocol
 
 NONCE_BYTES = 16
+"""128 random bits: no two connections ever draw the same."""
+
 BODY_SEAL_BYTES = 16
+"""The tag of AES-GMAC."""
+
+_MIN_SECRET_BYTES = 16
+"""A shorter secret could be guessed from recorded seals."""
 
 
 @dataclass(frozen=True, slots=True)
 class RpcKey:
-    """A key that all of a cluster share."""
+    """An RPC key: a secret that all participants of a cluster share."""
 
     id: str
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) < 16:
-            raise ValueError(f"RPC key {self.id!r} has {len(self.secret)} bytes; at least 16 are needed")
+        if len(self.secret) < _MIN_SECRET_BYTES:
+            remedy = f"at least {_MIN_SECRET_BYTES} are needed"
+            raise ValueError(f"RPC key {self.id!r} has {len(self.secret)} bytes; {remedy}")
 
 
 class Keyring(Protocol):
-    """Where the keys come from."""
+    """The source of a cluster's RPC keys."""
 
     @property
     def encrypted(self) -> bool:
-        """Whether whatever goes by TCP is encrypted; callers and servers then speak no other way."""
+        """Whether TCP connections are encrypted; callers and servers then accept no others."""
         ...
 
     def keys(self, fresh: bool = False) -> list[RpcKey]:
-        """All valid keys, newest first; what is known is returned at once.
+        """All valid keys, newest first; keys that are known are returned at once.
 
         Args:
-            fresh: read them again: one is missing, or may have been dropped.
+            fresh: read them again, because one is missing or may have been dropped.
 
         Raises:
-            Exception: whatever reading them met.
+            Exception: they cannot be read.
         """
         ...
 
 
 def new_nonce() -> bytes:
-    """A value that no connection had before, as hexadecimal digits."""
+    """A random value that no connection had before, as hexadecimal digits."""
     return os.urandom(NONCE_BYTES).hex().encode()
 
 
 class SealSequence:
-    """The seals of one direction of one connection, in order."""
+    """The seals of one direction of one connection, one for each message in order."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -76,10 +86,10 @@ class SealSequence:
         self._position = 0
 
     def proof(self, of: bytes = b"proof") -> bytes:
-        """Shows that the key is known; position 0, so it is no message's.
+        """A seal that shows that the key is held; its position is 0, so it is no message's.
 
         Args:
-            of: what the client will speak: "proof" for tables of calls, "json" for calls in JSON.
+            of: what the client will speak: "proof" for batches of pickled calls, "json" for calls in JSON.
         """
         return self._seal(of)
 
@@ -87,20 +97,21 @@ class SealSequence:
         """The seal of the next message.
 
         Args:
-            head: its length, and the body of a small message.
+            head: the length of its body as 8 bytes, followed by the body if that is small.
         """
         self._position += 1
         return self._seal(head)
 
     def next_json(self, path: bytes, body: bytes) -> bytes:
-        """The seal of the next message, whose body is JSON, and of where it goes.
+        """The seal of the next message, whose body is JSON and which goes to `path`.
 
-        It never fits a message of another form: those begin with their length, of which the first four bytes are small.
+        It never fits a batch of pickled calls: the seal of one begins with its length, whose first four bytes are
+        small.
         """
         return self.next(length_prefixed((path, body)))
 
     def body(self) -> BodySeal:
-        """The seal of the body of the message that `next` was last asked about."""
+        """The seal of the large body of the message that `next` was last asked about."""
         return BodySeal(self._key, self._position)
 
     def _seal(self, data: bytes) -> bytes:
@@ -111,7 +122,7 @@ class SealSequence:
 
 
 class BodySeal:
-    """AES-GMAC over a large body, piece by piece."""
+    """AES-GMAC over a large body, chunk by chunk."""
 
     def __init__(self, key: bytes, position: int) -> None:
         # Imported with the first large body: a server of small calls is spared 9 MB.
@@ -120,19 +131,19 @@ class BodySeal:
         body_key = hmac.digest(key, b"body", "sha256")[:16]
         self._mac = Cipher(algorithms.AES(body_key), modes.GCM(position.to_bytes(12, "big"))).encryptor()
 
-    def update(self, piece: bytes | bytearray | memoryview) -> None:
-        """Add the next piece."""
-        self._mac.authenticate_additional_data(piece)
+    def update(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Add the next chunk."""
+        self._mac.authenticate_additional_data(chunk)
 
     def digest(self) -> bytes:
-        """The seal over all pieces; once."""
+        """The seal over all chunks; may be asked for once."""
         self._mac.finalize()
         return self._mac.tag
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Both directions of one connection, made under `key`."""
+    """The seals of both directions of one connection, made under `key`."""
 
     key: RpcKey
     to_server: SealSequence
@@ -142,17 +153,18 @@ class Session:
     def derive(
         cls, key: RpcKey, client_nonce: bytes, server_nonce: bytes, identity: bytes, certificate: str = ""
     ) -> Session:
-        """Both sides come to the same keys, if they hold the same RPC key, mean the same server and see the same.
+        """The session of a connection; the same on both sides if all of this is the same on both sides.
 
         Args:
-            certificate: the fingerprint of the server's certificate, as this side has it; empty: not encrypted.
+            identity: of the server.
+            certificate: the fingerprint of the server's certificate as this side sees it; empty: not encrypted.
         """
         parts = client_nonce, server_nonce, identity, certificate.encode()
         return cls(key, *(SealSequence(_derive(key, label, *parts)) for label in (b"up", b"down")))
 
 
 def constant_time_equal(seal: bytes, expected: bytes) -> bool:
-    """Compare in constant time."""
+    """Whether two seals are the same; takes as long whatever they are, so that nobody learns from that."""
     return hmac.compare_digest(seal, expected)
 
 
@@ -161,5 +173,5 @@ def _derive(key: RpcKey, *parts: bytes) -> bytes:
 
 
 def length_prefixed(parts: Iterable[bytes]) -> bytes:
-    """Unambiguous: each part with its length."""
+    """The parts as one text, each after its length, so that no other parts give the same text."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)

@@ -1,15 +1,15 @@
-"""Large buffers between processes of one host: through shared memory instead of the socket.
+"""Large buffers between processes of one host, through shared memory instead of the socket.
 
-The sender copies a buffer into a segment, the receiver copies it out and gives the segment back; a segment is used
-again and again, because the first touch of fresh memory costs more than the copy. No array ever lives in a segment,
-so none can change under anybody's hands. Segments have no names: their descriptors travel through the Unix socket,
-and the kernel frees them when both processes are gone, however they ended.
+The sender copies a buffer into a segment. The receiver copies it out and gives the segment back. A segment is used
+again and again, because the first touch of fresh memory costs more than the copy. No array ever lives in a segment, so
+none can change while it is used. Segments have no names: their descriptors travel through the Unix socket, and the
+kernel frees them when both processes are gone, however they ended. The content of a segment carries no seal of the
+connection: only who was given the descriptor can reach it.
 
-What is in a segment carries no seal of the connection: only who was given the descriptor can reach it.
-
-Invariant: a segment that was mapped stays as large as it was. Unsafe: its sender cuts it off while the receiver copies,
-whom the kernel then ends by SIGBUS. Why not here: senders seal the size (fcntl(2), F_SEAL_SHRINK) before they pass the
-descriptor on, a seal is never taken back, and what is not sealed is not mapped.
+**Invariant.** A segment that was mapped stays as large as it was.
+**Unsafe sequence.** Its sender cuts it off while the receiver copies; the kernel ends the receiver by SIGBUS.
+**Why this cannot happen.** Senders seal the size (fcntl(2), F_SEAL_SHRINK) before they pass the descriptor on, such a
+seal is never taken back, and a segment whose size is not sealed is not mapped.
 """
 
 from __future__ import annotations
@@ -23,30 +23,36 @@ from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
 
 MIN_SHARED_BYTES = 128 * 1024
-"""Bytes from which a buffer goes through shared memory."""
+"""Bytes from which a buffer goes through shared memory: those whose memory the receiver keeps, see `buffers`."""
 
 MAX_SHARED_BYTES = 256 * 2**20
 """Bytes that one side of a connection may have in segments; beyond them the socket is used."""
 
-MAX_DESCRIPTORS = 16  # new segments in one message: their descriptors travel together
+MAX_DESCRIPTORS = 16
+"""New segments in one message, whose descriptors travel together; the kernel takes at most 253 (unix(7))."""
 
 REQUIRED_SEALS: int = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 _SEGMENT_GRAIN = 2**20
-_DATA_OFFSET = 64  # where the buffer begins; the first byte says whether the segment is lent
+"""Segments have multiples of so many bytes, so that buffers of similar sizes share them."""
+
+_DATA_OFFSET = 64
+"""Where the buffer begins in its segment; the first byte of the segment is 1 while the receiver has it."""
+
 _REFERENCE = struct.Struct("<IQ")
+"""Number of a segment, bytes of the buffer in it."""
 
 
 class SegmentSender:
-    """The segments that a sender has made."""
+    """The segments that one side of a connection has made."""
 
     def __init__(self) -> None:
         self._segments: list[mmap.mmap] = []
-        self._fresh: list[int] = []
+        self._new: list[int] = []
         self._bytes = 0
 
-    def lend(self, buffer: Buffer) -> bytes | None:
-        """Copy `buffer` into a segment; what the receiver needs to find it. None: send it some other way."""
+    def send(self, buffer: Buffer) -> bytes | None:
+        """Copy `buffer` into a segment; the reference by which the receiver takes it. None: use the socket."""
         size = len(buffer)
         number = self._free(size + _DATA_OFFSET)
         if number is None:
@@ -58,19 +64,19 @@ class SegmentSender:
         segment[0] = 1
         return _REFERENCE.pack(number, size)
 
-    def fresh(self) -> list[int]:
-        """Descriptors of segments that the receiver does not know yet; to be closed once they are sent."""
-        fresh, self._fresh = self._fresh, []
-        return fresh
+    def new_descriptors(self) -> list[int]:
+        """Descriptors of segments that the receiver does not know yet; the caller closes them once they are sent."""
+        new, self._new = self._new, []
+        return new
 
     def _free(self, size: int) -> int | None:
-        """The smallest segment that will do and was given back."""
+        """The smallest segment of at least `size` bytes that was given back."""
         fitting = [(len(one), number) for number, one in enumerate(self._segments) if len(one) >= size and not one[0]]
         return min(fitting)[1] if fitting else None
 
     def _make(self, size: int) -> int | None:
         size = -(-size // _SEGMENT_GRAIN) * _SEGMENT_GRAIN
-        if len(self._fresh) >= MAX_DESCRIPTORS or self._bytes + size > MAX_SHARED_BYTES:
+        if len(self._new) >= MAX_DESCRIPTORS or self._bytes + size > MAX_SHARED_BYTES:
             return None
         descriptor = os.memfd_create("fray-rpc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -80,23 +86,23 @@ class SegmentSender:
         except OSError:  # no memory for it
             os.close(descriptor)
             return None
-        self._fresh.append(descriptor)
+        self._new.append(descriptor)
         self._bytes += size
         return len(self._segments) - 1
 
 
 class SegmentReceiver:
-    """The segments that a receiver was told of."""
+    """The segments that the other side of a connection has made."""
 
     def __init__(self) -> None:
         self._segments: list[mmap.mmap] = []
         self._bytes = 0
 
-    def learn(self, descriptors: list[int]) -> None:
-        """The next segments.
+    def add(self, descriptors: list[int]) -> None:
+        """Map the next segments, and close their descriptors.
 
         Raises:
-            BadMessage: one is not what `SegmentSender` makes, or together they are more than it lends.
+            BadMessage: a segment is not what `SegmentSender` makes, or there are more than `MAX_SHARED_BYTES`.
         """
         try:
             for descriptor in descriptors:
@@ -120,7 +126,7 @@ class SegmentReceiver:
             raise BadMessage(f"shared memory that cannot be used: {error}") from None
 
     def take(self, reference: Buffer) -> memoryview:
-        """Copy out what `lend` put in, and give the segment back."""
+        """A copy of the buffer that `SegmentSender.send` gave this reference for; gives the segment back."""
         if len(reference) != _REFERENCE.size:
             raise BadMessage("a reference to shared memory of the wrong size")
         number, size = _REFERENCE.unpack(reference)
@@ -133,7 +139,7 @@ class SegmentReceiver:
 
 
 def is_available() -> bool:
-    """Whether this system has memory without a name whose size can be sealed."""
+    """Whether this system has memory without a name whose size can be sealed; Linux has."""
     return hasattr(os, "memfd_create") and REQUIRED_SEALS != 0
 
 

@@ -1,7 +1,7 @@
-"""TLS for secrecy between hosts, with a certificate made for one server.
+"""TLS, for secrecy between hosts, with a certificate made for one server.
 
-Callers know it by its fingerprint from the endpoint record, or learn it from the handshake: the keys of a session
-derive from the certificate too, so that nobody can stand between the two with one of his own.
+Callers know the certificate by its fingerprint in the endpoint record, or learn it from the handshake. The keys of a
+session derive from the certificate too, so nobody can stand between the two with one of his own.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from fray_agents.rpc.wire.session import constant_time_equal
 
 Done = TypeVar("Done")
 
-_LIFETIME = datetime.timedelta(days=3650)  # the fingerprint is what is trusted, not the dates
+_LIFETIME = datetime.timedelta(days=36500)
+"""Longer than any server lives: the fingerprint is what is trusted, not the dates."""
 
 
 class ServerCertificate:
-    """Made for one server.
+    """A self-signed certificate for one server, and its private key.
 
     Attributes:
-        fingerprint: its SHA-256 in hexadecimal.
+        fingerprint: SHA-256 of the certificate in hexadecimal.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class ServerCertificate:
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fray")])
         begin = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
         certificate = x509.CertificateBuilder(
-            name, name, key.public_key(), x509.random_serial_number(), begin, begin + 10 * _LIFETIME
+            name, name, key.public_key(), x509.random_serial_number(), begin, begin + _LIFETIME
         ).sign(key, hashes.SHA256())
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -55,23 +56,23 @@ class ServerCertificate:
         self.fingerprint = certificate.fingerprint(hashes.SHA256()).hex()
 
     def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
-        """An accepted socket that does not block, encrypted; the handshake goes with the first bytes."""
+        """An accepted, non-blocking socket, encrypted; the TLS handshake goes with the first bytes."""
         return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
 class TlsSocket:
-    """An encrypted socket that one thread reads while another writes, which OpenSSL's own does not allow.
+    """An encrypted socket that one thread may read while another writes, which `ssl.SSLSocket` does not allow.
 
-    OpenSSL is entered under a lock and never waits in there; waiting for the network is done outside.
+    OpenSSL is entered under a lock and never waits there; waiting for the network is done outside.
 
     Args:
-        stalled: seconds after which a wait ends with BlockingIOError.
+        timeout: seconds after which a wait ends with BlockingIOError.
     """
 
-    def __init__(self, sock: ssl.SSLSocket, stalled: float) -> None:
+    def __init__(self, sock: ssl.SSLSocket, timeout: float) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._stalled = stalled
+        self._timeout = timeout
         self._lock = threading.Lock()
         self.family = sock.family
 
@@ -90,7 +91,7 @@ class TlsSocket:
             view = view[self._do(partial(self._sock.send, view)) :]
 
     def readable(self, seconds: float) -> bool:
-        """Whether something to read comes within that time."""
+        """Whether something to read comes within `seconds`."""
         return bool(self._sock.pending()) or _wait(self._sock, select.POLLIN, seconds)
 
     def shutdown(self, how: int) -> None:
@@ -110,7 +111,7 @@ class TlsSocket:
                 wanted = select.POLLIN
             except ssl.SSLWantWriteError:
                 wanted = select.POLLOUT
-            if not _wait(self._sock, wanted, self._stalled):
+            if not _wait(self._sock, wanted, self._timeout):
                 raise BlockingIOError("nothing moved")
 
 
@@ -121,14 +122,16 @@ def _wait(sock: socket.socket, event: int, seconds: float) -> bool:
 
 
 def start_tls(sock: socket.socket, fingerprint: str) -> tuple[ssl.SSLSocket, str]:
-    """Speak TLS with the holder of a certificate; the encrypted socket, and the certificate's fingerprint.
+    """The encrypted socket, and the fingerprint of the certificate that the server has shown.
 
     Args:
-        fingerprint: the certificate that is expected; empty: the handshake that follows tells whose it is, because the
-            keys of the session derive from what was shown here.
+        sock: connected; closed if this fails.
+        fingerprint: of the certificate that is expected; empty: any. The handshake that follows tells whose it is,
+            because the keys of the session derive from the certificate.
 
     Raises:
         NotAuthentic: another certificate was shown.
+        OSError: the TLS handshake failed.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
