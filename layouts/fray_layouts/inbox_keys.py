@@ -25,7 +25,7 @@ _MAX_STEM_BYTES = 150
 class InboxKeys:
     """`inbox/<name>.json`, dropped by hand; `inbox/rejected/` and `inbox/aside/` are ours."""
 
-    prefix = "inbox/"
+    area = "inbox/"
     rejected_prefix = "inbox/rejected/"
     behind_rejections = "inbox/rejected0"
     """What sorts behind all names under `rejected_prefix`."""
@@ -34,7 +34,7 @@ class InboxKeys:
     @staticmethod
     def is_drop(key: str) -> bool:
         """Whether the key is a submission: `*.json` right under `inbox/`, not starting with a dot."""
-        return _DROP.fullmatch(key) is not None and len(key.encode()) <= len(InboxKeys.prefix) + MAX_KEY_PART_BYTES
+        return _DROP.fullmatch(key) is not None and len(key.encode()) <= len(InboxKeys.area) + MAX_KEY_PART_BYTES
 
     @staticmethod
     def key(name: str) -> str:

@@ -69,7 +69,7 @@ class JobId:
 class JobKeys:
     """`jobs/<job_id>.json`, flat."""
 
-    prefix = "jobs/"
+    area = "jobs/"
 
     @staticmethod
     def key(job_id: str) -> str:
@@ -78,7 +78,7 @@ class JobKeys:
     @staticmethod
     def parse(key: str) -> str | None:
         """The job id of a key under `jobs/`, None for anything else that lies there."""
-        name = stem_of(key, JobKeys.prefix)
+        name = stem_of(key, JobKeys.area)
         return name if name is not None and is_id(name) else None
 
 
@@ -87,6 +87,8 @@ _ATTEMPT_KEY = re.compile(rf"work/([^/]+)/{ATTEMPT_PATTERN}/{NUMBER_PATTERN}/(?:
 
 class WorkKeys:
     """`work/<job_id>/<attempt>/<replica>/...`: what an attempt writes; only its holder creates here."""
+
+    area = "work/"
 
     @staticmethod
     def prefix(job_id: str) -> str:
@@ -179,6 +181,8 @@ class PendingKey:
     attempt: int
     shape: Shape
 
+    area: ClassVar[str] = "pending/"
+
     def key(self) -> str:
         s = self.shape
         shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
@@ -245,6 +249,8 @@ class ChildKey:
     attempt: int
     child: str
 
+    area: ClassVar[str] = "children/"
+
     def key(self) -> str:
         return f"{ChildKey.prefix(self.parent)}{self.attempt}/{self.child}"
 
@@ -263,7 +269,7 @@ class ChildKey:
 class AgentKeys:
     """`agents/<agent_id>.json`; an id belongs to one process start and is never used again."""
 
-    prefix = "agents/"
+    area = "agents/"
 
     @staticmethod
     def fresh(host: str, now: float, token: str) -> str:
@@ -276,21 +282,21 @@ class AgentKeys:
 
     @staticmethod
     def parse(key: str) -> str | None:
-        name = stem_of(key, AgentKeys.prefix)
+        name = stem_of(key, AgentKeys.area)
         return name if name is not None and is_id(name) else None
 
 
 class SecretKeys:
     """`secrets/`: who may read it may call actors. On local files it is as private as the root (`store.tree`)."""
 
-    prefix = "secrets/"
+    area = "secrets/"
     rpc = "secrets/rpc.json"
 
 
 class NameKeys:
     """`names/<namespace>/<kind>/<name>.json`: who holds a name. The kinds are "actor", "job" and "queue"."""
 
-    prefix = "names/"
+    area = "names/"
     kinds = frozenset({"actor", "job", "queue"})
 
     @staticmethod
@@ -300,7 +306,7 @@ class NameKeys:
     @staticmethod
     def parse(key: str) -> tuple[str, str, str] | None:
         """(namespace, kind, name) of a key under `names/`; None for anything else that lies there."""
-        namespace, kind, name = [*(stem_of(key, NameKeys.prefix) or "").split("/"), "", ""][:3]
+        namespace, kind, name = [*(stem_of(key, NameKeys.area) or "").split("/"), "", ""][:3]
         if kind not in NameKeys.kinds or not is_namespace(namespace) or not is_name(name):
             return None
         return (namespace, kind, name) if NameKeys.key(namespace, kind, name) == key else None
@@ -317,7 +323,7 @@ class EndpointKey:
     name: str
     actor_id: str
 
-    prefix: ClassVar[str] = "actors/"
+    area: ClassVar[str] = "actors/"
 
     def key(self) -> str:
         return f"{EndpointKey.folder(self.namespace, self.name)}{self.actor_id}.json"
@@ -335,7 +341,7 @@ class EndpointKey:
     @staticmethod
     def parse(key: str) -> EndpointKey | None:
         """The endpoint a key names; None for anything else that lies under `actors/`."""
-        parts = (stem_of(key, EndpointKey.prefix) or "").split("/")
+        parts = (stem_of(key, EndpointKey.area) or "").split("/")
         if len(parts) != 3:
             return None
         namespace, name, actor_id = parts
@@ -347,13 +353,27 @@ class EndpointKey:
 class CoordinatorKeys:
     """What the coordinator's pass keeps."""
 
+    area = "coordinator/"
     lease = "coordinator/reconciler.json"
+
+
+class DoctorKeys:
+    """`doctor/<token>/...`: what `fray doctor` writes and deletes."""
+
+    area = "doctor/"
+    clock = "doctor/clock"
+    """An object that is never there: asking for it tells the storage's time, and that the root may be read."""
+
+    @staticmethod
+    def folder(token: str) -> str:
+        """Without its slash."""
+        return f"doctor/{token}"
 
 
 class PoolKeys:
     """`pools/<pool>/doorbell`."""
 
-    prefix = "pools/"
+    area = "pools/"
 
     @staticmethod
     def doorbell(pool: str) -> str:
@@ -372,7 +392,7 @@ _BLOB_KEY = re.compile("blobs/([0-9]{4}-(?:0[1-9]|1[0-2]))/[0-9a-f]{64}")
 class BlobKeys:
     """`blobs/<month>/<sha256>`: large callables and workspaces, named by content."""
 
-    prefix = "blobs/"
+    area = "blobs/"
 
     @staticmethod
     def key(now: float, digest: str) -> str:

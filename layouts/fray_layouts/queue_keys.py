@@ -96,6 +96,8 @@ class QueueKeys:
 
     prefix: str = ""
 
+    area: ClassVar[str] = "queues/"
+
     @staticmethod
     def of(namespace: str, name: str, incarnation: int) -> QueueKeys:
         return QueueKeys(f"{QueueKeys.folder(namespace)}{name}~{incarnation}/")

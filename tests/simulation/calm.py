@@ -232,7 +232,7 @@ def check_rest(world: World) -> None:
 
 def _drops(world: World) -> list[str]:
     """Those that can be dealt with while odd objects lie where they do, such as where a drop's job should."""
-    drops = [key for key in world.storage.contents.keys(InboxKeys.prefix, None) if InboxKeys.is_drop(key)]
+    drops = [key for key in world.storage.contents.keys(InboxKeys.area, None) if InboxKeys.is_drop(key)]
     return [key for key in drops if world.strangers.is_readable(key) and not _is_job_odd(world, key)]
 
 

@@ -46,11 +46,11 @@ _KEPT_BODIES = 4
 """Earlier bodies of each job's record that a restored backup may bring back."""
 
 _KINDS: list[tuple[str, Callable[[str], object | None], type[Record] | None]] = [
-    (JobKeys.prefix, JobKeys.parse, JobRecord),
-    (AgentKeys.prefix, AgentKeys.parse, AgentRecord),
-    (NameKeys.prefix, NameKeys.parse, NameRecord),
-    (EndpointKey.prefix, EndpointKey.parse, EndpointRecord),
-    (PoolKeys.prefix, PoolKeys.parse, Doorbell),
+    (JobKeys.area, JobKeys.parse, JobRecord),
+    (AgentKeys.area, AgentKeys.parse, AgentRecord),
+    (NameKeys.area, NameKeys.parse, NameRecord),
+    (EndpointKey.area, EndpointKey.parse, EndpointRecord),
+    (PoolKeys.area, PoolKeys.parse, Doorbell),
     (CoordinatorKeys.lease, lambda key: key, ReconcilerRecord),
     (WorkKeys.prefix("")[:-1], WorkKeys.parse, None),
 ]
@@ -93,7 +93,7 @@ class Strangers:
 
     def copy_record(self) -> None:
         """Somebody keeps a copy of a record beside it."""
-        records = self._lying(JobKeys.prefix, AgentKeys.prefix, NameKeys.prefix, EndpointKey.prefix)
+        records = self._lying(JobKeys.area, AgentKeys.area, NameKeys.area, EndpointKey.area)
         if records:
             key, data = self._draw.choice(records)
             copy = f"{key.removesuffix('.json')}-{self._draw.choice(['bak', 'copy', '1'])}.json"
@@ -128,7 +128,7 @@ class Strangers:
         self._overwrite([JobKeys.key(job.id) for job in jobs])
 
     def spoil_agent(self) -> None:
-        self._overwrite([key for key, _ in self._lying(AgentKeys.prefix)])
+        self._overwrite([key for key, _ in self._lying(AgentKeys.area)])
 
     def hold_agent(self) -> None:
         """Somebody puts an agent into a state that this version does not know: that is left alone."""
@@ -152,7 +152,7 @@ class Strangers:
     def touch(self) -> None:
         """The storage's time of an object changes, and nothing else: `chmod`, `touch`, a copy with equal content."""
         contents = self.world.storage.contents
-        keys = [key for key, _ in self._lying() if not key.startswith(InboxKeys.prefix)]
+        keys = [key for key, _ in self._lying() if not key.startswith(InboxKeys.area)]
         if keys:
             key = self._draw.choice(keys)
             lies = contents.objects[key]
@@ -181,10 +181,10 @@ class Strangers:
 
         A job's or an agent's record stays odd until it is removed: what others write keeps most of it.
         """
-        stays = key.startswith((JobKeys.prefix, AgentKeys.prefix, InboxKeys.prefix)) or sender is self.owner
+        stays = key.startswith((JobKeys.area, AgentKeys.area, InboxKeys.area)) or sender is self.owner
         if after is None or not stays:
             self.odd.discard(key)
-        elif key.startswith(JobKeys.prefix) and not self.is_stranger(key):
+        elif key.startswith(JobKeys.area) and not self.is_stranger(key):
             self._bodies.setdefault(key, []).append(after.data)
             del self._bodies[key][:-_KEPT_BODIES]
 
@@ -244,9 +244,9 @@ class Strangers:
 
     def _harm(self, key: str) -> None:
         watching = self.world.watching
-        if key.startswith(JobKeys.prefix) and (job := JobKeys.parse(key)):
+        if key.startswith(JobKeys.area) and (job := JobKeys.parse(key)):
             self.harmed.add(job)
-        if key.startswith(AgentKeys.prefix) and (agent := AgentKeys.parse(key)):
+        if key.startswith(AgentKeys.area) and (agent := AgentKeys.parse(key)):
             self.harmed.add(agent)
             listed = watching.agents[agent].holdings if agent in watching.agents else {}
             held = [j.id for j in watching.jobs.values() if j.lease is not None and j.lease.agent == agent]
@@ -271,8 +271,8 @@ class Strangers:
 
 def is_misfit(key: str, data: bytes) -> bool:
     """Whether the object is not what its name says, so that somebody must be told."""
-    if key.startswith(InboxKeys.prefix):
-        known = (InboxKeys.rejected_prefix, InboxKeys.aside_prefix, f"{InboxKeys.prefix}.")
+    if key.startswith(InboxKeys.area):
+        known = (InboxKeys.rejected_prefix, InboxKeys.aside_prefix, f"{InboxKeys.area}.")
         return not InboxKeys.is_drop(key) and not key.startswith(known)
     for prefix, parse, kind in _KINDS:
         if key.startswith(prefix):

@@ -97,9 +97,9 @@ class Watching:
             strangers.wrote(key, after, sender)
             return
         strangers.wrote(key, after, sender)
-        if (job := JobKeys.parse(key)) and key.startswith(JobKeys.prefix):
+        if (job := JobKeys.parse(key)) and key.startswith(JobKeys.area):
             self._job(job, key, after, sender)
-        elif (agent := AgentKeys.parse(key)) and key.startswith(AgentKeys.prefix):
+        elif (agent := AgentKeys.parse(key)) and key.startswith(AgentKeys.area):
             self._agent(agent, key, after, sender)
         elif key.startswith("pending/"):
             self._entry(key, before, after, sender)
@@ -114,7 +114,7 @@ class Watching:
         """What lies under this name is not what it should be: it is nothing that is counted on."""
         self.world.note(sender.name, "deletes" if after is None else "writes", f"odd {key!r:.80}")
         self._raw.pop(key, None)
-        if key.startswith(JobKeys.prefix):
+        if key.startswith(JobKeys.area):
             self.jobs.pop(JobKeys.parse(key) or "", None)
         elif (agent := AgentKeys.parse(key)) and agent in self.world.agents:
             self._odd_agent(agent, after, sender)

@@ -277,7 +277,7 @@ PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
         lambda draw, stem: NameKeys.key(draw.choice(["ns", stem]), draw.choice(["actor", "queue", "other"]), stem),
     ),
     (EndpointRecord, lambda draw, stem: EndpointKey(draw.choice(["ns", stem]), draw.choice(["a", stem]), stem).key()),
-    (RpcSecrets, lambda draw, stem: f"{SecretKeys.prefix}{stem}.json"),
+    (RpcSecrets, lambda draw, stem: f"{SecretKeys.area}{stem}.json"),
     (JobSpec, lambda draw, stem: f"{InboxKeys.aside_prefix}{stem}{draw.choice(['', '~', '~1~x', '~~'])}"),
     (JobSpec, lambda draw, stem: f"{InboxKeys.rejected_prefix}{stem}.json"),
     (
@@ -288,7 +288,7 @@ PLACES: Sequence[tuple[type[msgspec.Struct], Place]] = (
     ),
     (
         JobRecord,
-        lambda draw, stem: f"{object_keys.BlobKeys.prefix}{draw.choice(['2001-01/', '2999-13/', '', '/'])}{stem}",
+        lambda draw, stem: f"{object_keys.BlobKeys.area}{draw.choice(['2001-01/', '2999-13/', '', '/'])}{stem}",
     ),
 )
 """Kinds of records, and names under which they, or something like them, may be found."""

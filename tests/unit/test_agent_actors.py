@@ -146,7 +146,7 @@ def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(tmp_path: Path
             await stage.started(2)
             crashed.append(cluster.keys("pending/"))
 
-        cluster.ways[1].before["put", AgentKeys.prefix] = before_the_beat
+        cluster.ways[1].before["put", AgentKeys.area] = before_the_beat
         job = await actor(stage.core)
         await asyncio.sleep(10)
         assert [len(keys) for keys in crashed] == [1]

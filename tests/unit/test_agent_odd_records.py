@@ -173,7 +173,7 @@ def test_a_copy_of_an_agents_record_takes_no_job_from_it(tmp_path: Path) -> None
     async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
         job = await launch(user, name="slow")
         await asyncio.sleep(20)
-        (key,) = cluster.keys(AgentKeys.prefix)
+        (key,) = cluster.keys(AgentKeys.area)
         copy = key.replace(".json", "-bak.json")
         cluster.contents.set(copy, cluster.contents.objects[key])
         await succeeded(user, job)

@@ -50,7 +50,7 @@ def changed(root: Path, change: Callable[[Path], None]) -> None:
 
 async def jobs(root: Path) -> list[JobRecord | None]:
     core = await open_core(str(root))
-    keys = [row.key for row in await core.store.list(JobKeys.prefix)]
+    keys = [row.key for row in await core.store.list(JobKeys.area)]
     return [record_of(await core.records.read(key, JobRecord)) for key in keys]
 
 

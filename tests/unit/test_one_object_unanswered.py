@@ -148,7 +148,7 @@ def test_an_actor_is_looked_up_through_an_outage_with_an_odd_object_in_its_folde
             cluster.cut()
             asyncio.get_running_loop().call_later(20.0, cluster.cut, False)
 
-        cluster.ways[0].before["get", EndpointKey.prefix] = outage
+        cluster.ways[0].before["get", EndpointKey.area] = outage
         (found,) = await lookup(core, "n", "a")
         assert found.actor_id == "1"
 

@@ -165,7 +165,7 @@ def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobo
         cluster.ways[-1].read_only = False
         await visit
         assert (await agent_now(user, agent.id)).state == "live"
-        assert not cluster.keys(InboxKeys.prefix)
+        assert not cluster.keys(InboxKeys.area)
 
     run(main)
 
@@ -181,7 +181,7 @@ def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_which_it_
             cluster.ways[0].read_only = True
             full_disk.set()
 
-        cluster.ways[0].before["put", AgentKeys.prefix] = fill
+        cluster.ways[0].before["put", AgentKeys.area] = fill
         passing = asyncio.create_task(passes(coordinator, 100.0))
         await full_disk.wait()
         await cluster.clock.sleep(20.0)

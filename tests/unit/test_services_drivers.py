@@ -210,9 +210,9 @@ def test_a_driver_whose_job_is_created_after_its_death_is_dead_too() -> None:
     async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         async def frozen() -> None:
             await passes(coordinator, DEATH)
-            assert cluster.keys(JobKeys.prefix) == [], "its record comes only now"
+            assert cluster.keys(JobKeys.area) == [], "its record comes only now"
 
-        program.way.before["put", JobKeys.prefix] = frozen
+        program.way.before["put", JobKeys.area] = frozen
         job = await program.driver.job()
         await program.driver.close()
         await coordinator.repair.run(coordinator.watch.live())

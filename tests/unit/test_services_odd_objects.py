@@ -74,7 +74,7 @@ def test_what_a_repair_found_is_told_until_the_next_one_has_ended() -> None:
         user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
         await user.store.put(JobKeys.key("odd-1"), b"garbage", ANY)
         await passes(coordinator, 30.0)
-        cluster.ways[1].before["list", JobKeys.prefix] = lambda: cluster.clock.sleep(100.0)
+        cluster.ways[1].before["list", JobKeys.area] = lambda: cluster.clock.sleep(100.0)
         for _ in range(12):
             await passes(coordinator, 10.0)
             assert JobKeys.key("odd-1") in (await pass_now(user)).problems
@@ -212,7 +212,7 @@ def test_a_lease_that_is_spoilt_under_its_holder_is_taken_anew() -> None:
         async def spoil() -> None:
             await user.store.put(CoordinatorKeys.lease, b"[" * 5, ANY)
 
-        cluster.ways[1].before["list", AgentKeys.prefix] = spoil
+        cluster.ways[1].before["list", AgentKeys.area] = spoil
         await passes(coordinator, 60.0)
         assert (await pass_now(user)).holder == "p"
 

@@ -448,14 +448,14 @@ def test_reasons_of_rejections_go_after_the_same_time() -> None:
         await user.store.put(InboxKeys.key("odd"), b'{"name": 1}', ANY)
         coordinator = Reconciler(user, "p")
         await coordinator.turn()
-        (key,) = cluster.keys(InboxKeys.prefix)
+        (key,) = cluster.keys(InboxKeys.area)
         assert key.startswith(InboxKeys.rejected_prefix)
         await cluster.clock.sleep(30 * DAY - 10.0)
         await passes(coordinator, 9.0, every=1.0)
-        assert cluster.keys(InboxKeys.prefix) == [key]
+        assert cluster.keys(InboxKeys.area) == [key]
         await cluster.clock.sleep(3600.0)
         await coordinator.turn()
-        assert cluster.keys(InboxKeys.prefix) == []
+        assert cluster.keys(InboxKeys.area) == []
         assert ("get", key) not in cluster.ways[0].asked
 
     run(main)

@@ -120,7 +120,7 @@ class EndpointLookup:
 
 async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRecord]:
     """Every endpoint under the root, by namespace and name; `problems` gets those that cannot be read."""
-    keys = [row.key for row in await core.store.list(EndpointKey.prefix) if EndpointKey.parse(row.key)]
+    keys = [row.key for row in await core.store.list(EndpointKey.area) if EndpointKey.parse(row.key)]
     found = await map_noting_problems(keys, lambda key: core.records.read(key, EndpointRecord), problems)
     return [stored.record for stored in found if stored is not None]
 
@@ -141,7 +141,7 @@ class StaleEndpoints:
             problems: gets the endpoints that cannot be judged.
         """
         rows = [
-            row for row in await self.core.store.list(EndpointKey.prefix, versions=True) if EndpointKey.parse(row.key)
+            row for row in await self.core.store.list(EndpointKey.area, versions=True) if EndpointKey.parse(row.key)
         ]
         rows = self._unreadable.sift(rows, problems)
         read = await map_noting_problems(rows, self._read_row, problems, lambda row: row.key)

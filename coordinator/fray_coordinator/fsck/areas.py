@@ -17,6 +17,7 @@ from fray_layouts.object_keys import (
     BlobKeys,
     ChildKey,
     CoordinatorKeys,
+    DoctorKeys,
     EndpointKey,
     JobKeys,
     NameKeys,
@@ -73,7 +74,7 @@ def _of_inbox(key: str) -> Kind | None:
     if InboxKeys.is_drop(key):
         return DroppedFile
     ours = InboxKeys.parse_aside(key) or InboxKeys.is_rejection(key)
-    return NameOnly if ours or key.startswith(f"{InboxKeys.prefix}.") else None
+    return NameOnly if ours or key.startswith(f"{InboxKeys.area}.") else None
 
 
 def _of_queue(key: str) -> Kind | None:
@@ -95,25 +96,25 @@ def _of_tasks(key: str) -> Kind | None:
 
 
 AREAS = (
-    Area(InboxKeys.prefix, _of_inbox),
-    Area("work/", _named(WorkKeys.parse, NameOnly)),
-    Area(BlobKeys.prefix, _named(BlobKeys.parse, NameOnly)),
-    Area("pending/", _named(PendingKey.parse, NameOnly)),
-    Area("children/", _named(ChildKey.parse, NameOnly)),
-    Area("coordinator/", _only(CoordinatorKeys.lease, ReconcilerRecord)),
-    Area(PoolKeys.prefix, _named(PoolKeys.parse, Doorbell)),
-    Area(SecretKeys.prefix, _only(SecretKeys.rpc, RpcSecrets)),
-    Area(NameKeys.prefix, _named(NameKeys.parse, NameRecord)),
-    Area("queues/", _of_queue),
-    Area("tasks/", _of_tasks),
-    Area(EndpointKey.prefix, _named(EndpointKey.parse, EndpointRecord), versions=True),
-    Area(AgentKeys.prefix, _named(AgentKeys.parse, AgentRecord), versions=True),
-    Area(JobKeys.prefix, _named(JobKeys.parse, JobRecord), versions=True),
+    Area(InboxKeys.area, _of_inbox),
+    Area(WorkKeys.area, _named(WorkKeys.parse, NameOnly)),
+    Area(BlobKeys.area, _named(BlobKeys.parse, NameOnly)),
+    Area(PendingKey.area, _named(PendingKey.parse, NameOnly)),
+    Area(ChildKey.area, _named(ChildKey.parse, NameOnly)),
+    Area(CoordinatorKeys.area, _only(CoordinatorKeys.lease, ReconcilerRecord)),
+    Area(PoolKeys.area, _named(PoolKeys.parse, Doorbell)),
+    Area(SecretKeys.area, _only(SecretKeys.rpc, RpcSecrets)),
+    Area(NameKeys.area, _named(NameKeys.parse, NameRecord)),
+    Area(QueueKeys.area, _of_queue),
+    Area(TaskKeys.area, _of_tasks),
+    Area(EndpointKey.area, _named(EndpointKey.parse, EndpointRecord), versions=True),
+    Area(AgentKeys.area, _named(AgentKeys.parse, AgentRecord), versions=True),
+    Area(JobKeys.area, _named(JobKeys.parse, JobRecord), versions=True),
 )
 """In this order a picture is taken: data before the records that it belongs to, indexes before what they point at, and
 agents before jobs, so that a job which did not change meanwhile was in its holder's hands when that was read."""
 
-TOP_LEVEL = frozenset({CLUSTER_KEY, "doctor/", *(area.prefix for area in AREAS)})
+TOP_LEVEL = frozenset({CLUSTER_KEY, DoctorKeys.area, *(area.prefix for area in AREAS)})
 """All that Fray puts right under a root."""
 
 CONSEQUENCES: dict[Kind, tuple[str, str]] = {

@@ -30,43 +30,45 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import (
     AgentKeys,
     BlobKeys,
+    ChildKey,
+    CoordinatorKeys,
     EndpointKey,
     JobKeys,
     NameKeys,
+    PendingKey,
+    WorkKeys,
 )
+from fray_layouts.queue_keys import QueueKeys, TaskKeys
 
 MAX_PROBLEMS_NAMED = 1000
 """So many troubles are told one by one; the rest is counted."""
 
-INBOX, WORK, PENDING, CHILDREN, PASS = InboxKeys.prefix, "work/", "pending/", "children/", "coordinator/"
-QUEUES, TASKS = "queues/", "tasks/"
-
 CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str, ...]], ...] = (
     (object_checks.odd_objects, ()),
-    (object_checks.left_alone_by_the_pass, (PASS, AgentKeys.prefix)),
-    (job_checks.unentered, (PENDING, JobKeys.prefix)),
-    (job_checks.unadmitted, (JobKeys.prefix,)),
-    (job_checks.uncallable, (BlobKeys.prefix, JobKeys.prefix)),
-    (job_checks.unheld, (JobKeys.prefix,)),
-    (job_checks.running, (PENDING, AgentKeys.prefix, JobKeys.prefix)),
-    (job_checks.families, (JobKeys.prefix,)),
-    (job_checks.results, (WORK, JobKeys.prefix)),
-    (agent_checks.agents, (AgentKeys.prefix, JobKeys.prefix)),
-    (agent_checks.silent, (PASS, AgentKeys.prefix)),
-    (agent_checks.unknown, (AgentKeys.prefix,)),
-    (inbox_checks.drops, (INBOX, PASS, AgentKeys.prefix)),
-    (index_checks.entries, (PENDING, AgentKeys.prefix, JobKeys.prefix)),
-    (index_checks.children, (CHILDREN, JobKeys.prefix)),
-    (data_checks.work, (WORK, JobKeys.prefix)),
-    (data_checks.logs, (WORK, JobKeys.prefix)),
-    (data_checks.blobs, (BlobKeys.prefix, JobKeys.prefix)),
-    (data_checks.endpoints, (EndpointKey.prefix, JobKeys.prefix)),
-    (queue_checks.remains, (NameKeys.prefix, QUEUES, TASKS)),
-    (queue_checks.unmade, (NameKeys.prefix, QUEUES, TASKS)),
-    (queue_checks.leases, (NameKeys.prefix, QUEUES)),
-    (queue_checks.set_aside, (NameKeys.prefix, QUEUES)),
-    (queue_checks.large_items, (NameKeys.prefix, QUEUES)),
-    (queue_checks.idle_pools, (NameKeys.prefix, QUEUES, TASKS, JobKeys.prefix)),
+    (object_checks.left_alone_by_the_pass, (CoordinatorKeys.area, AgentKeys.area)),
+    (job_checks.unentered, (PendingKey.area, JobKeys.area)),
+    (job_checks.unadmitted, (JobKeys.area,)),
+    (job_checks.uncallable, (BlobKeys.area, JobKeys.area)),
+    (job_checks.unheld, (JobKeys.area,)),
+    (job_checks.running, (PendingKey.area, AgentKeys.area, JobKeys.area)),
+    (job_checks.families, (JobKeys.area,)),
+    (job_checks.results, (WorkKeys.area, JobKeys.area)),
+    (agent_checks.agents, (AgentKeys.area, JobKeys.area)),
+    (agent_checks.silent, (CoordinatorKeys.area, AgentKeys.area)),
+    (agent_checks.unknown, (AgentKeys.area,)),
+    (inbox_checks.drops, (InboxKeys.area, CoordinatorKeys.area, AgentKeys.area)),
+    (index_checks.entries, (PendingKey.area, AgentKeys.area, JobKeys.area)),
+    (index_checks.children, (ChildKey.area, JobKeys.area)),
+    (data_checks.work, (WorkKeys.area, JobKeys.area)),
+    (data_checks.logs, (WorkKeys.area, JobKeys.area)),
+    (data_checks.blobs, (BlobKeys.area, JobKeys.area)),
+    (data_checks.endpoints, (EndpointKey.area, JobKeys.area)),
+    (queue_checks.remains, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
+    (queue_checks.unmade, (NameKeys.area, QueueKeys.area, TaskKeys.area)),
+    (queue_checks.leases, (NameKeys.area, QueueKeys.area)),
+    (queue_checks.set_aside, (NameKeys.area, QueueKeys.area)),
+    (queue_checks.large_items, (NameKeys.area, QueueKeys.area)),
+    (queue_checks.idle_pools, (NameKeys.area, QueueKeys.area, TaskKeys.area, JobKeys.area)),
 )
 """Each look, and the areas without which it would see what is not so."""
 

@@ -20,7 +20,7 @@ from fray_layouts.object_keys import BlobKeys, JobKeys, WorkKeys
 
 def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Logs and results of jobs and attempts that never were, or are gone."""
-    for key in seen.keys["work/"]:
+    for key in seen.keys[WorkKeys.area]:
         job_id, attempt = WorkKeys.parse(key) or ("", 0)
         job = seen.jobs.get(job_id)
         if not seen.has_job(job_id):
@@ -34,7 +34,7 @@ def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Chunks of logs that are gone; they are stored before the record says how many, and deleted after it is marked."""
-    there = set(seen.keys["work/"])
+    there = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         ends = {past.attempt: past.exit for past in job.history} | {job.attempt: job.exit}
         for attempt, end in ends.items() if not job.expiring else ():
@@ -48,10 +48,10 @@ def logs(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Blobs that no job names; nothing is known while some record is in doubt, which may name any."""
-    if any(seen.is_doubtful(key) for key in seen.keys[JobKeys.prefix]):
+    if any(seen.is_doubtful(key) for key in seen.keys[JobKeys.area]):
         return
     used = {job.spec.entrypoint.callable.blob for job in seen.jobs.values() if job.spec.entrypoint.callable}
-    for key in unneeded_blobs(seen.keys[BlobKeys.prefix], used, oldest_used_month(seen.now, seen.settings)):
+    for key in unneeded_blobs(seen.keys[BlobKeys.area], used, oldest_used_month(seen.now, seen.settings)):
         yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), mend=removal_of(key))
 
 

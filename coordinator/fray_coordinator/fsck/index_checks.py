@@ -41,7 +41,7 @@ def removal_of(key: str) -> Fix:
 
 def entries(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Entries of `pending/` that point at nothing, or not at what they should."""
-    for key in seen.keys["pending/"]:
+    for key in seen.keys[PendingKey.area]:
         entry = PendingKey.parse(key)
         if entry is None or seen.is_doubtful(JobKeys.key(entry.job)):
             continue
@@ -70,7 +70,7 @@ def _unneeded(seen: Snapshot, key: str, entry: PendingKey, job: JobRecord | None
 
 def children(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Entries of `children/` that nobody needs, and children that have none."""
-    for key in seen.keys["children/"]:
+    for key in seen.keys[ChildKey.area]:
         entry = ChildKey.parse(key)
         if entry is None:
             continue
@@ -90,7 +90,7 @@ def _is_over(child: JobRecord, entry: ChildKey) -> bool:
 
 def _unlisted(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """An entry is made before its child's record, and stays until the child has ended."""
-    listed = set(seen.keys["children/"])
+    listed = set(seen.keys[ChildKey.area])
     for job in seen.jobs.values():
         link, key = job.parent, JobKeys.key(job.id)
         if link is None or link.detached or is_terminal(job) or is_orphan(seen, job):

@@ -14,6 +14,7 @@ from fray_layouts.object_keys import (
     BlobKeys,
     JobKeys,
     PendingKey,
+    WorkKeys,
 )
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.states import AgentState
@@ -21,7 +22,7 @@ from fray_layouts.states import AgentState
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Jobs that wait and cannot be found. A submitter makes the entry before the record, all others after it."""
-    entries = set(seen.keys["pending/"])
+    entries = set(seen.keys[PendingKey.area])
     for job in seen.jobs.values():
         key, entered_first = JobKeys.key(job.id), job.attempt == 1 and job.inbox is None
         if job.status != Status.PENDING or entry_of(job).key() in entries:
@@ -47,7 +48,7 @@ def unadmitted(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def uncallable(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Jobs that cannot run; what they run is stored before the record, and kept as long as that."""
-    blobs = set(seen.keys[BlobKeys.prefix])
+    blobs = set(seen.keys[BlobKeys.area])
     for job in seen.jobs.values():
         key, call = JobKeys.key(job.id), job.spec.entrypoint.callable
         if not is_terminal(job) and call is not None and call.blob and call.blob not in blobs:
@@ -74,7 +75,7 @@ def unheld(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Jobs that nobody runs, though their records say so, and those that nobody stops."""
-    entered = {entry.job for key in seen.keys["pending/"] if (entry := PendingKey.parse(key)) is not None}
+    entered = {entry.job for key in seen.keys[PendingKey.area] if (entry := PendingKey.parse(key)) is not None}
     for job in seen.jobs.values():
         if job.status != Status.RUNNING or job.lease is None or seen.is_doubtful(AgentKeys.key(job.lease.agent)):
             continue
@@ -137,7 +138,7 @@ def is_orphan(seen: Snapshot, job: JobRecord) -> bool:
 
 def results(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Results that are gone; they are stored before the record says so, and deleted after it is marked."""
-    data = set(seen.keys["work/"])
+    data = set(seen.keys[WorkKeys.area])
     for job in seen.jobs.values():
         if job.result is not None and job.result.key and not job.expiring and job.result.key not in data:
             key = JobKeys.key(job.id)

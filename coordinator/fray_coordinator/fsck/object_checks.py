@@ -61,7 +61,7 @@ def _unlisted(area: str, why: str) -> Problem:
 
 
 def _stray(key: str) -> Problem:
-    if key.startswith(InboxKeys.prefix):
+    if key.startswith(InboxKeys.area):
         what = "no agent looks at it, so it becomes no job: specs are inbox/<name>.json, right in the inbox"
         return Problem(key, what, "rename it, or remove it")
     return Problem(key, "its name is not one that Fray gives to what lies here", BY_HAND)

@@ -61,8 +61,8 @@ def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def unmade(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Names that were taken for queues and pools which nobody made, or whose records are gone."""
-    there = {*seen.keys["queues/"], *seen.keys["tasks/"]}
-    for key in seen.keys[NameKeys.prefix]:
+    there = {*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]}
+    for key in seen.keys[NameKeys.area]:
         namespace, kind, name = NameKeys.parse(key) or ("", "", "")
         if kind != worker_pools.NAME_KIND or key not in seen.stored or not seen.is_settled(key):
             continue
@@ -137,7 +137,7 @@ def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
 def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:
     """All keys of queues and pools."""
     found: dict[QueueOwner, list[str]] = {}
-    for key in (*seen.keys["queues/"], *seen.keys["tasks/"]):
+    for key in (*seen.keys[QueueKeys.area], *seen.keys[TaskKeys.area]):
         if (owner := owner_of(key)) is not None:
             found.setdefault(owner, []).append(key)
     return found
@@ -146,7 +146,7 @@ def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:
 def _living(seen: Snapshot) -> Iterator[tuple[QueueKeys, list[str]]]:
     """The queues that can be opened, dead letters apart, with their keys in order."""
     found: dict[QueueKeys, list[str]] = {}
-    for key in seen.keys["queues/"]:
+    for key in seen.keys[QueueKeys.area]:
         if (queue := QueueKeys.around(key)) is not None:
             found.setdefault(queue, []).append(key)
     for queue, keys in found.items():

@@ -78,7 +78,7 @@ class Snapshot:
 
     @property
     def endpoints(self) -> list[Stored[EndpointRecord]]:
-        return [self.stored[key] for key in self.keys[EndpointKey.prefix] if key in self.stored]
+        return [self.stored[key] for key in self.keys[EndpointKey.area] if key in self.stored]
 
     @property
     def passes(self) -> Stored[ReconcilerRecord] | None:

@@ -42,7 +42,7 @@ async def find_job(core: Core, text: str) -> Stored[JobRecord]:
     exact = await core.records.read(JobKeys.key(JobId.checked(text)), JobRecord)
     if exact is not None:
         return exact
-    rows = await core.store.list(JobKeys.prefix + text)
+    rows = await core.store.list(JobKeys.area + text)
     ids = [job for job in (JobKeys.parse(row.key) for row in rows) if job]
     named = [job for job in ids if job.rpartition("-")[0] == text]
     fitting = named or ids
@@ -56,13 +56,13 @@ async def find_job(core: Core, text: str) -> Stored[JobRecord]:
 
 async def all_jobs(core: Core, problems: dict[str, str]) -> list[JobRecord]:
     """Every job's record, in order of submission; `problems` gets those that cannot be read."""
-    rows = await core.store.list(JobKeys.prefix)
+    rows = await core.store.list(JobKeys.area)
     return await read_jobs(core, [job for job in (JobKeys.parse(row.key) for row in rows) if job], problems)
 
 
 async def active_jobs(core: Core, agents: Iterable[AgentRecord], problems: dict[str, str]) -> list[JobRecord]:
     """The jobs that wait or run, found by the index and by what agents hold: finished ones cost nothing."""
-    entries = [PendingKey.parse(row.key) for row in await core.store.list("pending/")]
+    entries = [PendingKey.parse(row.key) for row in await core.store.list(PendingKey.area)]
     ids = {entry.job for entry in entries if entry}
     ids.update(job for agent in agents for job in agent.holdings)
     return [job for job in await read_jobs(core, ids, problems) if job.ended_at is None]
@@ -85,7 +85,7 @@ async def jobs_by_id(core: Core, ids: Iterable[str], problems: dict[str, str]) -
 
 async def read_agents(core: Core, problems: dict[str, str]) -> list[Stored[AgentRecord]]:
     """Every agent's record, as observers take it; `problems` gets those that cannot be read."""
-    keys = [row.key for row in await core.store.list(AgentKeys.prefix) if AgentKeys.parse(row.key)]
+    keys = [row.key for row in await core.store.list(AgentKeys.area) if AgentKeys.parse(row.key)]
     found = await map_noting_problems(keys, lambda key: core.records.read(key, AgentRecord), problems)
     return [
         replace(agent, record=with_bounded_interval(agent.record, core.settings))

@@ -17,7 +17,7 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     The job has no children left; while the inbox still names it, nothing is removed.
     """
     origin = job.record.inbox
-    lies = await core.store.get(origin.place) if origin is not None else None
+    lies = await core.store.get(origin.current_key) if origin is not None else None
     in_inbox = lies.version if lies is not None else None
     if not is_removable(job.record, core.now(), core.settings, has_children=False, version_in_inbox=in_inbox):
         return
@@ -31,5 +31,5 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
 
 async def remove_blobs(core: Core, used: Set[str], since: str, problems: dict[str, str]) -> None:
     """Delete the blobs of the months before `since` that are not among the `used` ones."""
-    blobs = [row.key for row in await core.store.list(BlobKeys.prefix)]
+    blobs = [row.key for row in await core.store.list(BlobKeys.area)]
     await map_noting_problems(unneeded_blobs(blobs, used, since), core.store.delete, problems)

@@ -97,7 +97,7 @@ async def remove(core: Core, namespace: str, name: str, incarnation: int) -> Non
 
 async def remove_unused(core: Core, problems: dict[str, str]) -> None:
     """Remove the pools that no driver and no worker has used for as long as a job is kept that has ended."""
-    named = [(found, row.key) for row in await core.store.list(NameKeys.prefix) if (found := NameKeys.parse(row.key))]
+    named = [(found, row.key) for row in await core.store.list(NameKeys.area) if (found := NameKeys.parse(row.key))]
     queues = [(found[0], found[2], key) for found, key in named if found[1] == NAME_KIND]
     await map_noting_problems(
         queues, lambda named: remove_if_unused(core, *named[:2]), problems, lambda named: named[2]

@@ -1,13 +1,16 @@
 """Admitting what people drop into the inbox.
 
-Invariant: each version of a dropped file becomes exactly one job, however many agents see it and whenever they die.
-Unsafe: two agents read one file; the first admits it, runs it and deletes it; the second, slow, creates the job again.
-Or: a person overwrites the file between the read and the admission, and a version that nobody wanted any more runs.
-Why not here: the job's id is a function of key, version and time, so both create the same record; it is created
-UNADMITTED and cannot be claimed; it is admitted only if the inbox still holds that version afterwards, and withdrawn
-otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its version. On
-local files time and inode of a file change and come again as people work on it, so before anything else the file gets a
-name that was never given before: that name and the time in it stand for key and time.
+**Invariant.** Each version of a dropped file becomes exactly one job, however many agents see it and whenever they die.
+
+**Unsafe sequence.** Two agents read one file; the first admits it, runs it and deletes it; the second, slow, creates
+the job again. Or: a person overwrites the file between the read and the admission, and a version that nobody wanted any
+more runs.
+
+**Why this cannot happen.** The job's id is a function of key, version and time, so both create the same record; it is
+created UNADMITTED and cannot be claimed; it is admitted only if the inbox still holds that version afterwards, and
+withdrawn otherwise; an admitted record is never taken back; and retention keeps a record while the inbox holds its
+version. On local files time and inode of a file change and come again as people work on it, so before anything else the
+file gets a name that was never given before: that name and the time in it stand for key and time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
 """Children end with the attempt of their parent that launched them.
 
-Invariant: no child runs for long without its parent running at the attempt that the child names, unless it is detached.
-Unsafe: a frozen parent process submits a child after the pass has listed and stopped the parent's children.
-Why not here: the `children/` entry is created before the child, so a later listing shows it, and entries are listed
-again until none is left; and a claimer reads the child, then its parent, then claims from that version of the child.
+**Invariant.** No child runs for long without its parent running at the attempt that the child names, unless it is
+detached.
+
+**Unsafe sequence.** A frozen parent process submits a child after the pass has listed and stopped the parent's
+children.
+
+**Why this cannot happen.** The `children/` entry is created before the child, so a later listing shows it, and entries
+are listed again until none is left; and a claimer reads the child, then its parent, then claims from that version of
+the child.
 """
 
 from __future__ import annotations

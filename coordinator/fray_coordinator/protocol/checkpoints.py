@@ -1,12 +1,14 @@
 """Checkpoints of a durable actor: one sequence of create-only numbers for all attempts of its job.
 
-Invariant: the highest number holds every call that was acknowledged.
-Unsafe: attempt 1 freezes before it writes a checkpoint; attempt 2 restores an older one and answers calls; attempt 1
-wakes, writes the next number, and answers too: two histories, and the next restore loses one of them.
-Why not here: an attempt's first act is to take the next number for a fence that holds the state it restored, so an
-earlier attempt's next number is taken; and after every applied create the writer lists: a fence that is not the highest
-is made again from what is, a checkpoint that is not the highest is not acknowledged. Numbers below one's own are
-deleted only once that one exists; who lists a number and finds it gone lists again.
+**Invariant.** The highest number holds every call that was acknowledged.
+
+**Unsafe sequence.** Attempt 1 freezes before it writes a checkpoint; attempt 2 restores an older one and answers calls;
+attempt 1 wakes, writes the next number, and answers too: two histories, and the next restore loses one of them.
+
+**Why this cannot happen.** An attempt's first act is to take the next number for a fence that holds the state it
+restored, so an earlier attempt's next number is taken; and after every applied create the writer lists: a fence that is
+not the highest is made again from what is, a checkpoint that is not the highest is not acknowledged. Numbers below
+one's own are deleted only once that one exists; who lists a number and finds it gone lists again.
 """
 
 from __future__ import annotations

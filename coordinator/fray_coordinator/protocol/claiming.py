@@ -1,9 +1,12 @@
 """Claiming a pending job.
 
-Invariant: at most one agent runs an attempt, and an agent that might hold one says so in every beat.
-Unsafe: the claim's reply is lost; the agent forgets it; the claim lands; the index entry is deleted; nobody runs it.
-Why not here: the claim is listed in the heartbeat until it is known to be applied or rejected, the entry outlives it,
-and whether it was applied is judged by what the record says, never by the id of a write.
+**Invariant.** At most one agent runs an attempt, and an agent that might hold one says so in every beat.
+
+**Unsafe sequence.** The claim's reply is lost; the agent forgets it; the claim lands; the index entry is deleted;
+nobody runs it.
+
+**Why this cannot happen.** The claim is listed in the heartbeat until it is known to be applied or rejected, the entry
+outlives it, and whether it was applied is judged by what the record says, never by the id of a write.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """The end of an attempt: commit, requeue, failure, and the budgets.
 
-Invariant: at most one result is committed, by the attempt that the record names; a result complete under a lease that
-still stands is never thrown away; preemption never spends the failure budget; a stopped job is not restarted.
-Unsafe: the holder's commit is rejected because a stop's flag came in between; the holder takes that for a lost lease
-and discards a finished result. Or: the agent is declared dead, its job is put back and runs again, and the first
-holder commits over it.
-Why not here: a rejected commit is decided again on the current record, which is discarded only if attempt or lease
-differ or the job has ended; and a put-back raises the attempt in the same write that takes the lease away.
+**Invariant.** At most one result is committed, by the attempt that the record names; a result complete under a lease
+that still stands is never thrown away; preemption never spends the failure budget; a stopped job is not restarted.
+
+**Unsafe sequence.** The holder's commit is rejected because a stop's flag came in between; the holder takes that for a
+lost lease and discards a finished result. Or: the agent is declared dead, its job is put back and runs again, and the
+first holder commits over it.
+
+**Why this cannot happen.** A rejected commit is decided again on the current record, which is discarded only if attempt
+or lease differ or the job has ended; and a put-back raises the attempt in the same write that takes the lease away.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """Drivers: programs outside of jobs, each a job of the cluster that the program itself holds.
 
-Invariant: what a driver owns ends with it, however that ended; a driver that lives, and can write, loses nothing.
-Unsafe: a driver is frozen, or cut off; it is declared dead, and what it owns is ended; it comes back and creates more,
-which nobody would ever end. Or: it dies between the records that it needs, and what it then owns has no owner.
-Why not here: a driver is an agent that lists one job, so it beats and dies as every agent does. The job is born running
-under the agent's lease, after the agent's record, which lists it; it has one attempt, and ends when the agent is found
-dead (`finish.put_back`), also if it was created later than that. What the driver owns are children of that attempt:
-they are ended when it no longer runs, and one that is submitted too late is not started (`cascade`).
+**Invariant.** What a driver owns ends with it, however that ended; a driver that lives, and can write, loses nothing.
+
+**Unsafe sequence.** A driver is frozen, or cut off; it is declared dead, and what it owns is ended; it comes back and
+creates more, which nobody would ever end. Or: it dies between the records that it needs, and what it then owns has no
+owner.
+
+**Why this cannot happen.** A driver is an agent that lists one job, so it beats and dies as every agent does. The job
+is born running under the agent's lease, after the agent's record, which lists it; it has one attempt, and ends when the
+agent is found dead (`finish.put_back`), also if it was created later than that. What the driver owns are children of
+that attempt: they are ended when it no longer runs, and one that is submitted too late is not started (`cascade`).
 """
 
 from __future__ import annotations

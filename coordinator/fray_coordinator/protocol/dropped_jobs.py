@@ -1,13 +1,15 @@
 """Jobs that run by their records under a live agent that does not list them.
 
-Invariant: a job that its live holder has dropped runs again; one that the holder has, or may have, stays with it.
-Unsafe: an agent composes a beat, then claims a job; the beat lands after the claim and says nothing of the job; an
-observer takes the job for dropped and puts it back, and two agents run it.
-Why not here: an agent lists a claim from before it sends it until it knows that the claim is not applied, and a job
-until its end is written; so every beat that is composed after the claim has landed lists the job. An observer reads the
-job first, then the agent's record. Of two beats that are applied afterwards the second was composed after the first was
-applied, hence after the claim. The job is put back on condition of the very version that was read before both. And an
-agent that meets the job in the index, as its own, does not take it up again without a write.
+**Invariant.** A job that its live holder has dropped runs again; one that the holder has, or may have, stays with it.
+
+**Unsafe sequence.** An agent composes a beat, then claims a job; the beat lands after the claim and says nothing of the
+job; an observer takes the job for dropped and puts it back, and two agents run it.
+
+**Why this cannot happen.** An agent lists a claim from before it sends it until it knows that the claim is not applied,
+and a job until its end is written; so every beat that is composed after the claim has landed lists the job. An observer
+reads the job first, then the agent's record. Of two beats that are applied afterwards the second was composed after the
+first was applied, hence after the claim. The job is put back on condition of the very version that was read before
+both. And an agent that meets the job in the index, as its own, does not take it up again without a write.
 """
 
 from __future__ import annotations

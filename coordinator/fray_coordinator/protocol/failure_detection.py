@@ -1,11 +1,13 @@
 """Declaring agents dead, and their burial.
 
-Invariant: no outage and no frozen observer kills an agent; a dead agent's jobs are all put back.
-Unsafe: an observer compares wall clocks, or counts the time in which it could not read either; or it buries once, and
-a claim that lands afterwards leaves a job in nobody's hands.
-Why not here: age accumulates only between two successful reads at most two intervals apart and only while the beat
-stands still; death is a conditional write, after which no beat can be applied; and the dead record is the log of its
-burial, marked buried only when every listed job has been seen in agreement with the index.
+**Invariant.** No outage and no frozen observer kills an agent; a dead agent's jobs are all put back.
+
+**Unsafe sequence.** An observer compares wall clocks, or counts the time in which it could not read either; or it
+buries once, and a claim that lands afterwards leaves a job in nobody's hands.
+
+**Why this cannot happen.** Age accumulates only between two successful reads at most two intervals apart and only while
+the beat stands still; death is a conditional write, after which no beat can be applied; and the dead record is the log
+of its burial, marked buried only when every listed job has been seen in agreement with the index.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """One object per agent: heartbeat, holdings and mailbox.
 
-Invariant: an agent that might hold a job is listed as holding it, and mail is never lost for longer than a repair.
-Unsafe: a sender reads the record, the agent beats, the sender's old body overwrites the new beat and its holdings; or
-the agent clears mail it has not acted on, because a beat that was superseded is taken for applied.
-Why not here: every write is conditional, senders change one flag of the body they read, a superseded beat is decided
-again from what is there, and the mail is cleared by an applied beat *before* the jobs are read: a sender that sets its
-job's flag and then finds mail unread knows that the jobs will be read after its flag.
+**Invariant.** An agent that might hold a job is listed as holding it, and mail is never lost for longer than a repair.
+
+**Unsafe sequence.** A sender reads the record, the agent beats, the sender's old body overwrites the new beat and its
+holdings; or the agent clears mail it has not acted on, because a beat that was superseded is taken for applied.
+
+**Why this cannot happen.** Every write is conditional, senders change one flag of the body they read, a superseded beat
+is decided again from what is there, and the mail is cleared by an applied beat *before* the jobs are read: a sender
+that sets its job's flag and then finds mail unread knows that the jobs will be read after its flag.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Which id and which namespace a submitted job gets.
 
-Invariant: a top-level job that names no namespace shares its own with its descendants alone; the same words submitted
-again under an id of one's own find the first job.
-Unsafe: the namespace is made of the job's name. Two people run jobs of one name; what the second launches finds the
-names that the first has taken, adopts the first one's jobs and returns their results.
-Why not here: the namespace is the job's id. An own `id` makes the job's id from the namespace that was named, if any,
-so that it is the same at every submission.
+**Invariant.** A top-level job that names no namespace shares its own with its descendants alone; the same words
+submitted again under an id of one's own find the first job.
+
+**Unsafe sequence.** The namespace is made of the job's name. Two people run jobs of one name; what the second launches
+finds the names that the first has taken, adopts the first one's jobs and returns their results.
+
+**Why this cannot happen.** The namespace is the job's id. An own `id` makes the job's id from the namespace that was
+named, if any, so that it is the same at every submission.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Names, and the endpoints published under them.
 
-Invariant: who has seen (incarnation, attempt) of a name never meets a lower one; one incarnation lives at a time.
-Unsafe: attempt 1 reads that no endpoint exists and freezes; attempt 2 publishes, and dies; its endpoint is removed;
-attempt 1 wakes and publishes. Or: two creators see a free name, and both believe that they hold it. Or: a creator takes
-the name and dies before its job exists, and who found the name taken waits for ever.
-Why not here: a name is taken by CAS, which raises its incarnation, and never deleted; a publication raises the attempt
-in the name's record before it writes the endpoint, on condition of what lay there before; and callers keep the
-highest pair they have seen. What a dead process still writes is removed again, because the removal is repeated. A name
-whose job does not come within a minute is free, and until it has come nobody is told that it exists.
+**Invariant.** Who has seen (incarnation, attempt) of a name never meets a lower one; one incarnation lives at a time.
+
+**Unsafe sequence.** Attempt 1 reads that no endpoint exists and freezes; attempt 2 publishes, and dies; its endpoint is
+removed; attempt 1 wakes and publishes. Or: two creators see a free name, and both believe that they hold it. Or: a
+creator takes the name and dies before its job exists, and who found the name taken waits for ever.
+
+**Why this cannot happen.** A name is taken by CAS, which raises its incarnation, and never deleted; a publication
+raises the attempt in the name's record before it writes the endpoint, on condition of what lay there before; and
+callers keep the highest pair they have seen. What a dead process still writes is removed again, because the removal is
+repeated. A name whose job does not come within a minute is free, and until it has come nobody is told that it exists.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """The pending index: which entries stay, which go, which are missing.
 
-Invariant: every PENDING job can be found: it has an entry, or one will be made by the next repair.
-Unsafe: a claim is applied, its entry deleted, its agent dies before any beat lists it: the job runs nowhere and
-nothing points at it. Or: an old entry is deleted while its job waits at a later attempt whose entry was never made.
-Why not here: an entry goes only after an applied beat lists its job and attempt, or after that attempt ended; the
-later entry is created first; and entries without a record go only when their time is further away than the quarantine
-(behind or, as no submitter writes it, ahead), on condition of the version that was read before the record was found
-absent.
+**Invariant.** Every PENDING job can be found: it has an entry, or one will be made by the next repair.
+
+**Unsafe sequence.** A claim is applied, its entry deleted, its agent dies before any beat lists it: the job runs
+nowhere and nothing points at it. Or: an old entry is deleted while its job waits at a later attempt whose entry was
+never made.
+
+**Why this cannot happen.** An entry goes only after an applied beat lists its job and attempt, or after that attempt
+ended; the later entry is created first; and entries without a record go only when their time is further away than the
+quarantine (behind or, as no submitter writes it, ahead), on condition of the version that was read before the record
+was found absent.
 """
 
 from __future__ import annotations

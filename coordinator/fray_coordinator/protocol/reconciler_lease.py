@@ -1,11 +1,14 @@
 """The lease of the coordinator's pass.
 
-Invariant: some process runs the pass soon, whoever dies; two at once do no harm.
-Unsafe: the holder dies and its successor begins with empty suspects, and dies too, so that no death is ever declared.
-Why not here: suspects live in the lease's record and are inherited; the lease ages like a beat, by successful reads at
-most two intervals apart. Holding it saves requests, it protects nothing: every write of the pass is conditional by
-itself. A record that cannot be read ages like any other and is then replaced: what is lost with it is suspects, which
-are observed again, and hints.
+**Invariant.** Some process runs the pass soon, whoever dies; two at once do no harm.
+
+**Unsafe sequence.** The holder dies and its successor begins with empty suspects, and dies too, so that no death is
+ever declared.
+
+**Why this cannot happen.** Suspects live in the lease's record and are inherited; the lease ages like a beat, by
+successful reads at most two intervals apart. Holding it saves requests, it protects nothing: every write of the pass is
+conditional by itself. A record that cannot be read ages like any other and is then replaced: what is lost with it is
+suspects, which are observed again, and hints.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """Submitting again under an id of one's own: the job that was submitted first is found, if it runs the same.
 
-Invariant: whoever submits under an id gets a job that runs what he asked for, or an error.
-Unsafe: the second submission has another command, finds the first job, and its submitter believes that his has run.
-Why not here: `first_difference` names a field in which the two differ. Of two callables nothing is compared: the same
-one pickles differently from process to process.
+**Invariant.** Whoever submits under an id gets a job that runs what he asked for, or an error.
+
+**Unsafe sequence.** The second submission has another command, finds the first job, and its submitter believes that his
+has run.
+
+**Why this cannot happen.** `first_difference` names a field in which the two differ. Of two callables nothing is
+compared: the same one pickles differently from process to process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Removing what nobody needs any more.
 
-Invariant: a job's record outlives everything that belongs to it; a waiter that finds it gone raises, it never hangs.
-Unsafe: the record goes first; its logs and children stay for ever, or a submitter with the same id creates it again
-while an inbox file still names it.
-Why not here: the record is marked expiring, its data is deleted, then the record on condition of that version; never
-before its children; never while the inbox holds its version; and retention is longer than the quarantine plus the
-time after which a submitter gives up.
+**Invariant.** A job's record outlives everything that belongs to it; a waiter that finds it gone raises, it never
+hangs.
+
+**Unsafe sequence.** The record goes first; its logs and children stay for ever, or a submitter with the same id creates
+it again while an inbox file still names it.
+
+**Why this cannot happen.** The record is marked expiring, its data is deleted, then the record on condition of that
+version; never before its children; never while the inbox holds its version; and retention is longer than the quarantine
+plus the time after which a submitter gives up.
 """
 
 from __future__ import annotations

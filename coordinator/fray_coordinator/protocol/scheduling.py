@@ -1,8 +1,10 @@
 """Which pending job goes where: the shape of a job, whether it fits a host, and what to try first.
 
-Invariant: a job's index entry is a function of its record, so that whoever finds it missing writes the same name.
-Unsafe: two repairers create entries of different names for one job, and one is left over for ever.
-Why not here: `entry_of` reads nothing but the record.
+**Invariant.** A job's index entry is a function of its record, so that whoever finds it missing writes the same name.
+
+**Unsafe sequence.** Two repairers create entries of different names for one job, and one is left over for ever.
+
+**Why this cannot happen.** `entry_of` reads nothing but the record.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """Stopping a job.
 
-Invariant: once a stop is acknowledged, no later attempt starts.
-Unsafe: the stop's flag is set while the holder's requeue is on its way; the next attempt runs although it was stopped.
-Why not here: the flag lives in the job's record, so the requeue is rejected and decided again, and every requeue of a
-job with the flag, by anyone, ends it STOPPED. A pending job is stopped by one write, whoever wins the race.
+**Invariant.** Once a stop is acknowledged, no later attempt starts.
+
+**Unsafe sequence.** The stop's flag is set while the holder's requeue is on its way; the next attempt runs although it
+was stopped.
+
+**Why this cannot happen.** The flag lives in the job's record, so the requeue is rejected and decided again, and every
+requeue of a job with the flag, by anyone, ends it STOPPED. A pending job is stopped by one write, whoever wins the
+race.
 """
 
 from __future__ import annotations

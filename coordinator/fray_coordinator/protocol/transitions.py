@@ -1,9 +1,11 @@
 """All changes of a job's status, in one table. Nothing else assigns a status.
 
-Invariant: no transition leaves a terminal status, and attempts only grow.
-Unsafe: two writers each move the job from a status that the other has already left.
-Why not here: `transition` looks the pair up and raises for one that is not in the table, and its result is written on
-condition of the version it was computed from.
+**Invariant.** No transition leaves a terminal status, and attempts only grow.
+
+**Unsafe sequence.** Two writers each move the job from a status that the other has already left.
+
+**Why this cannot happen.** `transition` looks the pair up and raises for one that is not in the table, and its result
+is written on condition of the version it was computed from.
 
     UNADMITTED --admit--> PENDING --claim--> RUNNING --succeed--> SUCCEEDED
         |                  |  ^                |  |

@@ -116,7 +116,7 @@ async def purge_items(queue: OpenQueue) -> dict[str, int]:
 
 async def list_queues(core: Core) -> list[tuple[str, str]]:
     """(namespace, name) of every queue that has a name in a cluster."""
-    rows = await core.store.list(NameKeys.prefix)
+    rows = await core.store.list(NameKeys.area)
     named = [(found[0], found[2]) for row in rows if (found := NameKeys.parse(row.key)) and found[1] == "queue"]
 
     async def living(name: tuple[str, str]) -> tuple[str, str] | None:

@@ -85,7 +85,7 @@ class Admission:
         after: str | None = None
         page = None if self.core.store.local else LISTING_PAGE
         while True:
-            rows = await self.core.store.list(InboxKeys.prefix, after, page)
+            rows = await self.core.store.list(InboxKeys.area, after, page)
             keys += [row.key for row in rows if not row.key.startswith(InboxKeys.rejected_prefix)]
             if page is None or len(rows) < page:
                 return keys
@@ -108,7 +108,7 @@ class Admission:
         origin = job.record.inbox
         if origin is None:
             return
-        lies = await self.core.store.get(origin.place)
+        lies = await self.core.store.get(origin.current_key)
         version = lies.version if lies else None
 
         def decide(now: JobRecord | None) -> JobRecord | None:
@@ -123,7 +123,7 @@ class Admission:
             await pending_index.create_entry(self.core, settled)
             await doorbell.ring(self.core, settled.spec.pool)
         if version == origin.version:
-            await self._take_away(origin.place, origin.version)
+            await self._take_away(origin.current_key, origin.version)
 
     async def _look_at_drop(self, key: str) -> None:
         drop = await self.core.store.get(key, one_of_many=True)

@@ -157,7 +157,7 @@ class FailureDetector:
         }
 
     async def _read_all(self) -> None:
-        rows = await self.core.store.list(AgentKeys.prefix, versions=True)
+        rows = await self.core.store.list(AgentKeys.area, versions=True)
         listed_at = self.core.clock.boottime()
         rows = self._unreadable.sift((row for row in rows if AgentKeys.parse(row.key)), self.problems)
         before = {agent.key: agent for agent in self.agents.values()}

@@ -120,7 +120,7 @@ class Reconciler:
             wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)
-        self._beside.begin(JobKeys.prefix, self._repair)
+        self._beside.begin(JobKeys.area, self._repair)
         await self._serve()
         await self._leave(suspects)
 
@@ -214,7 +214,7 @@ class Reconciler:
         if last.repaired_at <= self.core.now():
             self._repaired_at = max(self._repaired_at, last.repaired_at)
         if self.watch.complete and self._repair_is_due():
-            self._beside.begin(JobKeys.prefix, self._repair)
+            self._beside.begin(JobKeys.area, self._repair)
         await self._serve(self.core.settings.poll_interval)
         await self._renew(self._tell)
 
@@ -236,19 +236,19 @@ class Reconciler:
         except StoreError:  # perhaps another, who then takes the lease, is answered
             raise
         except Exception as error:
-            self._failed[AgentKeys.prefix] = describe_error(error)
+            self._failed[AgentKeys.area] = describe_error(error)
             return suspects
 
     async def _serve(self, seconds: float | None = None) -> None:
         """Begin what else there is to do, or go on with it, but not for long."""
         unburied = self.watch.unburied()
         self._beside.forget_all_but(
-            [JobKeys.prefix, AgentKeys.prefix, BESIDE, InboxKeys.prefix, *(dead.key for dead in unburied)]
+            [JobKeys.area, AgentKeys.area, BESIDE, InboxKeys.area, *(dead.key for dead in unburied)]
         )
         for dead in unburied[:MAX_CONCURRENT_REAPS]:
             self._beside.begin(dead.key, partial(reaper.reap, self.core, dead))
-        self._beside.begin(AgentKeys.prefix, self.watch.forget_old)
-        self._beside.begin(InboxKeys.prefix, self.admission.run)
+        self._beside.begin(AgentKeys.area, self.watch.forget_old)
+        self._beside.begin(InboxKeys.area, self.admission.run)
         await self._beside.wait(seconds)
 
     def _repair_is_due(self) -> bool:

@@ -93,17 +93,17 @@ class Repair:
         self._found = {}
         await self._read_jobs()
         steps = {
-            "pending/": lambda: self._mend(live),
-            "children/": self._end_families,
-            EndpointKey.prefix: lambda: self._endpoints.remove(self._attempt_running, self._found),
-            BlobKeys.prefix: self._sweep_blobs,
+            PendingKey.area: lambda: self._mend(live),
+            ChildKey.area: self._end_families,
+            EndpointKey.area: lambda: self._endpoints.remove(self._attempt_running, self._found),
+            BlobKeys.area: self._sweep_blobs,
             TaskKeys.area: self._sweep_pools,
         }
         await map_noting_problems(steps, lambda area: steps[area](), self._found, at_once=1)
         self._found_before = self._found
 
     async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
-        entries = {row.key for row in await self.core.store.list("pending/")}
+        entries = {row.key for row in await self.core.store.list(PendingKey.area)}
         self._seen_unlisted, self._unlisted = self._unlisted, {}
         self._holders.begin()
         await self._each(self._jobs, lambda key: self._mend_job(key, live, entries))
@@ -111,7 +111,7 @@ class Repair:
 
     async def _end_families(self) -> None:
         """End the children whose parents ended, and remove the jobs that nobody needs any more."""
-        children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list("children/")) if c]
+        children = [c for c in (ChildKey.parse(row.key) for row in await self.core.store.list(ChildKey.area)) if c]
         parents = {child.parent for child in children if self._may_need_cascade(child)}
         await self._each(sorted(parents), lambda parent: cascade.stop_children(self.core, parent), ChildKey.prefix)
         with_children = {child.parent for child in children} | self._parents()
@@ -119,7 +119,7 @@ class Repair:
             await self._each([key for key in self._ended if self._is_due(key, with_children)], self._remove)
 
     async def _read_jobs(self) -> None:
-        rows = await self.core.store.list(JobKeys.prefix, versions=True)
+        rows = await self.core.store.list(JobKeys.area, versions=True)
         rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), self._found)
         jobs, ended = self._jobs, self._ended
         unread, self._unread_since = self._unread_since, {}

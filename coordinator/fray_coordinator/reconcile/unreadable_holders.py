@@ -1,10 +1,13 @@
 """Agents that have jobs by the jobs' records, and whose own records cannot be read.
 
-Invariant: what such an agent holds ends with it, or is put back.
-Unsafe: a job is put back because its holder's record is garbage, while the holder runs it; or the record is repaired,
-and the holder, which had only missed a beat, goes on under it.
-Why not here: an agent that cannot read its own record cannot beat, so its trust runs out, and it ends. After that the
-record is replaced by a dead agent's, on condition of the version that has lain there since: under that no beat follows.
+**Invariant.** What such an agent holds ends with it, or is put back.
+
+**Unsafe sequence.** A job is put back because its holder's record is garbage, while the holder runs it; or the record
+is repaired, and the holder, which had only missed a beat, goes on under it.
+
+**Why this cannot happen.** An agent that cannot read its own record cannot beat, so its trust runs out, and it ends.
+After that the record is replaced by a dead agent's, on condition of the version that has lain there since: under that
+no beat follows.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class _TreeWalk:
 
     def _empty(self, handle: int, folder: str) -> Iterator[Listed]:
         """Remove a folder that has been empty for a while; who creates in it right now is told to try again."""
-        if not self._prefix or folder in ("", InboxKeys.prefix):
+        if not self._prefix or folder in ("", InboxKeys.area):
             return
         if time.time() - os.fstat(handle).st_mtime > EMPTY_FOLDER_SECONDS:
             with suppress(OSError), self._tree.place_of(folder[:-1]) as (parent, name):
@@ -107,8 +107,8 @@ class _TreeWalk:
 
 
 def _is_entered(folder: str) -> bool:
-    if folder.startswith(InboxKeys.prefix):
-        return folder in (InboxKeys.prefix, InboxKeys.rejected_prefix, InboxKeys.aside_prefix)
+    if folder.startswith(InboxKeys.area):
+        return folder in (InboxKeys.area, InboxKeys.rejected_prefix, InboxKeys.aside_prefix)
     return folder.count("/") <= MAX_FOLDERS and len(folder.encode()) <= MAX_KEY_BYTES
 
 

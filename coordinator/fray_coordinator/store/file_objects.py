@@ -85,7 +85,7 @@ class FileObjects:
         if self.size(key) is not None:
             raise PreconditionFailed(key)
         if key == CLUSTER_KEY:
-            with self._tree.folder(InboxKeys.prefix, make=True):
+            with self._tree.folder(InboxKeys.area, make=True):
                 """A plain `cp` into the new root finds it."""
         return self._place(key, data, _link)
 

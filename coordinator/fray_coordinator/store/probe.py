@@ -29,6 +29,7 @@ from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.mounts import network_file_system
 from fray_coordinator.store.opening import open_backend
 from fray_layouts.errors import FrayError
+from fray_layouts.object_keys import DoctorKeys
 
 CLOCK_TOLERANCE = 30.0
 LONG_LOCK_SECONDS = 1.0
@@ -63,7 +64,7 @@ async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
         backend = open_backend(root, clock)
     except FrayError as error:
         return [Finding("error", f"{root} cannot be opened", str(error))]
-    folder = f"doctor/{system_random().token()}"
+    folder = DoctorKeys.folder(system_random().token())
     try:
         findings = [finding for check in CHECKS for finding in await _findings(check, backend, folder, clock)]
         return list(dict.fromkeys(findings))  # one cause may fail every check

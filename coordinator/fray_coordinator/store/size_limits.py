@@ -5,6 +5,7 @@ from __future__ import annotations
 from fray_coordinator.store.interface import BadObject
 from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import ChildKey, PendingKey, PoolKeys
 
 MAX_SPEC_BYTES = 4 * 1024**2
 """Bytes of what people drop into the inbox; a callable of `INLINE_LIMIT` and a full environment need a tenth of it."""
@@ -13,12 +14,12 @@ MAX_RECORD_BYTES = 16 * 1024**2
 MAX_DATA_BYTES = 1024**3
 """Bytes of a result, a callable, a log chunk, a checkpoint, a segment: what is read once, by who asked for it."""
 
-_RECORD_PREFIXES = ("pending/", "children/", "pools/")
+_RECORD_PREFIXES = (PendingKey.area, ChildKey.area, PoolKeys.area)
 
 
 def max_bytes(key: str) -> int:
     """Bytes that an object under `key` may have."""
-    if key.startswith(InboxKeys.prefix):
+    if key.startswith(InboxKeys.area):
         return MAX_SPEC_BYTES
     return MAX_RECORD_BYTES if key.endswith((".json", "~lease")) or key.startswith(_RECORD_PREFIXES) else MAX_DATA_BYTES
 

@@ -49,6 +49,7 @@ from fray_coordinator.store.key_rules import check_key
 from fray_coordinator.store.metering import MeteredBackend, RequestCounts
 from fray_coordinator.store.size_limits import check_written
 from fray_layouts.errors import Malformed
+from fray_layouts.object_keys import DoctorKeys
 from fray_layouts.parsing import parse_json
 
 T = TypeVar("T")
@@ -59,8 +60,6 @@ REFUSED_PATIENCE = 5.0
 """Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
 SINGLE_OBJECT_PATIENCE = 3.0
 """Seconds for which one object of many may keep a look at all of them waiting: less than from one pass to the next."""
-CLOCK_KEY = "doctor/clock"
-"""An object that is never there: asking for it tells the storage's time and that the root may be read."""
 
 READ_VERBS = frozenset({"get", "list"})
 """The verbs that change nothing. Where they are answered, writes need not be: a disk may be full."""
@@ -229,7 +228,7 @@ class Store:
     async def learn_clock(self) -> None:
         """Make sure that `now()` works; costs one read if no answer has told the time yet."""
         if self._backend.server_offset() is None:
-            await self.get(CLOCK_KEY)
+            await self.get(DoctorKeys.clock)
 
     async def close(self) -> None:
         await self._backend.close()
@@ -303,7 +302,7 @@ class Store:
         reads = verb in READ_VERBS
         if self._answered[reads] <= begun and reads:
             with suppress(AttemptFailed):
-                await self._backend.get(CLOCK_KEY)
+                await self._backend.get(DoctorKeys.clock)
                 self._answered[reads] = self._clock.boottime()
         return self._answered[reads] > begun
 

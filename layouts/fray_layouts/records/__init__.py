@@ -1,0 +1,49 @@
+"""The records: every JSON object under a root, as msgspec structs; those of queues are in `queue_records`.
+
+Each field's meaning stands here once. `layouts/README.md` says who writes which object under which condition, and the
+JSON Schemas beside it are generated from these structs. Times are seconds since the epoch on the *storage's* clock
+unless a field says otherwise; sizes are bytes. What a field may hold beyond its type is in `bounds`.
+
+Everything else in Fray imports the structs from here. To read: `base`, `job`, `agent`, `index`, `reconciler`, `actor`,
+`cluster`.
+"""
+
+from __future__ import annotations
+
+from fray_layouts.records.actor import (
+    CheckpointHead as CheckpointHead,
+    EndpointRecord as EndpointRecord,
+    NameRecord as NameRecord,
+)
+from fray_layouts.records.agent import (
+    AgentRecord as AgentRecord,
+    HintEndpoint as HintEndpoint,
+    Holding as Holding,
+    Resources as Resources,
+)
+from fray_layouts.records.base import MAX_RECENT_OPS as MAX_RECENT_OPS, Record as Record
+from fray_layouts.records.cluster import (
+    LAYOUT_VERSION as LAYOUT_VERSION,
+    ClusterSettings as ClusterSettings,
+    RpcSecret as RpcSecret,
+    RpcSecrets as RpcSecrets,
+)
+from fray_layouts.records.index import ChildEntry as ChildEntry, Doorbell as Doorbell, PendingEntry as PendingEntry
+from fray_layouts.records.job import (
+    MAX_HISTORY as MAX_HISTORY,
+    AttemptExit as AttemptExit,
+    InboxOrigin as InboxOrigin,
+    JobLease as JobLease,
+    JobRecord as JobRecord,
+    JobResult as JobResult,
+    ParentLink as ParentLink,
+    PastAttempt as PastAttempt,
+    Rejection as Rejection,
+    ResourceUsage as ResourceUsage,
+    StopRequest as StopRequest,
+)
+from fray_layouts.records.reconciler import (
+    PoolSummary as PoolSummary,
+    ReconcilerRecord as ReconcilerRecord,
+    Suspect as Suspect,
+)

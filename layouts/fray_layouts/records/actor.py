@@ -1,0 +1,77 @@
+"""Records of names, of the endpoints published under them, and of durable actors' checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fray_layouts.bounds import Attempts, Count, Time
+from fray_layouts.records.base import Record
+from fray_layouts.states import NameState
+
+
+class NameRecord(Record, kw_only=True):
+    """`names/<namespace>/<kind>/<name>.json`: who holds the name. Never deleted, so that incarnations only grow.
+
+    Attributes:
+        state: "held" or "free". A name that is held for a job that has ended is free too.
+        job: id of the job it is held for; "" for what needs none (a queue).
+        incarnation: raised by each taking.
+        attempt: the highest attempt of the job that has announced an endpoint under this incarnation; 0 before.
+        since: when it was taken.
+    """
+
+    state: str = NameState.HELD
+    job: str = ""
+    incarnation: Count = 1
+    attempt: Attempts = 0
+    since: Time = 0.0
+
+
+class EndpointRecord(Record, kw_only=True):
+    """`actors/<namespace>/<name>/<actor_id>.json`: where an actor is called. A caller never goes back to a lower
+    (incarnation, attempt) of a name than it has seen.
+
+    Attributes:
+        job: the job that serves it, or that stands for the program outside of jobs that does.
+        attempt: the job's attempt.
+        incarnation: of the name, or of the group whose name it is; 0 where names are not taken.
+        nonce: identity of the server, new with each start.
+        address: "host:port" as advertised.
+        unix: path of the server's Unix socket, for callers on `host`; "" if there is none.
+        host: identity of the host, equal for processes that share its file system and memory.
+        fingerprint: SHA-256 of the server's TLS certificate, in hex; "" without TLS.
+        metadata: whatever the actor's owner wants to tell.
+        published_at: when this was written.
+    """
+
+    namespace: str
+    name: str
+    actor_id: str
+    job: str = ""
+    attempt: Attempts = 0
+    incarnation: Count = 0
+    nonce: str
+    address: str
+    unix: str = ""
+    host: str = ""
+    fingerprint: str = ""
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+    published_at: Time = 0.0
+
+
+class CheckpointHead(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """First line of `work/<job_id>/checkpoints/<actor>/<number>`; the state's bytes follow.
+
+    Attributes:
+        attempt: of the job whose process wrote it.
+        writer: id of that process, unique.
+        fence: written to shut earlier attempts out, with the state that was restored.
+        empty: there is no state yet.
+    """
+
+    attempt: Attempts
+    writer: str
+    fence: bool = False
+    empty: bool = False

@@ -1,0 +1,95 @@
+"""The record of an agent, and its parts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Interval, Name, Time
+from fray_layouts.records.base import Record
+from fray_layouts.records.job import ResourceUsage
+from fray_layouts.states import AgentState, HoldingPhase
+
+
+class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A lease as its holder's heartbeat lists it.
+
+    Attributes:
+        attempt: the attempt that is (or is about to be) held.
+        phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
+        usage: as last measured; None if it was not yet, or cannot be.
+    """
+
+    attempt: AttemptNumber
+    phase: str = HoldingPhase.CLAIMING
+    usage: ResourceUsage | None = None
+
+
+class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An amount of resources: of a task's request, of a host, of the free part of one. memory and disk in bytes.
+
+    Attributes:
+        cpu: cores, in thousandths.
+        device: "gpu-h100", "tpu-v5litepod-16" ...: kind and variant of the accelerator; "" for none.
+        device_count: accelerators (GPU) or chips of this host (TPU).
+    """
+
+    cpu: Amount = 0
+    memory: Amount = 0
+    disk: Amount = 0
+    device: str = ""
+    device_count: Amount = 0
+
+
+class HintEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The address at which an agent takes hints. address: "host:port"; nonce: identity of the server there."""
+
+    address: str
+    nonce: str
+
+
+class AgentRecord(Record, kw_only=True):
+    """`agents/<agent_id>.json`: heartbeat, capacity, leases and mailbox of one agent process.
+
+    Attributes:
+        state: "live", "dead" (declared by an observer), "left" (ended by itself with nothing held).
+        beat: counter that only the agent raises.
+        interval: seconds between beats that this record promises.
+        holdings: leases by job id, unresolved claims included. In a dead record: what has to be put back.
+        mail: someone asks the agent to look at its jobs; set by senders, cleared by an applied beat.
+        drain: someone asks the agent to take no more work and to leave when it has none.
+        reaped: every holding of this dead agent has been put back.
+        started_at: when the process started.
+        problem: what is wrong with the agent now, for people; "" if nothing is.
+        preemptible: the host may be taken away at any time.
+        requests: number of requests that the process had sent to the storage before this beat: "writes", "lists",
+            "reads", "deletes".
+        network: name of the network that its address belongs to; agents of one network reach one another.
+        bind: address that servers on this host listen on.
+        advertise: host name or address under which others reach them.
+        inbound: whether they can be reached at all; actors are not placed elsewhere.
+        hint_endpoint: where the agent itself takes hints; None if it takes none.
+        driver: it is a program outside of jobs, which runs no jobs and holds only the one that stands for it.
+    """
+
+    id: str
+    host: str
+    pool: Name
+    state: str = AgentState.LIVE
+    beat: Count = 0
+    interval: Interval = 5.0
+    holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
+    mail: bool = False
+    drain: bool = False
+    reaped: bool = False
+    capacity: Resources = msgspec.field(default_factory=Resources)
+    free: Resources = msgspec.field(default_factory=Resources)
+    started_at: Time = 0.0
+    problem: str = ""
+    preemptible: bool = False
+    requests: dict[str, Count] = msgspec.field(default_factory=dict)
+    network: str = "default"
+    bind: str = ""
+    advertise: str = ""
+    inbound: bool = True
+    hint_endpoint: HintEndpoint | None = None
+    driver: bool = False

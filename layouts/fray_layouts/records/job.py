@@ -1,0 +1,181 @@
+"""The record of a job and its parts, and that of a file which became no job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fray_layouts.bounds import Amount, AttemptNumber, Count, Id, Key, Number, Time
+from fray_layouts.records.base import Record
+from fray_layouts.spec import JobSpec
+from fray_layouts.states import StopOrigin
+
+MAX_HISTORY = 5
+"""Past attempts in a job's record. They are for people, but for the quick failures that a restart counts in them."""
+
+
+class JobLease(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The holder of the job's current attempt. `agent` is an agent id, `host` its host name."""
+
+    agent: Id
+    host: str
+    since: Time
+
+
+class StopRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A request that the job end. `reason` is shown to people; `by` says who: "user", "parent", "expired"."""
+
+    at: Time
+    reason: str = ""
+    by: str = StopOrigin.USER
+
+
+class ParentLink(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The job and the attempt of it that launched this one; `detached` children outlive their parent."""
+
+    job: Id
+    attempt: AttemptNumber
+    detached: bool = False
+
+
+class InboxOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The dropped file that a job was made from.
+
+    Attributes:
+        key: under which it was dropped.
+        version: the one that was read.
+        staged_key: on local files, the key that it was renamed to before it was read.
+    """
+
+    key: Key
+    version: str
+    staged_key: Key = ""
+
+    @property
+    def current_key(self) -> str:
+        """The key under which it lies until the job is admitted."""
+        return self.staged_key or self.key
+
+
+class ResourceUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The resources that a task uses.
+
+    Attributes:
+        cpu_seconds: CPU time so far.
+        cpu_percent: of one core, lately.
+        memory, memory_peak, disk: bytes.
+    """
+
+    cpu_seconds: Number = 0.0
+    cpu_percent: Number = 0.0
+    memory: Amount = 0
+    memory_peak: Amount = 0
+    disk: Amount = 0
+
+
+class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The return value of a job: in `value` (JSON), in `data` (base64), or in the object `key` when it is large.
+
+    Attributes:
+        encoding: "json", "pickle" (cloudpickle, protocol 5) or "bytes".
+        value: the result itself, for "json" that fits the record.
+        data: base64 of the bytes, for the other encodings that fit the record.
+        key: object that holds the bytes otherwise.
+        size: bytes of the encoded result.
+    """
+
+    encoding: str
+    value: Any = None
+    data: str = ""
+    key: Key = ""
+    size: Count = 0
+
+
+class AttemptExit(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The end of an attempt.
+
+    Attributes:
+        kind: "success", "exited" (code), "signalled" (signal), "out-of-memory", "timeout", "exception" (traceback),
+            "unhealthy", "stopped", "preempted", "start-failed", "host-failed" (while it ran), "lost" (its agent died),
+            "too-large" (the result).
+        message: one line for people.
+        code: exit code of the process.
+        signal: number of the signal that ended it.
+        exception: type name of the exception that a callable raised.
+        traceback: text of it.
+        data: base64 of the pickled exception, if it could be pickled.
+        usage: totals and peaks over the attempt.
+        log_chunks: number of log chunks that were uploaded; followers stop after the last.
+    """
+
+    kind: str
+    message: str = ""
+    code: Amount | None = None
+    signal: Amount | None = None
+    exception: str = ""
+    traceback: str = ""
+    data: str = ""
+    usage: ResourceUsage | None = None
+    log_chunks: Count | None = None
+
+
+class PastAttempt(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A finished attempt; the record keeps the last `MAX_HISTORY` of them."""
+
+    attempt: AttemptNumber
+    agent: str
+    host: str
+    started_at: Time
+    ended_at: Time
+    exit: AttemptExit
+
+
+class JobRecord(Record, kw_only=True):
+    """`jobs/<job_id>.json`: the one truth about a job: its spec and its mutable state.
+
+    Attributes:
+        status: see `fray_coordinator.protocol.transitions`; one that is not known is left alone.
+        attempt: number of the current attempt, from 1; only grows. The fence of every commit.
+        lease: the current attempt's holder; in a job that has ended, the last one's.
+        stop: set once; a job with it is never requeued or restarted.
+        failures, preemptions: attempts spent from either budget.
+        agent_deaths: attempts in a row that ended with their agent's death and no SIGTERM.
+        start_failures: attempts in a row that could not be started.
+        avoid_hosts: hosts that failed to start it lately; a claimer on one of them leaves it to others for a while.
+        not_before: earliest time of the next claim.
+        expiring: retention has begun to delete what belongs to this job.
+        driver: it stands for a program outside of jobs, which holds it: it was created running, and has one attempt.
+    """
+
+    id: str
+    spec: JobSpec
+    status: str
+    attempt: AttemptNumber = 1
+    lease: JobLease | None = None
+    stop: StopRequest | None = None
+    parent: ParentLink | None = None
+    inbox: InboxOrigin | None = None
+    failures: Count = 0
+    preemptions: Count = 0
+    agent_deaths: Count = 0
+    start_failures: Count = 0
+    avoid_hosts: list[str] = msgspec.field(default_factory=list)
+    not_before: Time = 0.0
+    submitted_at: Time = 0.0
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    exit: AttemptExit | None = None
+    result: JobResult | None = None
+    history: list[PastAttempt] = msgspec.field(default_factory=list)
+    expiring: bool = False
+    driver: bool = False
+
+
+class Rejection(msgspec.Struct, kw_only=True):
+    """`inbox/rejected/<name>.<version>.json`: why a dropped file was not admitted, and what it held."""
+
+    key: str
+    reason: str
+    rejected_at: Time
+    content: str
