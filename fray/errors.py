@@ -1,4 +1,7 @@
-"""Errors of the API. The base comes from `fray_layouts.errors`, those of store and services from below it."""
+"""The errors of the API: those of jobs and actors, and those that come from the packages below.
+
+All are `FrayError`; `Temporary` ones may succeed when tried again, `Permanent` ones will not.
+"""
 
 from __future__ import annotations
 
@@ -30,56 +33,58 @@ __all__ = [
 
 
 class JobFailed(Permanent, RuntimeError):
-    """The job failed or was stopped; the message holds its traceback.
+    """The job failed or was stopped; the message has its traceback.
+
+    `__cause__` is the exception that the job's callable raised, if this process can load it.
 
     Attributes:
-        job_id, failed_status: which job, and how it ended.
+        job_id: which job.
+        failed_status: how it ended: `JobStatus.FAILED` or `JobStatus.STOPPED`.
         info: the job as it ended; None where a program made the error itself.
-
-    `__cause__` is the exception that the job's callable raised, where it could be brought here.
     """
 
     def __init__(self, job_id: str, status: JobStatus, info: JobInfo | None = None) -> None:
         self.job_id = job_id
         self.failed_status = status
         self.info = info
-        super().__init__(f"job {job_id} {status}{_how(info) if info is not None else ''}")
+        super().__init__(f"job {job_id} {status}{_failure_text(info) if info is not None else ''}")
 
     @classmethod
     def of(cls, info: JobInfo) -> Self:
-        """The error about a job as it ended."""
+        """The error for a job that has failed or was stopped, as `info` says."""
         return cls(info.job_id, info.status, info)
 
     def __reduce__(self) -> tuple[type, tuple[str, JobStatus, JobInfo | None]]:
         return type(self), (self.job_id, self.failed_status, self.info)
 
 
-def _how(info: JobInfo) -> str:
-    told = f" at attempt {info.attempt}: {info.error_message or 'it left no reason'}"
+def _failure_text(info: JobInfo) -> str:
+    reason = f" at attempt {info.attempt}: {info.error_message or 'it left no reason'}"
     trace = info.exit.traceback.rstrip() if info.exit is not None else ""
-    return f"{told}\n\n{trace}" if trace else told
+    return f"{reason}\n\n{trace}" if trace else reason
 
 
 class NoResult(Permanent):
-    """The job has no result, or none that can be read here.
+    """The job has no result, or none that can be read here; the message says which.
 
-    Only a callable returns one, or a command that writes the file FRAY_RESULT names.
+    Callables return one; a command has one if it writes the file that FRAY_RESULT names.
     """
 
 
 class ActorUnavailableError(Permanent, RuntimeError):
     """The actor has ended for good; create another one. The message names its job and its last error.
 
-    `__cause__` is the exception that its `__init__` raised, or that it failed with, where it could be brought here.
+    `__cause__` is the exception that its `__init__` raised, or that it failed with, if this process can load it.
     """
 
 
 class ActorNotFoundError(Temporary, ConnectionError):
-    """No actor of that name could be called in time; do the jobs that serve it run? Call again."""
+    """No actor of that name could be called in time. Check that the jobs that serve it run, and call again."""
 
 
 class CallInterrupted(Temporary, ConnectionError):
-    """The actor's process died while the call may have been running, so it was not made again.
+    """The actor's process died while the call may have been running, so the call was not repeated.
 
-    Make it again if running it twice does no harm, mark the method `idempotent`, or allow `max_task_retries`.
+    Repeat it if running it twice does no harm. To have that done, mark the method `idempotent`, or allow
+    `ActorConfig.max_task_retries`.
     """

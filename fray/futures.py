@@ -1,4 +1,4 @@
-"""What `run` gives back: a future, or, for a generator function, a future that also yields while the function runs.
+"""Futures of tasks; that of a generator function also yields values while the function runs.
 
 `result_of` and `wait` take every kind of future that Fray has, and any other value as one that is ready.
 """
@@ -17,39 +17,42 @@ T_co = TypeVar("T_co", covariant=True)
 
 _END: Any = object()
 
-_NOW: Future[None] = Future()
-_NOW.set_result(None)
+_READY: Future[None] = Future()
+_READY.set_result(None)
 
 
 class SupportsResult(Protocol[T_co]):
-    """What gives a value of a type by `result`: futures of tasks and of actors, for type checkers."""
+    """A future of a value, whether a task's or an actor's, for type checkers."""
 
     def result(self, timeout: float | None = None) -> T_co: ...
 
 
 class HasReadySignal(ABC):
-    """A future that has its own way to say that it is ready."""
+    """A future whose readiness another future signals."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
-    def coming(self) -> Future[Any]:
-        """Done as soon as asking for the next thing would not wait."""
+    def ready_signal(self) -> Future[Any]:
+        """Done as soon as asking for the next value would not wait."""
 
     @abstractmethod
     def result(self, timeout: float | None = None) -> Any:
-        """What it stands for; waits for it."""
+        """Wait for the value, and return it."""
 
 
 class TaskFuture(Future[T]):
-    """The outcome of a task: a future of the standard library, whose `exception` can be asked for at any time."""
+    """The outcome of a task: a standard future, except that `exception` without a timeout does not wait."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the task raised; None if it returned, or has not ended.
 
         Args:
-            timeout: seconds to wait for the end; then the builtin TimeoutError. Without it nothing waits.
+            timeout: seconds to wait for the end. None does not wait.
+
+        Raises:
+            TimeoutError: the task has not ended in time.
         """
         if timeout is None and not self.done():
             return None
@@ -57,27 +60,27 @@ class TaskFuture(Future[T]):
 
 
 class GeneratorFuture(TaskFuture[list[T]], HasReadySignal, Generic[T]):
-    """The values of a generator that runs elsewhere.
+    """The values of a generator function that runs in another thread or process.
 
-    `next` waits for the next value and raises what the generator raised; `result` waits for the end and gives all
-    values. Whoever produces calls `produce`, then `finish`.
+    `next` waits for the next value, and raises what the generator raised; `result` waits for the end and returns all
+    values. The producer calls `produce` for each value, then `finish`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._values: list[T] = []
-        self._coming: Future[T] = Future()
-        self._taken = 0
+        self._next_ready: Future[T] = Future()
+        self._yielded = 0
         self._lock = threading.Lock()
 
     def produce(self, value: T) -> None:
-        """One more value."""
+        """Add a value, for whoever waits for it."""
         with self._lock:
             self._values.append(value)
             self._announce()
 
     def finish(self, error: BaseException | None = None) -> None:
-        """No more values follow, because of `error` if there is one."""
+        """End the values: the generator returned, or raised `error`."""
         with self._lock:
             if error is None:
                 self.set_result(list(self._values))
@@ -86,32 +89,32 @@ class GeneratorFuture(TaskFuture[list[T]], HasReadySignal, Generic[T]):
             self._announce()
 
     @property
-    def coming(self) -> Future[T]:
+    def ready_signal(self) -> Future[T]:
         """Done as soon as `next` would not wait."""
-        return self._coming
+        return self._next_ready
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        self._coming.result()
+        self._next_ready.result()
         with self._lock:
-            value = self._values[self._taken] if self._taken < len(self._values) else _END
-            self._taken += value is not _END
-            if self._taken == len(self._values) and not self.done():
-                self._coming = Future()
+            value = self._values[self._yielded] if self._yielded < len(self._values) else _END
+            self._yielded += value is not _END
+            if self._yielded == len(self._values) and not self.done():
+                self._next_ready = Future()
         if value is not _END:
             return value
         self.result()
         raise StopIteration
 
     def _announce(self) -> None:
-        if not self._coming.done():
-            self._coming.set_result(_END)
+        if not self._next_ready.done():
+            self._next_ready.set_result(_END)
 
 
 def run_into(function: Callable[..., Any], args: Iterable[Any], future: Future[Any]) -> None:
-    """Run `function` here and put what comes of it into `future`, value by value if that is a `GeneratorFuture`."""
+    """Call `function` in this thread and put its outcome into `future`; into a `GeneratorFuture` value by value."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -132,12 +135,12 @@ def _fail(future: Future[Any], error: BaseException) -> None:
 
 
 def result_of(ref: Any) -> Any:
-    """What a future stands for, waiting for it; any other value as it is. Raises what the future holds."""
+    """Wait for a future and return its result, or raise its exception; any other value is returned as it is."""
     return ref.result() if isinstance(ref, (Future, HasReadySignal)) else ref
 
 
 def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
-    """Exactly `num_returns` that are ready (fewer only if there are no more), and all the others.
+    """Wait until `num_returns` are ready; exactly those (fewer only if there are fewer), and all the others.
 
     A `GeneratorFuture` is ready when its next value is there, or its end; what is no future is ready. The objects are
     those that were given.
@@ -154,7 +157,7 @@ def wait(refs: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
 def _signal(ref: object) -> Future[Any]:
     match ref:
         case HasReadySignal():
-            return ref.coming
+            return ref.ready_signal
         case Future():
             return ref
-    return _NOW
+    return _READY

@@ -1,4 +1,4 @@
-"""Jobs and actors through one object: submit, wait, create.
+"""Clients: jobs and actors through one object.
 
 with set_current_client(StorageClient("gs://bucket/fray")) as client:
     jobs = [client.submit(JobRequest(f"part-{i}", Entrypoint.from_callable(work, args=(i,)))) for i in range(100)]

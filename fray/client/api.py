@@ -1,4 +1,4 @@
-"""What every client offers."""
+"""The interface of a client: submit jobs and create actors."""
 
 from __future__ import annotations
 
@@ -18,29 +18,38 @@ T = TypeVar("T")
 
 
 class Client(Protocol):
-    """Submits jobs and creates actors; usable from any thread and inside a running event loop.
+    """Submits jobs and creates actors. Usable from any thread, and inside a running event loop.
 
-    Every method that talks to the storage may raise `StoreUnavailable` (try again) and `StoreRefused` (mend the
-    rights), both `FrayError`.
+    Every method that talks to the storage may raise `StoreUnavailable` (an outage: try again) or `StoreRefused`
+    (missing permissions: grant them); both are `FrayError`.
+
+        client = current_client()
+        job = client.submit(JobRequest("train", Entrypoint.from_callable(train, args=(config,))))
+        job.wait()
+        counter = client.create_actor(Counter, 10, name="counter")
+        counter.add(1)
     """
 
     @property
     def cluster(self) -> StorageCluster:
-        """Where its jobs run: the same by their ids, results too."""
+        """The cluster that the jobs run on: for their results, for lists of jobs and for logs that are followed."""
         ...
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
-        """Submit a job; returns at once.
+        """Submit a job, or adopt the one that has its name, and return its handle at once.
 
-        A name is held by one unfinished job of a namespace. So a program that died and is started again in the same
-        namespace (a job's next attempt always is) goes on with the jobs it had submitted.
+        Within a namespace at most one unfinished job has a given name. So a program that died and is started again in
+        the same namespace, as a job's next attempt always is, goes on with the jobs that it had submitted.
 
         Args:
-            adopt_existing: if a job of that name has not ended, return that one and submit nothing.
+            request: the job. One with an `id` of its own is found by that id, and its name is not looked at.
+            adopt_existing: True returns the unfinished job of that name, if there is one, and submits nothing.
 
         Raises:
-            JobAlreadyExists: without `adopt_existing`, a job of that name has not ended; the error holds its handle.
-            InvalidInput: the request is wrong.
+            JobAlreadyExists: `adopt_existing` is False, and a job of that name has not ended; the error has its handle.
+            InvalidInput: a value of the request is wrong, its callable cannot be pickled, or this release cannot do
+                what it asks for. Nothing was submitted.
+            ParentNotRunning: the job named as `parent` does not run.
         """
         ...
 
@@ -54,15 +63,21 @@ class Client(Protocol):
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
     ) -> ActorHandle[T]:
-        """Create an actor; returns at once, and the first call waits until it is up.
+        """Create an actor, an object in a job of its own, and return its handle at once; the first call waits for it.
 
-        A `LocalClient` returns when it is up, and raises what its `__init__` raises; not so within an actor.
+        It ends with the job or the program that creates it, unless `actor_config` says `detached`. A `LocalClient`
+        returns when the actor is up and raises what its `__init__` raises, except when called within an actor.
 
         Args:
-            actor_class: called with `args` and `kwargs` in a job of its own.
-            name: by which others of the namespace find it.
-            resources: what it reserves; by default no core, because actors wait for calls most of the time.
-            actor_config: concurrency and restarts.
+            actor_class: called with `args` and `kwargs` in the actor's job.
+            name: the name under which others of the namespace find it.
+            resources: what it reserves; None reserves no core, because actors wait for calls most of the time.
+            actor_config: concurrency, restarts, retries and checkpoints; None is `ActorConfig()`.
+            environment: variables of its process.
+
+        Raises:
+            InvalidInput: an argument is wrong or cannot be pickled. Nothing was created.
+            ParentNotRunning: this job, or the one that stands for this program, was stopped.
         """
         ...
 
@@ -77,7 +92,16 @@ class Client(Protocol):
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
     ) -> ActorGroup[T]:
-        """Create `count` actors of a class, each a job of its own; returns as `create_actor` does."""
+        """Create `count` actors of one class, each in a job of its own, and return their group as `create_actor` does.
+
+        They are constructed with the same arguments; `current_actor().index` tells them apart.
+
+        Args:
+            count: how many, at least 1. The others are as for `create_actor`.
+
+        Raises:
+            InvalidInput, ParentNotRunning: as `create_actor`.
+        """
         ...
 
     def host_actor(
@@ -88,15 +112,22 @@ class Client(Protocol):
         actor_config: ActorConfig | None = None,
         **kwargs: Any,
     ) -> HostedActor[T]:
-        """Create an actor in this very process and serve it until `shutdown` is called on what is returned."""
+        """Create an actor in this process and serve it until `shutdown` is called on what is returned.
+
+        Its `__init__` runs here, before this returns; calls run in threads of this process.
+
+        Raises:
+            InvalidInput: an argument is wrong, or the actor is to be durable, which needs a job of its own.
+            Exception: what its `__init__` raises.
+        """
         ...
 
     def shutdown(self, wait: bool = True) -> None:
-        """Let go of what the client holds.
+        """Close the client's connections. Jobs go on; actors that this program owns end.
 
-        Jobs in storage go on, and actors that this program owns end; a `LocalClient`'s jobs end with it.
+        The jobs of a `LocalClient` end with it.
 
         Args:
-            wait: let the `LocalClient`'s jobs come to their end first.
+            wait: True lets the jobs of a `LocalClient` end by themselves first. Actors are not waited for.
         """
         ...

@@ -1,4 +1,4 @@
-"""The client of a cluster in storage."""
+"""`StorageClient`: submits jobs under names, and creates actors, on a cluster in storage."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ T = TypeVar("T")
 
 
 class StorageClient(Client):
-    """Pickles as the cluster's root and namespace.
+    """The client of a cluster in storage. Pickles as the cluster's root and namespace.
 
     Args:
-        cluster: the cluster, or its root URL. Names are those of the cluster's namespace.
+        cluster: the cluster, or its root: `gs://bucket/prefix`, `s3://bucket/prefix`, a path, or `memory://name`. Jobs
+            and actors are named in its namespace.
     """
 
     def __init__(self, cluster: StorageCluster | str) -> None:
@@ -34,7 +35,6 @@ class StorageClient(Client):
 
     @property
     def cluster(self) -> StorageCluster:
-        """The same jobs as a cluster shows them: results, lists, logs that are followed."""
         return self._cluster
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
@@ -127,10 +127,11 @@ class StorageClient(Client):
 
 
 async def _take_name(core: Core, namespace: str, name: str) -> tuple[JobId, bool]:
-    """The id under which a job of this name is to be submitted, and whether somebody else has chosen it.
+    """The id under which a job of this name is to be submitted, and whether another submitter chose it.
 
-    The id is in the name's record before the job exists. Who finds one whose job is still on its way, or whose
-    submitter died, submits under that very id: creating is create-only, so all end up with one job.
+    The id is in the name's record before the job exists. A submitter that finds the id of a job that does not exist
+    yet, because its submitter is slow or died, submits under that id: the record is written only where there is none,
+    so all submitters end up with one job.
     """
     check_namespace(namespace)
     check_name("name", name)

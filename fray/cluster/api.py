@@ -1,4 +1,4 @@
-"""What every cluster offers."""
+"""The interface of a cluster: launch jobs, wait for them, read what they print and return."""
 
 from __future__ import annotations
 
@@ -14,37 +14,56 @@ if TYPE_CHECKING:
 
 
 class Cluster(Protocol):
-    """Launches jobs and tells about them; usable from any thread and inside a running event loop.
+    """Launches jobs and reports on them. Usable from any thread, and inside a running event loop.
 
-    Every method that talks to the storage may raise `StoreUnavailable` (try again) and `StoreRefused` (mend the
-    rights), both `FrayError`.
+    Every method that talks to the storage may raise `StoreUnavailable` (an outage: try again) or `StoreRefused`
+    (missing permissions: grant them); both are `FrayError`.
+
+        cluster = current_cluster()
+        job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train, args=(config,))))
+        cluster.wait(job, raise_on_failure=True)
     """
 
     @property
     def namespace(self) -> Namespace:
-        """Scope of names for what is launched here, and of the actors found here.
+        """The scope of the names of what is launched here, and of the actors that are found here.
 
-        What the cluster was opened with, else in one of its jobs that job's namespace, else FRAY_NAMESPACE, else one
-        of this object's own: a driver, its jobs and its actors find one another, and two drivers do not collide.
+        The namespace that the cluster was opened with; else, inside one of its jobs, that job's; else FRAY_NAMESPACE;
+        else one made up for this object. So a driver, its jobs and its actors find one another, and two drivers do not
+        collide.
         """
         ...
 
     @property
     def metadata(self) -> Metadata:
-        """Which actors are announced in `namespace`, and where; resolvers call them."""
+        """The actors that are announced in `namespace`, and their addresses. To call one, use a resolver.
+
+        Each lookup reads the storage; nothing is cached.
+        """
         ...
 
     def launch(self, request: JobRequest) -> JobId:
-        """Submit a job; returns at once.
+        """Submit a job and return its id at once; the job starts when an agent has room for it.
+
+        Inside a job of this cluster the new job becomes that job's child and ends with it, unless the request says
+        `detached`.
 
         Raises:
-            InvalidInput: the request is wrong; nothing was submitted.
-            ParentNotRunning: the parent it names does not run.
+            InvalidInput: a value of the request is wrong, its callable cannot be pickled, or this release cannot do
+                what it asks for. Nothing was submitted.
+            ParentNotRunning: the job named as `parent` does not run.
         """
         ...
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
-        """Submit many jobs in one call, which shares what their submissions have in common. Raises as `launch`."""
+        """Submit many jobs in one call, and return their ids in the same order.
+
+        Faster than as many `launch` calls: the requests to the storage are made side by side. A wrong request raises
+        before anything is submitted; if the storage fails halfway, some jobs may have been submitted.
+
+        Raises:
+            InvalidInput, ParentNotRunning: as `launch`.
+        """
         ...
 
     def launch_group(
@@ -52,20 +71,29 @@ class Cluster(Protocol):
     ) -> list[JobId]:
         """Submit jobs that belong together: all of them, or none if one request is wrong.
 
-        They start as there is room, not together: starting all or none comes in a later release.
+        They start as there is room. Starting all of them at once or none (gang scheduling) comes in a later release.
+
+        Args:
+            group: its `namespace`, if it has one, is that of all its jobs.
+            reservation_id: must be None; reservations come in a later release.
 
         Raises:
-            InvalidInput: as `launch`; or a reservation is named, or a namespace other than the group's: nothing was
-                submitted.
+            InvalidInput: as `launch`; or a reservation is named, or a request names a namespace other than the
+                group's. Nothing was submitted.
+            ParentNotRunning: as `launch`.
         """
         ...
 
     def create_reservation(self, config: ReservationConfig) -> str:
-        """A later release: raises InvalidInput."""
+        """Not in this release: raises InvalidInput, whatever `config` says. Launch without a reservation."""
         ...
 
     def poll(self, job_id: JobId) -> JobInfo:
-        """The job as it is now. Raises JobNotFound."""
+        """Read a job's state: one request to the storage.
+
+        Raises:
+            JobNotFound: there is no such job under the root, or retention has removed it.
+        """
         ...
 
     @overload
@@ -113,57 +141,96 @@ class Cluster(Protocol):
         fail_on_error: bool = False,
         job_ids: JobId | Sequence[JobId] | None = None,
     ) -> JobInfo | list[JobInfo]:
-        """Block until the job, or all of several, ended.
+        """Block until a job, or all of several, have ended.
 
-        Logs a warning if no live agent could ever start one, or for half a minute none has had room for it.
+        Logs a warning when no live agent could ever start a job, or when none has had room for it for half a minute.
 
         Args:
-            raise_on_failure: raise as soon as one has failed or was stopped.
-            timeout: seconds.
+            job_id: one id, or a sequence of ids: then a list comes back, in the same order.
+            raise_on_failure: raise as soon as one job has failed or was stopped; the others go on.
+            timeout: seconds to wait; None waits for ever.
             fail_on_error: the same as `raise_on_failure`.
             job_ids: the same as `job_id`.
 
         Raises:
-            JobFailed: see `raise_on_failure`; its cause is the job's own exception.
-            TimeoutError: not all have ended in time. They go on.
-            JobNotFound, JobGone: there is no such job, or no longer.
+            JobFailed: see `raise_on_failure`. The message has the job's traceback, the cause is its exception.
+            TimeoutError: not all jobs have ended in time. They go on.
+            JobNotFound: there is no such job.
+            JobGone: retention removed the job while it was waited for.
             InvalidInput: no id is given.
         """
         ...
 
     def monitor(self, job_id: JobId) -> JobInfo:
-        """Print the job's output to stdout, from its beginning, until it has ended."""
+        """Print everything the job prints to this program's stdout, until the job has ended; its final state.
+
+        Output of earlier attempts is printed too. Use `logs(job_id, follow=True)` to get the lines instead.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
         ...
 
     def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
-        """What the current or last attempt has printed; with `follow` all attempts until the job has ended."""
+        """Iterate over the lines that the job has written to stdout and stderr.
+
+        Args:
+            follow: False gives the lines of the current or last attempt that are stored so far. True gives those of
+                all attempts from the first one on, and goes on until the job has ended.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
         ...
 
     def result(self, job_id: JobId, timeout: float | None = None) -> Any:
-        """What the job's callable returned, or a command wrote to the file FRAY_RESULT names; waits for it.
+        """Wait for the job to end, and return what its callable returned.
+
+        The result of a command is what it wrote to the file that FRAY_RESULT names. Results are unpickled in the
+        calling thread, which runs code of whoever launched the job.
+
+        Args:
+            timeout: seconds to wait; None waits for ever.
 
         Raises:
-            JobFailed: it failed or was stopped.
-            NoResult: it succeeded without a result.
-            TimeoutError: as `wait`.
+            JobFailed: the job failed or was stopped.
+            NoResult: it succeeded without a result, or with one that cannot be read here.
+            TimeoutError: it has not ended in time. It goes on.
         """
         ...
 
     def usage(self, job_id: JobId) -> ResourceUsage | None:
-        """What the job's attempt uses now, as its agent told a few seconds ago at most; once it has ended, its totals.
+        """What the current attempt uses of the host; once the job has ended, the totals of its last attempt.
 
-        None before it was measured, and of threads, which nobody measures. Raises JobNotFound.
+        As the agent's last heartbeat says, so a few seconds old at most. None before the first measurement, and for
+        jobs that are threads of a local cluster, which nobody measures.
+
+        Raises:
+            JobNotFound: there is no such job.
         """
         ...
 
     def terminate(self, job_id: JobId) -> None:
-        """Ask that the job end, with its children; returns at once. A job that has ended is left as it is."""
+        """Ask that a job and its children end, and return at once.
+
+        A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.
+
+        Raises:
+            JobNotFound: there is no such job.
+        """
         ...
 
     def list_jobs(self) -> list[JobInfo]:
-        """Every job under the root, in order of submission; finished ones until retention removes them."""
+        """Read every job under the root, in order of submission; finished jobs until retention removes them.
+
+        Costs one request to the storage for each job. A record that cannot be read is left out, with a warning in the
+        log.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of connections; the next call opens them again. Jobs go on; actors that this program owns end."""
+        """Close the connections to the storage. Jobs go on; actors that this program owns end.
+
+        A call after it opens connections again.
+        """
         ...

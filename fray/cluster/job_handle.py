@@ -1,4 +1,4 @@
-"""A submitted job as its submitter holds it, and waiting for many of them."""
+"""`JobHandle`: a submitted job as its submitter holds it; and waiting for many of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from fray_layouts.records import ResourceUsage
 
 
 class JobHandle:
-    """A job. Pickles as cluster and id, and is usable by anyone who can open that cluster."""
+    """A submitted job.
+
+    Pickles as its cluster and id, and works in every process that can open that cluster. Two handles of one job are
+    equal.
+    """
 
     def __init__(self, cluster: StorageCluster, job_id: JobId) -> None:
         self._cluster = cluster
@@ -22,40 +26,58 @@ class JobHandle:
 
     @property
     def job_id(self) -> JobId:
-        """Its name and a unique suffix: what `client.cluster` and `fray status` take."""
+        """The job's id: its name and a unique suffix. `client.cluster` and `fray status` take it."""
         return self._job_id
 
     @property
     def cluster(self) -> StorageCluster:
-        """Where the job is; `cluster.result(job_id)` is what its callable returned."""
+        """The cluster that the job runs on; `job.cluster.result(job.job_id)` is what its callable returned."""
         return self._cluster
 
     def wait(self, timeout: float | None = None, *, raise_on_failure: bool = True) -> JobStatus:
-        """Block until the job has ended.
+        """Block until the job has ended, and return how.
 
         Args:
-            timeout: seconds; None waits for ever.
+            timeout: seconds to wait; None waits for ever.
+            raise_on_failure: False returns FAILED and STOPPED as other statuses, instead of raising.
 
         Raises:
-            JobFailed: with `raise_on_failure`, if it failed or was stopped. The message holds that of the job's own
-                exception and its traceback; the exception itself is the cause.
+            JobFailed: the job failed or was stopped. The message has the job's exception and traceback; the exception
+                itself is the cause.
             TimeoutError: it has not ended in time. It goes on.
+            JobNotFound, JobGone: retention has removed it.
         """
         return self._cluster.wait(self._job_id, raise_on_failure, timeout).status
 
     def status(self) -> JobStatus:
-        """Where the job is in its life. Raises JobNotFound once retention has removed it."""
+        """Read whether the job waits, runs, or how it has ended: one request to the storage.
+
+        Raises:
+            JobNotFound: retention has removed it.
+        """
         return self._cluster.poll(self._job_id).status
 
     def usage(self) -> ResourceUsage | None:
         """What the current attempt uses, or the last one used: seconds of CPU, bytes of memory and disk.
 
-        It is what the job's agent told a few seconds ago at most. None before it was measured, and of threads.
+        As the agent's last heartbeat says, a few seconds old at most. None before the first measurement, and for jobs
+        that are threads of a local cluster.
+
+        Raises:
+            JobNotFound: retention has removed the job.
         """
         return self._cluster.usage(self._job_id)
 
     def logs(self, max_lines: int = 0) -> tuple[str, ...]:
-        """The last lines that the current or last attempt has printed, all of them by default."""
+        """The last lines that the current or last attempt has printed, as text.
+
+        Args:
+            max_lines: how many at most; 0 gives all.
+
+        Raises:
+            InvalidInput: `max_lines` is negative.
+            JobNotFound: retention has removed the job.
+        """
         if max_lines < 0:
             raise InvalidInput("max_lines", max_lines, "give the number of lines, or 0 for all")
         return tuple(
@@ -63,7 +85,10 @@ class JobHandle:
         )
 
     def terminate(self) -> None:
-        """Ask that the job end, with its children; returns at once."""
+        """Ask that the job and its children end, and return at once; `wait` for the end.
+
+        A running job gets SIGTERM, its `grace` seconds, then SIGKILL. A job that has ended is left as it is.
+        """
         self._cluster.terminate(self._job_id)
 
     async def _read(self, core: Core, max_lines: int) -> list[LogLine]:
@@ -83,11 +108,11 @@ class JobHandle:
 
 
 class JobAlreadyExists(Permanent, RuntimeError):
-    """A job of that name runs in this namespace; adopt it, wait for it, or choose another name.
+    """A job of that name has not ended in this namespace: adopt it, wait for its end, or choose another name.
 
     Attributes:
         job_name: the name that is in use.
-        handle: the job that has it; None where a program made the error itself.
+        handle: the job that has the name; None where a program made the error itself.
     """
 
     def __init__(self, job_name: str, handle: JobHandle | None = None) -> None:
@@ -106,19 +131,19 @@ class JobAlreadyExists(Permanent, RuntimeError):
 def wait_all(
     jobs: Sequence[JobHandle], *, timeout: float | None = None, raise_on_failure: bool = True
 ) -> list[JobStatus]:
-    """Block until all jobs have ended, watching them together: a look is one listing, however many they are.
+    """Block until all jobs have ended, and return how, in the given order.
+
+    The jobs are watched together: many of them cost one listing a look, not a read each.
 
     Args:
-        timeout: seconds for all of them; None waits for ever.
-        raise_on_failure: raise as soon as one has failed or was stopped, whatever its place. The others go on.
-
-    Returns:
-        How each ended, in the given order.
+        jobs: handles of jobs on one cluster.
+        timeout: seconds for all of them together; None waits for ever.
+        raise_on_failure: raise as soon as one job has failed or was stopped, whatever its place; the others go on.
 
     Raises:
         JobFailed: see `raise_on_failure`; as `JobHandle.wait`.
-        TimeoutError: not all have ended in time. They go on.
-        InvalidInput: the jobs are not all of one cluster.
+        TimeoutError: not all jobs have ended in time. They go on.
+        InvalidInput: the jobs are not all on one cluster.
     """
     clusters = {job.cluster.root: job.cluster for job in jobs}
     if len(clusters) > 1:

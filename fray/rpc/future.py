@@ -152,7 +152,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
         return moved.exception() if moved is not None else self._call.exception()
 
     @property
-    def coming(self) -> Future[None]:
+    def ready_signal(self) -> Future[None]:
         """Done as soon as `result` would not wait."""
         with _lock:
             coming = self._coming = self._coming or Future()
