@@ -281,6 +281,9 @@ class Agent:
         except BaseException as error:  # the job is not ended: it stays listed, until its agent has
             self._broken.put_nowait(error)
             return
+        if held.abandoned:
+            self._ledger.changed.set()
+            return
         self._ledger.remove(held)
         self._claimer.wake.set()
 

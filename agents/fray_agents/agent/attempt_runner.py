@@ -228,7 +228,7 @@ class AttemptRunner:
     async def _write(self, held: HeldLease, job: Stored[JobRecord], ending: AttemptEnd) -> Stored[JobRecord] | None:
         """Write the end, however long the store is away or the job's record is not one.
 
-        An agent that leaves waits for an outage to end, and for no single record: the repair puts the job back.
+        An agent that leaves waits for an outage to end, but for no single record: it abandons the job.
         """
 
         async def end() -> Stored[JobRecord] | None:
@@ -244,12 +244,14 @@ class AttemptRunner:
                 return await persist(self.core, end, lambda error: self.leaving() and is_no_outage(error))
             except StoreError as error:
                 self.warnings.warn("%s has ended, which is left unwritten: %s", job.record.id, error)
+                held.abandoned = True
                 return None
             except BadRecord as error:  # an object that someone may repair; until then it names no other holder
                 self.warnings.warn("%s has ended, which cannot be written: %s", job.record.id, error)
                 retry_at = self.core.clock.boottime() + self.core.settings.repair_interval
                 while self.core.clock.boottime() < retry_at:
                     if self.leaving():
+                        held.abandoned = True
                         return None
                     await self.core.clock.sleep(1.0)
 

@@ -112,6 +112,8 @@ class Heartbeat:
         pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
         while not self.fenced.is_set() and not self.has_left:
             await self._until_due()
+            if self.leaving and self.ledger.held and self.ledger.nothing_to_do():
+                return  # what it could not end stays listed: observers declare this agent dead and put it back
             with self.troubles.survived("beat"):
                 await self._beat()
                 pauses = backoff(MIN_BEAT_SPACING, LONGEST_PAUSE)
@@ -146,7 +148,7 @@ class Heartbeat:
             promised = self._stored.record.interval if self._stored else 0.0
             wait = self._last_send + min(promised, self._interval()) - clock.boottime()
             spacing = 0.0 if self.core.store.local else self._last_send + MIN_BEAT_SPACING - clock.boottime()
-            if self._early or (self.leaving and not self.ledger.held):
+            if self._early or (self.leaving and self.ledger.nothing_to_do()):
                 wait = spacing
             wait = max(wait, spacing)
             if wait <= 0:

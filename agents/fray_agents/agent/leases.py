@@ -30,6 +30,7 @@ class HeldLease:
         entry_deleted: the index entry was removed since a beat listed this attempt.
         unhealthy: what the health check saw, once it has failed.
         idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
+        abandoned: its end cannot be written, and its agent leaves: others put it back once that is dead.
         serves: it takes no room because it waits for calls; see `lending`.
     """
 
@@ -42,6 +43,7 @@ class HeldLease:
     entry_deleted: bool = False
     unhealthy: str = ""
     idle: bool = False
+    abandoned: bool = False
     serves: bool = False
     attempt: int = field(init=False)
 
@@ -101,6 +103,10 @@ class Leases:
         if held.idle and shortage(held.entry.shape, self.free(), HostKind()):
             held.ask_to_stop(0.0, ExitKind.PREEMPTED)
         held.idle = False
+
+    def nothing_to_do(self) -> bool:
+        """Whether this agent has ended all that it could."""
+        return all(held.abandoned for held in self.held.values())
 
     def at_work(self) -> bool:
         """Whether anything held may still use the host."""
