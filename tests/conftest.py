@@ -1,7 +1,35 @@
-"""What every test may rely on in its process."""
+"""What every test may rely on in its process, and coroutine tests in virtual time."""
 
+from __future__ import annotations
+
+import asyncio
 import signal
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.support.virtual import Cluster, VirtualLoop
 
 # A shell without job control starts background commands with SIGINT ignored, and children inherit that: the tests that
 # interrupt commands would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Function
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of a coroutine test: virtual time for those that have the fixture `virtual_time`."""
+    if "virtual_time" in item.fixturenames:
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
+
+
+@pytest.fixture
+def virtual_time() -> None:
+    """A coroutine test that has this, as by `cluster`, runs in virtual time."""
+
+
+@pytest.fixture
+def cluster(virtual_time: None) -> Cluster:
+    """An empty cluster in memory and in virtual time; set its `settings` before the first `core()`."""
+    return Cluster()

@@ -7,8 +7,7 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from fray_layouts.spec import parse_spec
 from tests.acceptance import contract_caller as caller, contract_client as client
 from tests.support.actors import Counter
 from tests.support.agents import AgentProcess
+from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -50,15 +50,6 @@ def shell(script: str, **fields: Any) -> dict[str, Any]:
     return {"name": "job", "entrypoint": {"command": ["sh", "-c", script]}, "resources": {"cpu": 0.1}, **fields}
 
 
-def eventually(look: Callable[[], T]) -> T:
-    """The first true answer."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s"
-        time.sleep(0.02)
-    return answer
-
-
 def ended(root: Path, name: str, count: int = 1) -> list[dict[str, Any]]:
     """The `count` jobs made from drops of that name, once all have ended."""
 
@@ -66,7 +57,7 @@ def ended(root: Path, name: str, count: int = 1) -> list[dict[str, Any]]:
         jobs = client.jobs_of(root, name)
         return jobs if len(jobs) >= count and all(job["status"] in client.ENDED for job in jobs) else []
 
-    jobs = eventually(look)
+    jobs = wait_until(look)
     assert len(jobs) == count
     return jobs
 
@@ -79,7 +70,7 @@ def passes(root: Path, count: int = 2) -> None:
         return int(json.loads(path.read_bytes())["progress"]) if path.exists() else 0
 
     wanted = progress() + count
-    eventually(lambda: progress() >= wanted)
+    wait_until(lambda: progress() >= wanted)
 
 
 def test_a_client_with_the_standard_library_alone_runs_a_job(root: Path) -> None:
@@ -116,10 +107,10 @@ def test_a_failure_is_told_with_its_exit_code_and_its_log(root: Path) -> None:
 
 def test_a_bad_spec_is_rejected_with_field_value_and_remedy(root: Path) -> None:
     client.drop(root, "bad", json.dumps(shell("true", prority=1)).encode())
-    (rejection,) = eventually(lambda: client.rejections_of(root, "bad"))
+    (rejection,) = wait_until(lambda: client.rejections_of(root, "bad"))
     assert rejection["reason"] == "prority: 1 is not accepted; there is no such field; did you mean priority"
     assert json.loads(rejection["content"])["prority"] == 1
-    eventually(lambda: not (root / "inbox/bad.json").exists())
+    wait_until(lambda: not (root / "inbox/bad.json").exists())
     assert client.jobs_of(root, "bad") == []
 
 
@@ -141,7 +132,7 @@ def test_the_same_file_dropped_again_is_another_job(root: Path) -> None:
     spec = json.dumps(shell("true")).encode()
     client.drop(root, "again", spec)
     (first,) = ended(root, "again")
-    eventually(lambda: not (root / "inbox/again.json").exists())
+    wait_until(lambda: not (root / "inbox/again.json").exists())
     client.drop(root, "again", spec)
     both = ended(root, "again", count=2)
     assert [job["status"] for job in both] == ["succeeded", "succeeded"]
@@ -174,13 +165,13 @@ def test_an_actor_is_called_in_json_and_found_again_after_its_process_died(root:
 
     with StorageCluster(str(root), namespace="space") as cluster:
         StorageClient(cluster).create_actor(Counter, name="counter")
-        before = eventually(announced)
+        before = wait_until(announced)
         assert before is not None
         connection = caller.Connection(before, caller.key_of(root))
         assert [connection.call("add", [1]), connection.call("add", [], {"number": 2})] == [1, 3]
         with pytest.raises((OSError, HTTPException)):
             connection.call("die", [])
-        after = eventually(lambda: announced(another_than=before["nonce"]))
+        after = wait_until(lambda: announced(another_than=before["nonce"]))
         assert after is not None
         assert after["attempt"] == before["attempt"] + 1
         with pytest.raises(ConnectionError):

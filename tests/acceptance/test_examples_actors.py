@@ -6,9 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from fray import sync
 from fray.cluster import JobInfo, StorageCluster
 from fray_coordinator.core import open_core
 from tests.support.agents import QUICK, agents
+from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -68,13 +68,6 @@ class Running:
         self.process.wait()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What each example prints on a cluster of its own."""
@@ -97,7 +90,7 @@ def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dic
             name: stack.enter_context(Running(name, ["--root", root, *options], place))
             for name, options in LONGER.items()
         }
-        until(lambda: all(example.has_said(UNDER_WAY[name]) for name, example in running.items()))
+        wait_until(lambda: all(example.has_said(UNDER_WAY[name]) for name, example in running.items()))
         busiest, jobs = Counter(info.agent for info in cluster.list_jobs()).most_common(1)[0]
         assert jobs > 1
         next(agent for agent in both if agent.id == busiest).kill()

@@ -24,7 +24,17 @@ from fray_coordinator.jobs.stopping import stop
 from fray_layouts.records import JobRecord
 from tests.support import node, servers
 from tests.support.actors import Counter
-from tests.support.agents import QUICK, agents, ended, eventually, is_alive, launch, lines, on_cluster, running
+from tests.support.agents import (
+    QUICK,
+    agents,
+    ended,
+    is_alive,
+    launch,
+    lines,
+    on_cluster,
+    running,
+)
+from tests.support.waiting import eventually
 
 LAYOUTS = Path(__file__).parents[2] / "layouts"
 POOL = "node"

@@ -94,32 +94,29 @@ def say(body: bytes, path: bytes = b"/hint", sealed: bool = True) -> Callable[[C
     return then
 
 
-def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -> None:
+async def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: Path) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
 
-    async def main() -> None:
-        async with listening(tmp_path / "root") as (core, target, agent):
-            keys = await keys_of(core)
-            with pytest.raises(NotAuthentic):
-                await asyncio.to_thread(open_connection, target, keys)
-            for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "poke", "more": 1}', b"[" * MAX_HINT_BYTES):
-                with pytest.raises(ConnectionLost):
-                    await asyncio.to_thread(open_session, target, keys, None, say(odd))
+    async with listening(tmp_path / "root") as (core, target, agent):
+        keys = await keys_of(core)
+        with pytest.raises(NotAuthentic):
+            await asyncio.to_thread(open_connection, target, keys)
+        for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "poke", "more": 1}', b"[" * MAX_HINT_BYTES):
             with pytest.raises(ConnectionLost):
-                await asyncio.to_thread(open_session, target, keys, None, say(b" " * (MAX_HINT_BYTES + 1)))
-            with pytest.raises(NotAuthentic, match="terminate"):
-                await asyncio.to_thread(send_hint, target, keys, "terminate")
-            good = b'{"hint": "look"}'
-            for refused in (say(good, sealed=False), say(good, path=b"/proof"), say(good, path=b"/calls")):
-                assert (await asyncio.to_thread(open_session, target, keys, None, refused))[0] == 401
-            assert agent.hints == []
-            assert await takes_hints(core, target, agent)
-
-    asyncio.run(main())
+                await asyncio.to_thread(open_session, target, keys, None, say(odd))
+        with pytest.raises(ConnectionLost):
+            await asyncio.to_thread(open_session, target, keys, None, say(b" " * (MAX_HINT_BYTES + 1)))
+        with pytest.raises(NotAuthentic, match="terminate"):
+            await asyncio.to_thread(send_hint, target, keys, "terminate")
+        good = b'{"hint": "look"}'
+        for refused in (say(good, sealed=False), say(good, path=b"/proof"), say(good, path=b"/calls")):
+            assert (await asyncio.to_thread(open_session, target, keys, None, refused))[0] == 401
+        assert agent.hints == []
+        assert await takes_hints(core, target, agent)
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> None:
+async def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> None:
     said: list[bytes] = []
 
     class Recorded(ClientHandshake):
@@ -127,70 +124,58 @@ def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) -> Non
             said.append(data)
             return super().ask(data)
 
-    async def main() -> None:
-        async with listening(tmp_path / "root") as (core, target, agent):
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr("fray_agents.rpc.client.connect.ClientHandshake", Recorded)
-                assert await takes_hints(core, target, agent)
-            agent.hints.clear()
-            with dial_tcp(target.tcp) as sock:
-                sock.sendall(said[0])
-                assert sock.recv(4096).startswith(b"HTTP/1.1 200")
-                sock.sendall(said[1])
-                assert sock.recv(4096).startswith(b"HTTP/1.1 401")
-            await asyncio.sleep(0)
-            assert agent.hints == []
-
-    asyncio.run(main())
+    async with listening(tmp_path / "root") as (core, target, agent):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("fray_agents.rpc.client.connect.ClientHandshake", Recorded)
+            assert await takes_hints(core, target, agent)
+        agent.hints.clear()
+        with dial_tcp(target.tcp) as sock:
+            sock.sendall(said[0])
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+            sock.sendall(said[1])
+            assert sock.recv(4096).startswith(b"HTTP/1.1 401")
+        await asyncio.sleep(0)
+        assert agent.hints == []
 
 
-def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.02)
     monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
     monkeypatch.setattr("fray_agents.rpc.wire.key_cache.MIN_READ_INTERVAL", 0.0)
 
-    async def main() -> None:
-        async with listening(tmp_path / "root") as (core, target, agent):
-            leaked = await keys_of(core)
-            await asyncio.to_thread(send_hint, target, leaked, "poke")
-            await rotate_keys(core, kept=0)
-            async with asyncio.timeout(20):
-                while await asyncio.to_thread(accepted, target, leaked):
-                    pass
-            assert await takes_hints(core, target, agent)
-
-    asyncio.run(main())
+    async with listening(tmp_path / "root") as (core, target, agent):
+        leaked = await keys_of(core)
+        await asyncio.to_thread(send_hint, target, leaked, "poke")
+        await rotate_keys(core, kept=0)
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(accepted, target, leaked):
+                pass
+        assert await takes_hints(core, target, agent)
 
 
-def test_keys_are_read_once_however_many_hints_come_and_never_while_none_do(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with listening(tmp_path / "root") as (core, target, _):
-            keys = await keys_of(core)
-            before = core.store.usage.snapshot().reads
-            await asyncio.sleep(0)
-            assert core.store.usage.snapshot().reads == before
-            for _ in range(30):
-                await asyncio.to_thread(send_hint, target, keys, "poke")
-            assert core.store.usage.snapshot().reads == before + 1
-
-    asyncio.run(main())
+async def test_keys_are_read_once_however_many_hints_come_and_never_while_none_do(tmp_path: Path) -> None:
+    async with listening(tmp_path / "root") as (core, target, _):
+        keys = await keys_of(core)
+        before = core.store.usage.snapshot().reads
+        await asyncio.sleep(0)
+        assert core.store.usage.snapshot().reads == before
+        for _ in range(30):
+            await asyncio.to_thread(send_hint, target, keys, "poke")
+        assert core.store.usage.snapshot().reads == before + 1
 
 
 @pytest.mark.parametrize("hint", ["poke", "look"])
-def test_who_holds_the_key_makes_the_agent_look_no_more_often_than_it_allows(
+async def test_who_holds_the_key_makes_the_agent_look_no_more_often_than_it_allows(
     hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hint_listener, "POKES_APART", 3600.0)
     monkeypatch.setattr(hint_listener, "LOOKS_APART", 3600.0)
 
-    async def main() -> None:
-        async with listening(tmp_path / "root") as (core, target, agent):
-            keys = await keys_of(core)
-            for _ in range(20):
-                await asyncio.to_thread(send_hint, target, keys, hint)
-            await asyncio.to_thread(send_hint, target, keys, {"poke": "look", "look": "poke"}[hint])
-            while len(set(agent.hints)) < 2:  # noqa: ASYNC110  the last hint is on its way through the loop
-                await asyncio.sleep(0.001)
-            assert agent.hints.count(hint) == 1
-
-    asyncio.run(main())
+    async with listening(tmp_path / "root") as (core, target, agent):
+        keys = await keys_of(core)
+        for _ in range(20):
+            await asyncio.to_thread(send_hint, target, keys, hint)
+        await asyncio.to_thread(send_hint, target, keys, {"poke": "look", "look": "poke"}[hint])
+        while len(set(agent.hints)) < 2:  # noqa: ASYNC110  the last hint is on its way through the loop
+            await asyncio.sleep(0.001)
+        assert agent.hints.count(hint) == 1

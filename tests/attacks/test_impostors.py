@@ -36,7 +36,15 @@ from fray_agents.rpc.wire import key_cache
 from fray_agents.rpc.wire.key_cache import STALE_AFTER, KeyCache
 from fray_agents.rpc.wire.tls import ServerCertificate, start_tls as connect_tls
 from fray_coordinator.core import LOCAL_SETTINGS, open_core
-from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject, serving, through_proxy
+from tests.support.rpc import (
+    KEY,
+    Keys,
+    dial_tcp,
+    serve_subject,
+    serving,
+    through_proxy,
+)
+from tests.support.waiting import wait_until
 
 Answer = Callable[[socket.socket], None]
 
@@ -315,7 +323,7 @@ def test_calls_go_on_with_known_keys_while_the_storage_is_away(monkeypatch: pyte
     bucket.current = (NEW,)
     assert [caller.keys(), caller.keys()] == [[KEY], [KEY]]
     bucket.gate.set()
-    eventually(lambda: caller.keys() == [NEW])
+    wait_until(lambda: caller.keys() == [NEW])
     assert bucket.reads == 2, "one attempt for both"
 
 
@@ -335,7 +343,7 @@ def test_the_child_of_a_fork_reads_keys_though_its_parent_was_about_to() -> None
     bucket.gate.clear()
     reading = threading.Thread(target=caller.keys, args=(True,))
     reading.start()
-    eventually(caller._lock.locked)
+    wait_until(caller._lock.locked)
     child = os.fork()
     if not child:
         bucket.gate = threading.Event()

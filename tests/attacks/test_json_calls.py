@@ -18,7 +18,14 @@ from fray_agents.rpc import RpcKey, RpcServer
 from fray_agents.rpc.server import acceptor
 from fray_agents.rpc.wire.session import Session
 from tests.acceptance.contract_caller import ActorError, Connection, NotAuthentic, joined, seal
-from tests.support.rpc import KEY, Keys, Proxy, Subject, dial_tcp, eventually
+from tests.support.rpc import (
+    KEY,
+    Keys,
+    Proxy,
+    Subject,
+    dial_tcp,
+)
+from tests.support.waiting import wait_until
 
 NOTE = "/v1/actors/subject/methods/note"
 
@@ -161,7 +168,7 @@ def test_a_call_that_is_sent_twice_runs_once(plain: Served, proxy: Proxy) -> Non
     proxy.alter_request = lambda data: data * 2
     with contextlib.suppress(OSError, HTTPException):
         connection.call("note", [1])
-    eventually(lambda: not plain.server._connections)
+    wait_until(lambda: not plain.server._connections)
     assert plain.subject.log in ([1], [])
 
 
@@ -300,7 +307,7 @@ def test_a_call_that_stands_still_ends_its_connection(monkeypatch: pytest.Monkey
         sock_of(begun[-1]).sendall(call[:-rest])
     assert [rest_of(sock_of(connection)) for connection in begun] == [b"", b""]
     assert served.subject.log == []
-    eventually(lambda: not served.server._connections)
+    wait_until(lambda: not served.server._connections)
 
 
 def test_calls_that_come_before_the_reply_end_the_connection(plain: Served) -> None:
@@ -308,7 +315,7 @@ def test_calls_that_come_before_the_reply_end_the_connection(plain: Served) -> N
     plain.server.add("waiting", waiting)
     connection = plain.connect()
     sock_of(connection).sendall(sealed(connection, "/v1/actors/waiting/methods/wait", b"{}", 1))
-    eventually(waiting.has_entered)
+    wait_until(waiting.has_entered)
     sock_of(connection).sendall(sealed(connection, NOTE, b'{"args": [2]}', 2))
     assert rest_of(sock_of(connection)) == b""
     waiting.open()
@@ -320,5 +327,5 @@ def test_callers_that_hang_up_leave_nothing_behind(served: Served) -> None:
         connection = served.connect()
         sock_of(connection).sendall(sealed(connection, NOTE, b'{"args": [1]}', 1))
         connection.close()
-    eventually(lambda: not served.server._connections)
+    wait_until(lambda: not served.server._connections)
     assert served.connect().call("echo", [1]) == 1

@@ -33,7 +33,13 @@ from fray_agents.rpc.hints import HintServer, send_hint
 from fray_agents.rpc.server import acceptor
 from fray_agents.rpc.server.acceptor import MAX_UNAUTHENTICATED, Acceptor
 from fray_agents.rpc.wire.session import Session
-from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject
+from tests.support.rpc import (
+    KEY,
+    Keys,
+    dial_tcp,
+    serve_subject,
+)
+from tests.support.waiting import wait_until
 
 
 @dataclass
@@ -270,9 +276,9 @@ def test_strangers_cost_their_share_and_keep_nobody_away(port: Port, attack: str
         finally:
             for sock in socks:
                 sock.close()
-    eventually(lambda: not port.acceptor._callers)
+    wait_until(lambda: not port.acceptor._callers)
     port.honest()
-    eventually(lambda: threading.active_count() <= threads and open_files() <= files)
+    wait_until(lambda: threading.active_count() <= threads and open_files() <= files)
 
 
 def open_files() -> int:

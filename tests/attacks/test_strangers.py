@@ -27,7 +27,13 @@ from fray_agents.rpc.server import acceptor
 from fray_agents.rpc.server.acceptor import Acceptor
 from fray_agents.rpc.server.connection import ServerConnection
 from fray_agents.rpc.wire.key_cache import MIN_READ_INTERVAL, KeyCache
-from tests.support.rpc import KEY, Keys, dial_tcp, eventually, serve_subject
+from tests.support.rpc import (
+    KEY,
+    Keys,
+    dial_tcp,
+    serve_subject,
+)
+from tests.support.waiting import wait_until
 
 
 @contextmanager
@@ -105,7 +111,7 @@ def test_a_refused_accept_is_tried_again(monkeypatch: pytest.MonkeyPatch, number
     monkeypatch.setattr(socket.socket, "accept", refused)
     with subject() as server:
         assert answers(server)
-        eventually(lambda: next(refusals, None) is None)
+        wait_until(lambda: next(refusals, None) is None)
 
 
 class Leaving:
@@ -166,7 +172,7 @@ def test_who_takes_over_from_slow_calls_survives_a_thread_that_cannot_start(monk
         assert failed.is_set()
         waiting = threading.Thread(target=second.call, args=("wide", "wait", (), {}), daemon=True)
         waiting.start()
-        eventually(lambda: bool(first.call("wide", "has_entered", (), {})))
+        wait_until(lambda: bool(first.call("wide", "has_entered", (), {})))
         assert second.start("wide", "echo", (1,), {}).result(20) == 1
         first.call("wide", "open", (), {})
         waiting.join(20)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -36,14 +34,6 @@ ORDERED = ["a", "b!", "b-c", "b.json", "b/c", "b/c-d", "b/d/e", "b0", "bÃ¤", "bæ
 """In order of their UTF-8 bytes: `-` and `.` come before the slash, which comes before digits."""
 
 
-def run(opened: AbstractAsyncContextManager[Store], act: Callable[[Store], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with opened as store:
-            await act(store)
-
-    asyncio.run(main())
-
-
 async def applied(store: Store, key: str, data: bytes = b"x") -> Version:
     outcome = await store.put(key, data, ANY)
     assert isinstance(outcome, Applied)
@@ -51,14 +41,11 @@ async def applied(store: Store, key: str, data: bytes = b"x") -> Version:
 
 
 @every()
-def test_counter_loses_no_increment(target: Target) -> None:
-    run(target.open(), lambda store: create_counter(store, "counter"))
-    target.race("increment", "counter", target.times)
-
-    async def check(store: Store) -> None:
+async def test_counter_loses_no_increment(target: Target) -> None:
+    async with target.open() as store:
+        await create_counter(store, "counter")
+        await asyncio.to_thread(target.race, "increment", "counter", target.times)
         assert await read_count(store, "counter") == 16 * target.times
-
-    run(target.open(), check)
 
 
 @every()
@@ -68,8 +55,8 @@ def test_each_name_has_one_creator(target: Target) -> None:
 
 
 @every("conditional delete")
-def test_a_delete_and_a_change_exclude_each_other(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_a_delete_and_a_change_exclude_each_other(target: Target) -> None:
+    async with target.open() as store:
         for number in range(10):
             version = await applied(store, f"d/{number}", record(0, "created"))
             *changes, deleted = await asyncio.gather(
@@ -79,12 +66,10 @@ def test_a_delete_and_a_change_exclude_each_other(target: Target) -> None:
             assert sum(isinstance(change, Applied) for change in changes) == isinstance(deleted, Rejected)
             assert (await store.get(f"d/{number}") is None) == isinstance(deleted, NameAbsent)
 
-    run(target.open(), act)
-
 
 @every("conditional delete")
-def test_a_stale_delete_is_rejected(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_a_stale_delete_is_rejected(target: Target) -> None:
+    async with target.open() as store:
         old = await applied(store, "key", b"old")
         new = await applied(store, "key", b"new")
         outcome = await store.delete("key", old)
@@ -95,24 +80,20 @@ def test_a_stale_delete_is_rejected(target: Target) -> None:
         assert await store.delete("key", new) == NameAbsent()
         assert await store.get("key") is None
 
-    run(target.open(), act)
-
 
 @every("conditional delete")
-def test_withdraw_takes_only_the_version_that_was_read(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_withdraw_takes_only_the_version_that_was_read(target: Target) -> None:
+    async with target.open() as store:
         old = await applied(store, "inbox/job.json", b"old")
         new = await applied(store, "inbox/job.json", b"new")
         assert isinstance(await store.withdraw("inbox/job.json", old, "aside/1"), Rejected)
         assert await store.withdraw("inbox/job.json", new, "aside/1") == NameAbsent()
         assert await store.get("inbox/job.json") is None
 
-    run(target.open(), act)
-
 
 @every()
-def test_outcomes_of_writes(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_outcomes_of_writes(target: Target) -> None:
+    async with target.open() as store:
         first = await store.put("key", record(1, "one"), ABSENT, op="one")
         assert isinstance(first, Applied)
         second = await store.put("key", record(2, "two", ["one"]), first.version, op="two")
@@ -126,12 +107,10 @@ def test_outcomes_of_writes(target: Target) -> None:
         assert again.current.version == second.version
         assert await store.put("gone", record(1, "four"), first.version, op="four") == Rejected(None)
 
-    run(target.open(), act)
-
 
 @every()
-def test_immutable_objects_are_compared(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_immutable_objects_are_compared(target: Target) -> None:
+    async with target.open() as store:
         first = await store.put("blob", b"\0\xff\r\n--", ABSENT)
         again = await store.put("blob", b"\0\xff\r\n--", ABSENT)
         assert isinstance(first, Applied)
@@ -143,12 +122,10 @@ def test_immutable_objects_are_compared(target: Target) -> None:
         assert empty is not None
         assert empty.data == b""
 
-    run(target.open(), act)
-
 
 @every("not modified")
-def test_an_unchanged_object_is_not_sent_again(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_an_unchanged_object_is_not_sent_again(target: Target) -> None:
+    async with target.open() as store:
         old = await applied(store, "key", b"old")
         assert await store.get_if_changed("key", old) is NOT_MODIFIED
         await applied(store, "key", b"new")
@@ -159,12 +136,10 @@ def test_an_unchanged_object_is_not_sent_again(target: Target) -> None:
         await store.delete("key")
         assert await store.get_if_changed("key", changed.version) is None
 
-    run(target.open(), act)
-
 
 @every("order")
-def test_listing_is_ordered(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_listing_is_ordered(target: Target) -> None:
+    async with target.open() as store:
         for key in reversed(ORDERED[1:]):
             await applied(store, key)
         assert await keys(store, "") == ORDERED[1:]
@@ -177,20 +152,18 @@ def test_listing_is_ordered(target: Target) -> None:
         assert await keys(store, "c/", after="c/2") == []
         assert await keys(store, "nothing/") == []
 
-    run(target.open(), act)
-
 
 async def keys(store: Store, prefix: str, after: str | None = None, limit: int | None = None) -> list[str]:
     return [row.key for row in await store.list(prefix, after, limit)]
 
 
 @every()
-def test_long_listings_come_in_pages(target: Target) -> None:
+async def test_long_listings_come_in_pages(target: Target) -> None:
     # Servers answer with a thousand rows at most; without one there are no pages to put together.
     many = 1003 if target.proxy else 103
     names = [f"page/{number:05}" for number in range(many)]
 
-    async def act(store: Store) -> None:
+    async with target.open() as store:
         for start in range(0, len(names), 50):
             await asyncio.gather(*(applied(store, name) for name in names[start : start + 50]))
         assert await keys(store, "page/") == names
@@ -198,12 +171,10 @@ def test_long_listings_come_in_pages(target: Target) -> None:
         assert await keys(store, "page/", after=names[0], limit=many - 3) == names[1:-2]
         assert await keys(store, "page/", after=names[-3]) == names[-2:]
 
-    run(target.open(), act)
-
 
 @every()
-def test_listed_versions_are_those_of_the_objects(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_listed_versions_are_those_of_the_objects(target: Target) -> None:
+    async with target.open() as store:
         await store.learn_clock()
         version = await applied(store, "key")
         found = await store.get("key")
@@ -214,12 +185,10 @@ def test_listed_versions_are_those_of_the_objects(target: Target) -> None:
         assert found.updated == pytest.approx(store.now(), abs=5)
         assert await store.list("key") == [Listed("key")]
 
-    run(target.open(), act)
-
 
 @every()
-def test_what_was_written_is_seen_at_once(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_what_was_written_is_seen_at_once(target: Target) -> None:
+    async with target.open() as store:
         for number in range(10):
             await applied(store, "key", b"%d" % number)
             found = await store.get("key")
@@ -230,14 +199,12 @@ def test_what_was_written_is_seen_at_once(target: Target) -> None:
             assert await store.get("key") is None
             assert await keys(store, "key") == []
 
-    run(target.open(), act)
-
 
 @every()
-def test_large_values(target: Target) -> None:
+async def test_large_values(target: Target) -> None:
     big = bytes(range(256)) * (32 * 1024 * 4)
 
-    async def act(store: Store) -> None:
+    async with target.open() as store:
         assert isinstance(await store.put("big", big, ABSENT), Applied)
         assert isinstance(await store.put("big", big, ABSENT), Applied)
         found = await store.get("big")
@@ -245,14 +212,12 @@ def test_large_values(target: Target) -> None:
         assert found.data == big
         assert await store.delete("big", found.version) == NameAbsent()
 
-    run(target.open(), act)
-
 
 @every()
-def test_what_is_too_large_for_its_name_is_not_read(target: Target) -> None:
+async def test_what_is_too_large_for_its_name_is_not_read(target: Target) -> None:
     """Dropped by another client, say; nothing else is harmed."""
 
-    async def act(store: Store) -> None:
+    async with target.open() as store:
         backend = open_backend(target.root, SystemClock())
         try:
             await backend.put("inbox/large.json", b" " * (MAX_SPEC_BYTES + 1), ANY)
@@ -266,12 +231,10 @@ def test_what_is_too_large_for_its_name_is_not_read(target: Target) -> None:
         assert await keys(store, "inbox/") == ["inbox/large.json", "inbox/small.json"]
         assert await store.delete("inbox/large.json") == NameAbsent()
 
-    run(target.open(), act)
-
 
 @every("odd names")
-def test_odd_names(target: Target) -> None:
-    async def act(store: Store) -> None:
+async def test_odd_names(target: Target) -> None:
+    async with target.open() as store:
         for name in ODD_NAMES:
             await applied(store, name, name.encode())
         assert sorted(await keys(store, "")) == sorted(ODD_NAMES)
@@ -282,5 +245,3 @@ def test_odd_names(target: Target) -> None:
             assert await keys(store, name) == [name]
             assert await store.delete(name, found.version) == NameAbsent()
         assert await keys(store, "") == []
-
-    run(target.open(), act)

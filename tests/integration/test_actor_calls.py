@@ -19,6 +19,7 @@ from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -110,7 +111,7 @@ def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageC
     group = create_actor_group(cluster, actors.Self, name="selves", count=2, resources=SMALL)
     for index, handle in enumerate(group.handles):
         assert handle.here() == (index, "selves", True)
-        actors.wait_until(handle.was_called)
+        wait_until(handle.was_called)
         assert handle.handle() == handle
     here = (cluster.root, cluster.namespace)
     assert group.handles[0].cluster() == here
@@ -123,7 +124,7 @@ def test_an_actor_fails_with_the_error_it_names(cluster: StorageCluster) -> None
     group = create_actor_group(cluster, actors.Self, name="failing", count=1, resources=SMALL)
     (handle,) = group.wait_ready()
     handle.fail()
-    actors.wait_until(group.is_done)
+    wait_until(group.is_done)
     with pytest.raises(ActorUnavailableError, match="it is not here") as caught:
         handle.here()
     assert isinstance(caught.value.__cause__, LookupError)
@@ -150,7 +151,7 @@ def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
     assert [handle.add() for handle in ready] == [1, 1, 1]
     assert group._job_id == group.jobs[0].job_id
     group.shutdown()
-    actors.wait_until(group.is_done)
+    wait_until(group.is_done)
     with pytest.raises(ActorUnavailableError):
         ready[0].add()
 
@@ -179,7 +180,7 @@ class Late:
     """Comes up once the file is there."""
 
     def __init__(self, file: Path) -> None:
-        actors.wait_until(file.exists)
+        wait_until(file.exists)
 
 
 def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster, tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_actors_create_actors_that_end_with_them(cluster: StorageCluster) -> Non
     distinct = 1 if cluster_is_threads(cluster) else 3
     assert len(set(handle.pids())) == distinct
     outer.shutdown()
-    actors.wait_until(inner.is_done)
+    wait_until(inner.is_done)
 
 
 def cluster_is_threads(cluster: StorageCluster) -> bool:
@@ -250,7 +251,7 @@ def test_replies_are_sent_before_an_actor_ends(cluster: StorageCluster) -> None:
     handle.here()
     group.shutdown()
     assert waiting.result(30) == "flushed"
-    actors.wait_until(group.is_done)
+    wait_until(group.is_done)
     assert group.statuses() == [JobStatus.STOPPED]
 
 

@@ -22,6 +22,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.metering import MeteredBackend
 from tests.support import actors
 from tests.support.agents import AgentProcess
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -84,7 +85,7 @@ def kill(pid: int) -> None:
 
 def wait_for_end(pid: int) -> None:
     """What is sent to the process after this does not begin: its parent has reaped it, so its sockets are closed."""
-    actors.wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_crashed_actor_is_started_again_and_the_handle_follows(cluster: StorageCluster, tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_checkpoints_every_few_calls_and_seconds(cluster: StorageCluster, tmp_pa
     assert by_calls.add() == 4
     by_time = create(cluster, Worker, tmp_path / "notes", checkpoint=CheckpointConfig(seconds=0.1))
     assert by_time.add() == 1
-    actors.wait_until(lambda: checkpoints(cluster, by_time) > 1)
+    wait_until(lambda: checkpoints(cluster, by_time) > 1)
     kill(by_time.pid())
     assert by_time.add() == 2
 

@@ -16,6 +16,7 @@ from fray.cluster import LocalCluster, StorageCluster
 from fray.errors import ActorUnavailableError, InvalidInput
 from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
 from tests.support import actors
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -52,7 +53,7 @@ def test_a_deleted_actors_name_is_free(cluster: StorageCluster) -> None:
     assert second.add() == 21
     with pytest.raises(ActorUnavailableError, match="deleted"):
         first.add()
-    actors.wait_until(lambda: actor_status(first) is JobStatus.STOPPED)
+    wait_until(lambda: actor_status(first) is JobStatus.STOPPED)
     assert find_named_actor(cluster, "nobody") is None
 
 
@@ -86,7 +87,7 @@ def test_a_detached_actor_outlives_its_creator_and_others_do_not(cluster: Storag
     job = cluster.launch(JobRequest("maker", Entrypoint.from_callable(make_two), resources=SMALL))
     (first, detached), (second, bound) = cluster.result(job, timeout=60)
     assert (first, second) == (1, 1)
-    actors.wait_until(lambda: actor_status(bound).finished())
+    wait_until(lambda: actor_status(bound).finished())
     assert detached.add() == 2
     assert find_named_actor(cluster, "detached") == detached
     assert find_named_actor(cluster, "bound") is None

@@ -6,9 +6,15 @@ import os
 import signal
 from pathlib import Path
 
-from fray_coordinator.core import Core
-from fray_layouts.records import JobRecord
-from tests.support.agents import agents, eventually, is_alive, job, launch, lines, on_cluster
+from tests.support.agents import (
+    agents,
+    is_alive,
+    job,
+    launch,
+    lines,
+    quick_core,
+)
+from tests.support.waiting import eventually
 
 NOTES_ITS_PID = """
 import os, time
@@ -17,16 +23,14 @@ time.sleep(600)
 """
 
 
-def test_a_killed_actor_is_started_again_on_its_host_and_its_agent_goes_on_holding_it(tmp_path: Path) -> None:
+async def test_a_killed_actor_is_started_again_on_its_host_and_its_agent_goes_on_holding_it(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
 
-    async def act(core: Core) -> JobRecord:
-        async def started(count: int) -> list[str]:
-            async def look() -> list[str] | None:
-                return lines(notes)[-1].split() if len(lines(notes)) == count else None
+    async def started(count: int) -> list[str]:
+        """Attempt, address to bind and process id, noted by the last of `count` attempts."""
+        return await eventually(lambda: lines(notes)[-1].split() if len(lines(notes)) == count else None)
 
-            return await eventually(look)
-
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             job_id = await launch(core, NOTES_ITS_PID.format(notes=str(notes)), actor=True, max_retries_failure=5)
             attempt, bind, pid = await started(1)
@@ -36,9 +40,7 @@ def test_a_killed_actor_is_started_again_on_its_host_and_its_agent_goes_on_holdi
             assert attempt == "2"
             assert not is_alive(int(pid))
             assert is_alive(int(again))
-            return await job(core, job_id)
-
-    after = on_cluster(tmp_path / "root", act)
+            after = await job(core, job_id)
     assert (after.status, after.attempt, after.failures) == ("running", 2, 1)
     assert after.lease is not None
     assert [(past.agent, past.exit.kind) for past in after.history] == [(after.lease.agent, "signalled")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from fray_coordinator.core import Core
 from fray_coordinator.jobs import stopping
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
@@ -14,14 +13,14 @@ from tests.support.agents import (
     agent_record,
     agents,
     ended,
-    eventually,
     is_alive,
     job,
     launch,
     lines,
-    on_cluster,
+    quick_core,
     running,
 )
+from tests.support.waiting import eventually
 
 # Notes its process, waits for the file "go", notes that it ended.
 WORKER = """
@@ -56,8 +55,8 @@ async def _begun(tmp_path: Path, count: int) -> list[tuple[int, int, float]]:
     return await eventually(look)
 
 
-def test_a_killed_agents_job_runs_again_elsewhere(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_a_killed_agents_job_runs_again_elsewhere(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work", count=2) as both:
             job_id = await launch(core, worker(tmp_path))
             (_, pid, _), *_ = await _begun(tmp_path, 1)
@@ -72,11 +71,11 @@ def test_a_killed_agents_job_runs_again_elsewhere(tmp_path: Path) -> None:
             assert [attempt for attempt, *_ in effects(tmp_path, "end")] == [2]
             assert (await agent_record(core, holder.agent)).state == "dead"
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waking_changes_nothing(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waking_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (frozen,):
             job_id = await launch(core, worker(tmp_path))
             (_, pid, _), *_ = await _begun(tmp_path, 1)
@@ -99,11 +98,9 @@ def test_a_frozen_agents_task_is_gone_before_the_next_copy_starts_and_waking_cha
                 assert (await agent_record(core, frozen.id)).state == "dead"
         assert [attempt for attempt, *_ in effects(tmp_path, "end")] == [2]
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_an_agent_told_to_leave_puts_its_job_back_and_spends_no_failure(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_an_agent_told_to_leave_puts_its_job_back_and_spends_no_failure(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (first,):
             job_id = await launch(core, worker(tmp_path))
             await _begun(tmp_path, 1)
@@ -115,10 +112,8 @@ def test_an_agent_told_to_leave_puts_its_job_back_and_spends_no_failure(tmp_path
         with agents(core.root, tmp_path / "work"):
             assert (await ended(core, job_id)).status == "succeeded"
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_task_that_ends_in_the_grace_of_a_preemption_is_a_success(tmp_path: Path) -> None:
+async def test_a_task_that_ends_in_the_grace_of_a_preemption_is_a_success(tmp_path: Path) -> None:
     code = f"""
 import signal, sys, time, pathlib
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -126,7 +121,7 @@ pathlib.Path({str(tmp_path / "effects")!r}).write_text("begin 1 1 1\\n")
 time.sleep(60)
 """
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (agent,):
             job_id = await launch(core, code)
             await _begun(tmp_path, 1)
@@ -134,10 +129,8 @@ time.sleep(60)
             record = await job(core, job_id)
             assert (record.status, record.attempt) == ("succeeded", 1)
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_second_sigterm_does_not_wait_for_the_grace(tmp_path: Path) -> None:
+async def test_a_second_sigterm_does_not_wait_for_the_grace(tmp_path: Path) -> None:
     code = f"""
 import signal, time, pathlib
 def note(what):
@@ -149,7 +142,7 @@ while True:
     time.sleep(600)
 """
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (agent,):
             job_id = await launch(core, code, grace=500.0)
             await _begun(tmp_path, 1)
@@ -163,10 +156,8 @@ while True:
             assert agent.process.wait(20) == 0
             assert (await job(core, job_id)).status == "pending"
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_job_that_kills_its_hosts_is_given_up_after_three(tmp_path: Path) -> None:
+async def test_a_job_that_kills_its_hosts_is_given_up_after_three(tmp_path: Path) -> None:
     code = """
 import os, pathlib, signal
 runner = os.getppid()
@@ -174,7 +165,7 @@ agent = int(pathlib.Path(f"/proc/{runner}/stat").read_text().rsplit(")", 1)[1].s
 os.kill(agent, signal.SIGKILL)
 """
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         job_id = await launch(core, code)
         for _ in range(3):  # each buries its predecessor at once: the host's lock tells that it is gone
             agent = AgentProcess(core.root, tmp_path / "work")
@@ -187,10 +178,8 @@ os.kill(agent, signal.SIGKILL)
             assert "may be what kills its hosts" in record.exit.message
             assert survivor.process.poll() is None
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_stop_ends_a_task_that_ignores_sigterm(tmp_path: Path) -> None:
+async def test_a_stop_ends_a_task_that_ignores_sigterm(tmp_path: Path) -> None:
     code = f"""
 import signal, time, pathlib, os
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -198,7 +187,7 @@ pathlib.Path({str(tmp_path / "effects")!r}).write_text(f"begin 1 {{os.getpid()}}
 time.sleep(600)
 """
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             job_id = await launch(core, code, grace=0.5, max_retries_failure=3)
             (_, pid, _), *_ = await _begun(tmp_path, 1)
@@ -209,11 +198,9 @@ time.sleep(600)
             assert (record.exit.kind, record.exit.message) == ("stopped", "enough")
             assert not is_alive(pid)
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_died(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_died(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (dead,):
             odd, sound = await launch(core, worker(tmp_path)), await launch(core, worker(tmp_path))
             await _begun(tmp_path, 2)
@@ -224,15 +211,11 @@ def test_a_job_that_cannot_be_read_keeps_no_agent_from_joining_where_its_holder_
                 assert (await ended(core, sound)).status == "succeeded"
                 assert not (await agent_record(core, dead.id)).reaped
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_an_agent_that_cannot_be_read_keeps_no_other_from_joining_on_its_host(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_an_agent_that_cannot_be_read_keeps_no_other_from_joining_on_its_host(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (dead,):
             dead.kill()
         await core.store.put(AgentKeys.key(dead.id), b"{}", ANY)
         with agents(core.root, tmp_path / "work"):
             assert (await ended(core, await launch(core, "pass"))).status == "succeeded"
-
-    on_cluster(tmp_path / "root", act)

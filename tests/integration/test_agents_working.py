@@ -28,14 +28,14 @@ from tests.support.agents import (
     agent_record,
     agents,
     ended,
-    eventually,
     is_alive,
     job,
     launch,
     lines,
-    on_cluster,
+    quick_core,
     running,
 )
+from tests.support.waiting import eventually
 
 HOST = Resources(cpu=2000, memory=2**33, disk=2**33)
 
@@ -53,8 +53,8 @@ async def embedded(core: Core, tmp_path: Path, **options: Any) -> AsyncIterator[
         await run
 
 
-def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             job_id = await launch(core, "import time\nprint('early', flush=True)\ntime.sleep(600)")
 
@@ -70,13 +70,11 @@ def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
             assert record.exit is not None
             assert record.exit.log_chunks == 1
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path: Path) -> None:
+async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path: Path) -> None:
     code = "import time\nhoard = bytearray(80_000_000)\nwhile time.process_time() < 3: pass"
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (agent,):
             job_id = await launch(core, code)
 
@@ -91,13 +89,11 @@ def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path: Path)
             assert record.exit.usage.memory_peak > 80_000_000
             assert record.exit.usage.cpu_seconds > 1
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> None:
+async def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> None:
     code = "import os, sys\nsys.exit(0 if os.environ['FRAY_ATTEMPT'] == '3' else 7)"
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             job_id = await launch(core, code, max_retries_failure=2)
             record = await ended(core, job_id)
@@ -106,8 +102,6 @@ def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> No
                 (1, "exited", 7),
                 (2, "exited", 7),
             ]
-
-    on_cluster(tmp_path / "root", act)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +114,8 @@ def test_a_failing_job_is_tried_again_and_its_history_kept(tmp_path: Path) -> No
         ({"entrypoint": {"command": ["sh", "-c", "kill -SEGV $$"]}}, "signalled"),
     ],
 )
-def test_each_way_to_fail_has_its_own_reason(tmp_path: Path, fields: dict[str, Any], kind: str) -> None:
-    async def act(core: Core) -> None:
+async def test_each_way_to_fail_has_its_own_reason(tmp_path: Path, fields: dict[str, Any], kind: str) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             job_id = await launch(core, "", **fields)
             record = await ended(core, job_id)
@@ -129,13 +123,11 @@ def test_each_way_to_fail_has_its_own_reason(tmp_path: Path, fields: dict[str, A
             assert record.exit is not None
             assert (record.exit.kind, bool(record.exit.message)) == (kind, True)
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_large_result_has_an_object_of_its_own(tmp_path: Path) -> None:
+async def test_a_large_result_has_an_object_of_its_own(tmp_path: Path) -> None:
     code = "import os, pathlib\npathlib.Path(os.environ['FRAY_RESULT']).write_bytes(bytes(100_000))"
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             record = await ended(core, await launch(core, code))
             assert record.result is not None
@@ -144,11 +136,9 @@ def test_a_large_result_has_an_object_of_its_own(tmp_path: Path) -> None:
             assert stored is not None
             assert stored.data == bytes(100_000)
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_the_end_of_a_parent_ends_its_children(tmp_path: Path) -> None:
-    async def act(core: Core) -> None:
+async def test_the_end_of_a_parent_ends_its_children(tmp_path: Path) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work", cores=4):
             parent = await launch(core, "import time; time.sleep(600)")
             await running(core, parent)
@@ -169,15 +159,13 @@ def test_the_end_of_a_parent_ends_its_children(tmp_path: Path) -> None:
             await stopping.stop(core, stays, "enough")
             await ended(core, stays)
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_failing_its_health_check_ends_an_attempt_as_a_failure(tmp_path: Path) -> None:
+async def test_failing_its_health_check_ends_an_attempt_as_a_failure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     check = {"path": "/health", "port": port, "interval": 0.2, "timeout": 1.0, "grace": 0.0, "failures": 2}
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work"):
             record = await ended(core, await launch(core, "import time; time.sleep(600)", health_check=check))
             assert (record.status, record.failures) == ("failed", 1)
@@ -185,16 +173,14 @@ def test_failing_its_health_check_ends_an_attempt_as_a_failure(tmp_path: Path) -
             assert record.exit.kind == "unhealthy"
             assert str(port) in record.exit.message
 
-    on_cluster(tmp_path / "root", act)
 
-
-def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
+async def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         raise StartFailed("no room left on this host")
 
-    async def act(core: Core) -> None:
+    async with quick_core(tmp_path / "root") as core:
         monkeypatch.setattr(socket, "gethostname", lambda: "sick-host")
         async with embedded(core, tmp_path, start_task=broken) as sick:
             jobs = [await launch(core, "pass") for _ in range(6)]
@@ -210,8 +196,6 @@ def test_a_host_that_cannot_start_tasks_stops_claiming_and_others_run_them(
             limit = core.settings.start_failure_limit  # two run at once here: one more may have been on its way
             assert limit <= sum(record.start_failures for record in records) <= limit + 1
             assert {(record.status, record.failures, record.preemptions) for record in records} == {("succeeded", 0, 0)}
-
-    on_cluster(tmp_path / "root", act)
 
 
 class Outage(LocalBackend):
@@ -257,78 +241,66 @@ async def _outage_until(look: Any, core: Core, job_id: str) -> None:
         Outage.down = False
 
 
-def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> None:
-    async def act() -> None:
-        core = await _core_with_outages(tmp_path, outage_grace=600)
-        async with embedded(core, tmp_path) as agent:
-            async with embedded(await _core_with_outages(tmp_path, 600), tmp_path) as other:
-                job_id = await launch(core, ["python3", "-c", WAITS, str(tmp_path)])
-                await running(core, job_id)
-                began = core.clock.boottime()
+async def test_an_outage_kills_nobody_and_the_work_goes_on(tmp_path: Path) -> None:
+    core = await _core_with_outages(tmp_path, outage_grace=600)
+    async with embedded(core, tmp_path) as agent:
+        async with embedded(await _core_with_outages(tmp_path, 600), tmp_path) as other:
+            job_id = await launch(core, ["python3", "-c", WAITS, str(tmp_path)])
+            await running(core, job_id)
+            began = core.clock.boottime()
 
-                async def long_enough() -> bool:
-                    return core.clock.boottime() - began > 7  # an agent that is silent for 5 s would be dead
+            async def long_enough() -> bool:
+                return core.clock.boottime() - began > 7  # an agent that is silent for 5 s would be dead
 
-                await _outage_until(long_enough, core, job_id)
-                assert lines(tmp_path / "effects") == ["begin"]
-                (tmp_path / "go").touch()
-                record = await ended(core, job_id)
-                assert (record.status, record.attempt, record.history) == ("succeeded", 1, [])
-                for name in (agent.id, other.id):
-                    assert (await agent_record(core, name)).state == "live"
-
-    asyncio.run(act())
+            await _outage_until(long_enough, core, job_id)
+            assert lines(tmp_path / "effects") == ["begin"]
+            (tmp_path / "go").touch()
+            record = await ended(core, job_id)
+            assert (record.status, record.attempt, record.history) == ("succeeded", 1, [])
+            for name in (agent.id, other.id):
+                assert (await agent_record(core, name)).state == "live"
 
 
-def test_an_outage_longer_than_the_grace_ends_the_work_as_a_preemption(tmp_path: Path) -> None:
-    async def act() -> None:
-        core = await _core_with_outages(tmp_path, outage_grace=1)
-        async with embedded(core, tmp_path):
-            code = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
-            code += "time.sleep(600 if os.environ['FRAY_ATTEMPT'] == '1' else 0)"
-            job_id = await launch(core, ["python3", "-c", code, str(tmp_path / "pid")])
+async def test_an_outage_longer_than_the_grace_ends_the_work_as_a_preemption(tmp_path: Path) -> None:
+    core = await _core_with_outages(tmp_path, outage_grace=1)
+    async with embedded(core, tmp_path):
+        code = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        code += "time.sleep(600 if os.environ['FRAY_ATTEMPT'] == '1' else 0)"
+        job_id = await launch(core, ["python3", "-c", code, str(tmp_path / "pid")])
 
-            async def begun() -> int | None:
-                pid = (lines(tmp_path / "pid") or [""])[0]
-                return int(pid) if pid else None
+        async def begun() -> int | None:
+            pid = (lines(tmp_path / "pid") or [""])[0]
+            return int(pid) if pid else None
 
-            pid = await eventually(begun)
+        pid = await eventually(begun)
 
-            async def gone() -> bool:
-                return not is_alive(pid)
+        async def gone() -> bool:
+            return not is_alive(pid)
 
-            await _outage_until(gone, core, job_id)
-            record: JobRecord = await ended(core, job_id)
-            assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 2, 0, 1)
-
-    asyncio.run(act())
+        await _outage_until(gone, core, job_id)
+        record: JobRecord = await ended(core, job_id)
+        assert (record.status, record.attempt, record.failures, record.preemptions) == ("succeeded", 2, 0, 1)
 
 
-def test_a_second_sigterm_ends_an_agent_whose_store_does_not_answer(tmp_path: Path) -> None:
-    async def act() -> None:
-        core = await _core_with_outages(tmp_path, outage_grace=600)
-        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
-        running_agent = asyncio.create_task(agent.run())
-        job_id = await launch(core, "import time; time.sleep(600)")
-        await running(core, job_id)
-        Outage.down = True
-        agent.terminate()
-        agent.terminate()
-        await asyncio.wait_for(running_agent, 20)
-        Outage.down = False
-        assert (await job(core, job_id)).status == "running"  # its burial will put it back
-
-    asyncio.run(act())
+async def test_a_second_sigterm_ends_an_agent_whose_store_does_not_answer(tmp_path: Path) -> None:
+    core = await _core_with_outages(tmp_path, outage_grace=600)
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
+    running_agent = asyncio.create_task(agent.run())
+    job_id = await launch(core, "import time; time.sleep(600)")
+    await running(core, job_id)
+    Outage.down = True
+    agent.terminate()
+    agent.terminate()
+    await asyncio.wait_for(running_agent, 20)
+    Outage.down = False
+    assert (await job(core, job_id)).status == "running"  # its burial will put it back
 
 
-def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) -> None:
-    async def act() -> None:
-        core = await _core_with_outages(tmp_path, outage_grace=600)
-        Outage.down = True
-        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
-        running_agent = asyncio.create_task(agent.run())
-        await asyncio.sleep(0)
-        agent.terminate()
-        await asyncio.wait_for(running_agent, 20)
-
-    asyncio.run(act())
+async def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) -> None:
+    core = await _core_with_outages(tmp_path, outage_grace=600)
+    Outage.down = True
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path / "work"))
+    running_agent = asyncio.create_task(agent.run())
+    await asyncio.sleep(0)
+    agent.terminate()
+    await asyncio.wait_for(running_agent, 20)

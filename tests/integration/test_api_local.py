@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -31,6 +29,7 @@ from fray.cluster import (
 from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.jobs import waiting
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +44,6 @@ def call(fn: Callable[..., Any], *args: Any, name: str = "job", **fields: Any) -
 
 def command(*words: str, name: str = "job", **fields: Any) -> JobRequest:
     return JobRequest(name, Entrypoint.from_binary(words[0], words[1:]), **fields)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
 
 
 def alive(pid: int) -> bool:
@@ -153,15 +145,15 @@ def test_terminating_a_job_ends_its_process_tree_and_its_children(cluster: Local
         mine.wait(child)
 
     job = cluster.launch(call(parent))
-    until(lambda: (tmp_path / "tree").exists() and (tmp_path / "child").exists())
-    until(lambda: (tmp_path / "child").read_text() != "")
+    wait_until(lambda: (tmp_path / "tree").exists() and (tmp_path / "child").exists())
+    wait_until(lambda: (tmp_path / "child").read_text() != "")
     pids = [int((tmp_path / name).read_text()) for name in ("tree", "child")]
     assert all(alive(pid) for pid in pids)
     cluster.terminate(job)
     assert cluster.wait(job).status is JobStatus.STOPPED
     child = cluster.wait(next(i.job_id for i in cluster.list_jobs() if i.job_id == (tmp_path / "name").read_text()))
     assert (child.status, child.parent) == (JobStatus.STOPPED, job)
-    until(lambda: not any(alive(pid) for pid in pids))
+    wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
 def test_children_inherit_the_namespace_and_see_their_cluster(cluster: LocalCluster) -> None:
@@ -211,11 +203,8 @@ def test_environment_variables_reach_the_job(cluster: LocalCluster) -> None:
     assert cluster.result(job) == "ab"
 
 
-def test_it_works_in_a_notebook_and_from_many_threads(cluster: LocalCluster) -> None:
-    async def cell() -> object:
-        return cluster.result(cluster.launch(call(lambda: "cell")))
-
-    assert asyncio.run(cell()) == "cell"
+async def test_it_works_in_a_notebook_and_from_many_threads(cluster: LocalCluster) -> None:
+    assert cluster.result(cluster.launch(call(lambda: "cell"))) == "cell"
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda n: cluster.result(cluster.launch(call(lambda: n))), range(8))) == list(range(8))
 
@@ -363,4 +352,4 @@ def test_the_end_of_the_process_ends_its_jobs_and_leaves_nothing(tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], env=environ, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert not Path(done.stdout.strip().removeprefix("file://")).parent.exists()
-    until(lambda: not alive(int((tmp_path / "pid").read_text())))
+    wait_until(lambda: not alive(int((tmp_path / "pid").read_text())))

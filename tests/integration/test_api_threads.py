@@ -20,7 +20,7 @@ from fray.cluster import Entrypoint, EnvironmentConfig, JobRequest, JobStatus, L
 from fray.errors import JobFailed
 from fray_agents.tasks.thread_output import OutputTee
 from fray_agents.tasks.thread_task import on_stop, task_environ
-from tests.support.actors import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from fray.cli import cli
 from fray_layouts.object_keys import JobId
+from tests.support.waiting import wait_until
 
 FRAY = [sys.executable, "-m", "fray"]
 SECRET = "hunter2-is-secret"
@@ -45,14 +45,7 @@ class Shell:
         return self("run", "--detach", *words).stdout.strip()
 
     def until_status(self, job: str, status: str) -> None:
-        until(lambda: self.json("status", job)["status"] == status)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.02)
+        wait_until(lambda: self.json("status", job)["status"] == status)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +121,7 @@ def test_the_life_of_a_detached_job(shell: Shell) -> None:
     assert job in shell("ps").stdout
     [listed] = [one for one in shell.json("ps") if one["id"] == job]
     assert (listed["status"], listed["attempt"]) == ("running", 1)
-    until(lambda: "begun" in shell("logs", job).stdout)
+    wait_until(lambda: "begun" in shell("logs", job).stdout)
     assert "has not ended" in shell("result", job, code=1).stderr
     assert "stopping" in shell("stop", job).stdout
     shell.until_status(job, "stopped")
@@ -180,7 +173,7 @@ def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path:
     (row,) = empty.json("agents")
     empty("drain", row["id"])
     later = empty.detached("--", "true")
-    until(lambda: not empty.json("agents")[0].get("mail"))  # the agent has taken the wish
+    wait_until(lambda: not empty.json("agents")[0].get("mail"))  # the agent has taken the wish
     (tmp_path / "go").touch()
     assert agent.wait(30) == 0
     assert empty.json("status", running)["status"] == "succeeded"
@@ -232,7 +225,7 @@ def test_the_environment_may_name_the_namespace(empty: Shell, monkeypatch: pytes
 
 def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:
     following = shell.start("run", "--name", "interrupted", "--", "sleep", "1000", stdin=subprocess.DEVNULL)
-    until(lambda: any(job["spec"]["name"] == "interrupted" and job["lease"] for job in shell.json("ps")))
+    wait_until(lambda: any(job["spec"]["name"] == "interrupted" and job["lease"] for job in shell.json("ps")))
     following.send_signal(signal.SIGINT)
     assert following.wait(30) == 130
     shell.until_status("interrupted", "stopped")
@@ -243,7 +236,7 @@ def test_ctrl_c_asks_at_a_terminal(shell: Shell, answer: str, status: str) -> No
     name = f"asked-{answer}"
     keyboard, terminal = pty.openpty()
     following = shell.start("run", "--name", name, "--", "sleep", "1000", stdin=terminal, stderr=subprocess.PIPE)
-    until(lambda: any(job["spec"]["name"] == name and job["lease"] for job in shell.json("ps")))
+    wait_until(lambda: any(job["spec"]["name"] == name and job["lease"] for job in shell.json("ps")))
     following.send_signal(signal.SIGINT)
     os.write(keyboard, f"{answer}\n".encode())
     assert following.stderr is not None

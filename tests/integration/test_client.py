@@ -26,8 +26,8 @@ from fray.types import (
     ResourceConfig,
 )
 from tests.support import actors
-from tests.support.actors import wait_until
 from tests.support.agents import agents, on_cluster
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 

@@ -18,7 +18,7 @@ from fray.local_backend import LocalClient
 from fray.types import ActorConfig, CheckpointConfig, Entrypoint, JobRequest, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteError
 from tests.support import actors
-from tests.support.rpc import eventually
+from tests.support.waiting import wait_until
 
 
 def call(name: str, fn: object, *args: object, **fields: object) -> JobRequest:
@@ -72,7 +72,7 @@ def test_a_creation_that_waits_for_an_init_says_so(
     monkeypatch.setattr(group, "WARN_AFTER", 0.05)
     with ThreadPoolExecutor(1) as thread:
         created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
-        eventually(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
+        wait_until(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
         gate.set()
         assert created.result(60).ready()
     local.shutdown(wait=False)

@@ -26,6 +26,7 @@ from fray_agents.rpc.errors import RemoteTraceback
 from fray_coordinator.errors import StoreUnavailable
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -189,7 +190,7 @@ def test_the_context_on_a_cluster(cluster: StorageCluster) -> None:
         assert again.add(1) == 8
         assert context.get_actor_status(actor) is JobStatus.RUNNING
         context.delete_actor(actor)
-        actors.wait_until(lambda: context.get_actor_status(actor) is JobStatus.STOPPED)
+        wait_until(lambda: context.get_actor_status(actor) is JobStatus.STOPPED)
 
 
 def test_actors_tasks_and_objects_on_a_cluster_can_be_waited_for_together(cluster: StorageCluster) -> None:
@@ -304,7 +305,7 @@ def test_a_pool_that_is_resized_gets_more_workers_and_ends_those_that_are_spare(
         pool.resize(3)
         pool.wait_for_workers(3)
         pool.resize((1, 3))
-        actors.wait_until(lambda: pool.size == 1)
+        wait_until(lambda: pool.size == 1)
         assert pool.submit(double, 1).result(30) == 2
         with pytest.raises(InvalidInput, match="num_workers"):
             pool.resize(0)

@@ -36,6 +36,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.pool import task_outcomes
 from fray_layouts.errors import InvalidInput
 from tests.support import actors
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -139,7 +140,7 @@ def test_a_task_whose_outcome_is_being_written_when_its_worker_is_stopped_runs_o
     monkeypatch.setattr(queue_worker, "run_worker", serve_with_slow_writes)
     first = WorkerPool(cluster, 1, SMALL, transport="queue", name="stopped")
     first.submit_as("once", noted)
-    actors.wait_until(writing.exists)
+    wait_until(writing.exists)
     first.detach()
     monkeypatch.undo()
     with WorkerPool.attach("stopped", cluster, 1, SMALL) as second:
@@ -207,7 +208,7 @@ def test_a_pool_that_was_shut_down_takes_no_tasks_and_leaves_nothing(cluster: St
         pool.submit(double, 1)
     with pytest.raises(PoolClosed):
         pool.put("late")
-    actors.wait_until(lambda: not stored(cluster, "over"))
+    wait_until(lambda: not stored(cluster, "over"))
 
 
 def test_what_another_driver_shut_down_is_over_for_all(
@@ -224,7 +225,7 @@ def test_what_another_driver_shut_down_is_over_for_all(
         with pytest.raises(PoolClosed, match="another driver"):
             other.submit(double, 1)
         other.shutdown()
-    actors.wait_until(lambda: not stored(cluster, "shared"), 40)
+    wait_until(lambda: not stored(cluster, "shared"), 40)
     WorkerPool(cluster, 1, SMALL, transport="queue", name="shared").shutdown()
 
 
@@ -241,7 +242,7 @@ def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
 
     pool = WorkerPool(cluster, 1, SMALL, transport="queue", name="hasty")
     pool.submit(stubborn)
-    actors.wait_until(begun.exists)
+    wait_until(begun.exists)
     jobs = [job.job_id for job in cluster.list_jobs() if job.name == "hasty"]
     pool.shutdown(wait=False)
     gate.touch()
@@ -263,7 +264,7 @@ def test_who_submits_does_not_wait_for_looks_at_workers(
         monkeypatch.setattr(monitor, "JOB_READS_PER_SECOND", math.inf)
         monkeypatch.setattr(PoolMonitor, "_look_at_jobs", noted)
         assert [pool.submit(double, number).result(30) for number in range(5)] == [0, 2, 4, 6, 8]
-        actors.wait_until(lambda: lookers)
+        wait_until(lambda: lookers)
         assert threading.current_thread() not in lookers
 
 
@@ -377,7 +378,7 @@ def test_an_idle_worker_of_an_elastic_pool_ends_and_others_come_for_work(
     monkeypatch.setattr(pool_size, "SPARE_SECONDS", 0.5)
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
         before = pool.submit(os.getpid).result(30)
-        actors.wait_until(lambda: pool.size == 0)
+        wait_until(lambda: pool.size == 0)
         assert pool.submit(os.getpid).result(30) != before
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fray.cluster import ClusterResolver, JobId, StorageCluster
 from fray.types import JobInfo, JobStatus
-from tests.support import actors
 from tests.support.agents import agents, on_cluster
+from tests.support.waiting import wait_until
 
 PROGRAM = """
 import sys
@@ -62,11 +62,6 @@ except Exception as error:
     print(type(error).__name__, error, flush=True)
 print(client.create_actor(Counter, name="again").add(), flush=True)
 """
-
-
-def await_change(look: Callable[[], bool]) -> None:
-    """A death is told after five seconds of silence that was looked at in time; a busy machine takes longer."""
-    actors.wait_until(look, within=120.0)
 
 
 class Program:
@@ -139,7 +134,7 @@ def program(root: str, tmp_path: Path) -> Iterator[Program]:
 def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, way: str, status: str) -> None:
     program.does(way)
     program.process.wait()
-    await_change(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())
+    wait_until(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())
     assert program.job("owned").status is JobStatus.STOPPED
     assert program.job("owned").error_message == f"stopped: its parent {program.job('driver').job_id} no longer runs"
     assert program.job("driver").status == status
@@ -150,21 +145,21 @@ def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, wa
 def test_a_driver_that_was_stopped_too_long_is_told_and_goes_on(program: Program) -> None:
     before = program.job("driver").job_id
     program.process.send_signal(signal.SIGSTOP)
-    await_change(lambda: program.ended("owned") and not program.is_served())
+    wait_until(lambda: program.ended("owned") and not program.is_served())
     program.process.send_signal(signal.SIGCONT)
     program.does(COMES_BACK)
     told = program.reads()
     assert told.startswith("ActorUnavailableError")
     assert f"its parent {before} no longer runs" in told
     assert program.reads() == "1"
-    await_change(program.is_served)
+    wait_until(program.is_served)
     assert program.job("driver").job_id != before
 
 
 def test_a_driver_that_is_stopped_owns_nothing_more(program: Program) -> None:
     driver = program.job("driver").job_id
     program.cluster.terminate(driver)
-    await_change(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())
+    wait_until(lambda: program.ended("owned") and program.ended("worker") and not program.is_served())
     program.does(STOPPED)
     told = f"this program, driver {driver}, was stopped (terminated by a program); start it again"
     assert [program.reads(), program.reads()] == [f"ParentNotRunning {told}", f"PoolClosed {told}"]
@@ -176,7 +171,7 @@ def test_closing_the_client_ends_what_it_owns_at_once(program: Program) -> None:
     assert program.reads() == "closed"
     assert program.ended("driver")
     assert not program.is_served()
-    await_change(lambda: program.ended("owned"))
+    wait_until(lambda: program.ended("owned"))
     assert not program.ended("detached")
     program.does("print(client.create_actor(Counter, name='again').add(), flush=True)")
     assert program.reads() == "1"
@@ -186,7 +181,7 @@ def test_a_fork_is_a_driver_of_its_own_and_takes_nothing_with_it(program: Progra
     driver = program.job("driver").job_id
     program.does(FORKS)
     assert [program.reads(), program.reads()] == ["0", "1"]
-    await_change(lambda: program.ended("forked"))
+    wait_until(lambda: program.ended("forked"))
     assert program.job("driver").job_id != driver
     assert program.cluster.poll(driver).status is JobStatus.RUNNING
     assert program.is_served()

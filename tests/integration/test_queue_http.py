@@ -128,32 +128,26 @@ def test_a_lease_of_a_server_that_was_restarted_ends_nothing(cluster: StorageClu
         new.done(mine)
 
 
-def test_a_pop_that_was_cancelled_gives_back_what_it_gets(server: HttpQueueServer) -> None:
+async def test_a_pop_that_was_cancelled_gives_back_what_it_gets(server: HttpQueueServer) -> None:
     queue = server.new_queue("prompts")
 
-    async def main() -> None:
-        waiting = asyncio.ensure_future(queue.aio.pop(wait=30.0))
-        while not waiting.done():
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-        await queue.aio.push("x")
-        lease = await queue.aio.pop(wait=20.0)
-        assert lease is not None
-        assert lease.item == "x"
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(queue.aio.pop(wait=30.0))
+    while not waiting.done():
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    await queue.aio.push("x")
+    lease = await queue.aio.pop(wait=20.0)
+    assert lease is not None
+    assert lease.item == "x"
 
 
-def test_many_consumers_may_wait_at_once(server: HttpQueueServer) -> None:
+async def test_many_consumers_may_wait_at_once(server: HttpQueueServer) -> None:
     queue = server.new_queue("prompts")
 
-    async def main() -> list[object]:
-        waiting = [asyncio.ensure_future(queue.aio.pop(wait=30.0)) for _ in range(200)]
-        await queue.aio.push_many(range(200))
-        return sorted(lease.item for lease in await asyncio.gather(*waiting) if lease is not None)
-
-    assert asyncio.run(main()) == list(range(200))
+    waiting = [asyncio.ensure_future(queue.aio.pop(wait=30.0)) for _ in range(200)]
+    await queue.aio.push_many(range(200))
+    assert sorted(lease.item for lease in await asyncio.gather(*waiting) if lease is not None) == list(range(200))
 
 
 def test_a_server_that_is_not_there_says_so(cluster: StorageCluster) -> None:

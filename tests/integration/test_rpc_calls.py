@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 from fray_agents.rpc import Channel, NoSuchActor, RemoteError, RemoteTraceback, connect
-from tests.support.rpc import Keys, eventually, serving
+from tests.support.rpc import (
+    Keys,
+    serving,
+)
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module", params=["tcp", "unix", "tls"])
@@ -83,7 +87,7 @@ def test_a_slow_call_holds_up_nobody(channel: Channel) -> None:
     channel.call("wide", "shut", (), {})
     lone = threading.Thread(target=channel.call, args=("wide", "wait", (), {}))
     lone.start()
-    eventually(lambda: channel.call("wide", "has_entered", (), {}))
+    wait_until(lambda: channel.call("wide", "has_entered", (), {}))
     waiting = channel.start("wide", "wait", (), {})
     assert channel.call("wide", "echo", (1,), {}) == 1
     assert not waiting.done()

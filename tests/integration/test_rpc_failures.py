@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import signal
@@ -25,7 +24,15 @@ from fray_agents.rpc import (
     connect,
 )
 from fray_agents.rpc.client.client_calls import STREAM_WINDOW
-from tests.support.rpc import Keys, Proxy, Subject, eventually, serve_subject, serving, through_proxy
+from tests.support.rpc import (
+    Keys,
+    Proxy,
+    Subject,
+    serve_subject,
+    serving,
+    through_proxy,
+)
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def test_a_running_call_is_joined_after_its_connection_broke(target: Target, pro
     proxy, channel = proxied
     call = channel.start("wide", "note_slowly", (1,), {})
     direct = connect(target, Keys())
-    eventually(lambda: any(b"note_slowly" in data for data in proxy.said))
+    wait_until(lambda: any(b"note_slowly" in data for data in proxy.said))
     proxy.cut()
     direct.call("wide", "open", (), {})
     assert call.result(20) == 1
@@ -56,7 +63,7 @@ def test_a_lost_reply_is_found_by_the_calls_id(target: Target, proxied: tuple[Pr
     direct = connect(target, Keys())
     proxy.flowing.clear()
     call = channel.start("subject", "note", (1,), {})
-    eventually(lambda: direct.call("subject", "notes", (), {}) == [1])
+    wait_until(lambda: direct.call("subject", "notes", (), {}) == [1])
     proxy.cut()
     proxy.flowing.set()
     assert call.result(20) == 1
@@ -114,7 +121,7 @@ def test_a_call_after_the_servers_end_is_known_not_to_have_started(target: Targe
 def test_another_server_at_the_same_address_is_not_asked(target: Target) -> None:
     with serving() as other, through_proxy(target) as (proxy, channel):
         call = channel.start("wide", "note_slowly", (1,), {})
-        eventually(lambda: any(b"note_slowly" in data for data in proxy.said))
+        wait_until(lambda: any(b"note_slowly" in data for data in proxy.said))
         proxy.upstream = other.tcp
         proxy.cut()
         with pytest.raises(ConnectionLost, match="another server"):
@@ -126,7 +133,7 @@ def test_another_channel_may_ask_for_a_lost_call(target: Target) -> None:
     direct = connect(target, Keys())
     with through_proxy(target) as (_, channel):
         call = channel.start("wide", "note_slowly", (1,), {})
-        eventually(lambda: direct.call("wide", "has_entered", (), {}))
+        wait_until(lambda: direct.call("wide", "has_entered", (), {}))
     with pytest.raises(ConnectionLost):
         call.result(20)
     again = direct.resend(call.request)
@@ -162,11 +169,8 @@ def test_a_servers_child_does_not_hide_the_servers_death(target: Target) -> None
         os.kill(child, signal.SIGKILL)
 
 
-def test_it_works_inside_a_running_event_loop(target: Target) -> None:
-    async def main() -> Any:
-        return connect(target, Keys()).call("subject", "echo", (1,), {})
-
-    assert asyncio.run(main()) == 1
+async def test_it_works_inside_a_running_event_loop(target: Target) -> None:
+    assert connect(target, Keys()).call("subject", "echo", (1,), {}) == 1
 
 
 def test_many_threads_share_a_channel(target: Target) -> None:
@@ -274,7 +278,7 @@ def test_an_actor_that_is_removed_refuses_what_waits_and_ends_what_runs(local: t
     subject = Subject()
     server.add("going", subject)
     runs = channel.start("going", "wait", (), {})
-    eventually(lambda: subject.entered)
+    wait_until(lambda: subject.entered)
     waits = channel.start("going", "echo", (1,), {})
     server.remove("going")
     with pytest.raises(NoSuchActor):
@@ -290,7 +294,7 @@ def test_a_server_that_closes_lets_running_calls_answer() -> None:
     server.start()
     with through_proxy(Target("subject", server.address, "", server.identity)) as (_, channel):
         runs = channel.start("subject", "wait", (), {})
-        eventually(lambda: subject.entered)
+        wait_until(lambda: subject.entered)
         closing = threading.Thread(target=server.close, args=(20.0,))
         closing.start()
         subject.gate.set()

@@ -29,7 +29,7 @@ from fray.cluster import (
 from fray.rpc import ActorContext, ActorServer
 from fray_coordinator.actors.rpc_secrets import rotate_keys
 from tests.support.agents import agents
-from tests.support.rpc import eventually
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
@@ -161,7 +161,7 @@ def test_a_job_that_is_stopped_answers_what_runs_and_withdraws_its_records(
     hosting = machine.launch(job(serve_counter, 0))
     pool = ClusterResolver(machine).wait_for_actor("hosted")
     future = pool.sleep.remote(str(tmp_path / "began"), 0.5)
-    eventually((tmp_path / "began").exists, 60.0)
+    wait_until((tmp_path / "began").exists, 60.0)
     machine.terminate(hosting)
     assert future.result() == "awake"
     info = machine.wait(hosting)

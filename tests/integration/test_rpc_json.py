@@ -24,7 +24,11 @@ from fray.rpc import ActorContext, ActorServer
 from fray_agents.rpc import CallId, RpcServer
 from tests.acceptance import contract_caller
 from tests.acceptance.contract_caller import ActorError, Connection
-from tests.support.rpc import KEY, Keys, eventually
+from tests.support.rpc import (
+    KEY,
+    Keys,
+)
+from tests.support.waiting import wait_until
 
 
 class Busy(Temporary):
@@ -201,7 +205,7 @@ def test_a_call_whose_reply_was_lost_is_asked_for_again_and_runs_once(served: Se
     first = served.connect("node-1")
     lost = threading.Thread(target=lambda: suppressed(lambda: first.call("wait", [])))
     lost.start()
-    eventually(lambda: "json:node-1" in served.server.table._clients)
+    wait_until(lambda: "json:node-1" in served.server.table._clients)
     first._http.sock.shutdown(socket.SHUT_RDWR)
     lost.join(60)
     served.subject.gate.set()
@@ -217,7 +221,7 @@ def test_who_cannot_ask_again_is_forgotten_with_its_connection(served: Served) -
         connection = served.connect()
         assert connection.send("/v1/actors/subject/methods/note", b'{"args": [1]}') == number
         connection._http.close()
-    eventually(lambda: not any(name.startswith("json:") for name in served.server.table._clients))
+    wait_until(lambda: not any(name.startswith("json:") for name in served.server.table._clients))
 
 
 class Kept:

@@ -25,7 +25,16 @@ from fray_agents.rpc import (
 from fray_agents.rpc.client.connect import open_connection
 from fray_agents.rpc.client.remote_channel import RemoteChannel
 from fray_agents.rpc.server import acceptor
-from tests.support.rpc import KEY, Keys, Subject, dial_tcp, eventually, serve_subject, serving, through_proxy
+from tests.support.rpc import (
+    KEY,
+    Keys,
+    Subject,
+    dial_tcp,
+    serve_subject,
+    serving,
+    through_proxy,
+)
+from tests.support.waiting import wait_until
 
 SESSION = b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: k1\r\nfray-nonce: 00\r\ncontent-length: 0\r\n\r\n"
 
@@ -328,7 +337,7 @@ def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatc
     link = other._connection
     theirs.current = [new]
     ours.current = [new]
-    eventually(lambda: refused(server.address, old))
+    wait_until(lambda: refused(server.address, old))
     with pytest.raises(ConnectionLost):
         leaked.call("subject", "note", ("leaked",), {})
     assert honest.call("subject", "note", ("honest",), {}) == "honest", "it reads its keys again"

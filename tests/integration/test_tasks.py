@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fray_agents.tasks.process_task import ProcessTask, StartFailed, TaskSpec
-from tests.support.tasks import end_of, run, sh, spec, until, with_task
+from fray_agents.tasks.process_task import StartFailed, TaskSpec
+from tests.support.tasks import (
+    end_of,
+    ended,
+    run,
+    sh,
+    spec,
+    started,
+)
+from tests.support.waiting import eventually
 
 
 def test_success_of_a_command(tmp_path: Path) -> None:
@@ -117,17 +125,16 @@ def test_a_result_of_a_command_that_is_too_large(tmp_path: Path) -> None:
     assert "write it to storage" in end.exit.message
 
 
-def test_usage_is_sampled_while_running_and_totalled_at_the_end(tmp_path: Path) -> None:
+async def test_usage_is_sampled_while_running_and_totalled_at_the_end(tmp_path: Path) -> None:
     script = "data = bytearray(60_000_000); open('file', 'wb').write(b'x' * 3_000_000)\nwhile True: pass"
 
-    async def act(task: ProcessTask) -> None:
-        await until(lambda: task.usage is not None and task.usage.memory > 60_000_000, "a sample")
-        assert task.usage is not None
-        assert task.usage.cpu_percent > 10
-        assert task.usage.disk >= 3_000_000
-        task.kill()
-
-    usage = with_task(spec(tmp_path, [sys.executable, "-c", script]), act).exit.usage
+    task = await started(spec(tmp_path, [sys.executable, "-c", script]))
+    await eventually(lambda: task.usage is not None and task.usage.memory > 60_000_000)
+    assert task.usage is not None
+    assert task.usage.cpu_percent > 10
+    assert task.usage.disk >= 3_000_000
+    task.kill()
+    usage = (await ended(task)).exit.usage
     assert usage is not None
     assert usage.cpu_seconds > 0.5
     assert usage.memory_peak > 60_000_000

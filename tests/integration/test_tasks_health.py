@@ -81,14 +81,11 @@ def test_what_was_seen_is_said(answer: bytes, seen: str) -> None:
     assert seen in failure(Job([answer]), failures=1, timeout=0.05 if answer == SILENCE else 5.0)
 
 
-def test_nobody_listening() -> None:
+async def test_nobody_listening() -> None:
     said: list[str] = []
 
-    async def main() -> int:
-        async with await asyncio.start_server(Job([OK]).answer, "127.0.0.1", 0) as server:
-            port: int = server.sockets[0].getsockname()[1]
-        await watch_health(HealthCheckSpec(port=port, interval=0.01, grace=0.0, failures=2), SystemClock(), said.append)
-        return port
-
-    url = f"http://127.0.0.1:{asyncio.run(main())}/"
+    async with await asyncio.start_server(Job([OK]).answer, "127.0.0.1", 0) as server:
+        port: int = server.sockets[0].getsockname()[1]
+    await watch_health(HealthCheckSpec(port=port, interval=0.01, grace=0.0, failures=2), SystemClock(), said.append)
+    url = f"http://127.0.0.1:{port}/"
     assert said == [f"the health check of {url} failed 2 times in a row: connection refused"]

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from fray_agents.runner.task_log import CHUNK_BYTES
 from fray_agents.tasks.process_task import ProcessTask, TaskSpec
-from tests.support.tasks import FAR, boottime, run, sh, spec, until
+from tests.support.tasks import (
+    FAR,
+    boottime,
+    run,
+    sh,
+    spec,
+)
+from tests.support.waiting import eventually
 
 LINE = re.compile(rb"[^ \n]{27} (stdout|stderr) ([FP]) ([^\n]*)\n")
 
@@ -40,22 +47,19 @@ def test_binary_output_of_both_streams_comes_back_exactly(tmp_path: Path) -> Non
         assert content(log, stream) == b"".join(bytes(range(256)) * i for i in range(parity, 200, 2))
 
 
-def test_output_is_seen_while_the_task_runs(tmp_path: Path) -> None:
-    async def main() -> None:
-        task = await ProcessTask.start(
-            sh(tmp_path, "printf 'so far'; while ! [ -e go ]; do sleep 0.02; done"), boottime() + FAR, None
-        )
-        chunks = task.chunks()
-        number, path = await anext(chunks)
-        assert (number, task.exit.done()) == (1, False)
-        assert path.read_bytes().endswith(b" stdout P so far\n")
-        (tmp_path / "work/go").touch()
-        assert [number async for number, _ in chunks] == []
-
-    asyncio.run(main())
+async def test_output_is_seen_while_the_task_runs(tmp_path: Path) -> None:
+    task = await ProcessTask.start(
+        sh(tmp_path, "printf 'so far'; while ! [ -e go ]; do sleep 0.02; done"), boottime() + FAR, None
+    )
+    chunks = task.chunks()
+    number, path = await anext(chunks)
+    assert (number, task.exit.done()) == (1, False)
+    assert path.read_bytes().endswith(b" stdout P so far\n")
+    (tmp_path / "work/go").touch()
+    assert [number async for number, _ in chunks] == []
 
 
-def test_a_callables_prints_are_lines_at_once(tmp_path: Path) -> None:
+async def test_a_callables_prints_are_lines_at_once(tmp_path: Path) -> None:
     """Not only when Python's buffer is full: seen before the process ends, which it does not do by itself."""
 
     def talk() -> None:
@@ -66,14 +70,11 @@ def test_a_callables_prints_are_lines_at_once(tmp_path: Path) -> None:
         while not os.path.exists("go"):
             time.sleep(0.02)
 
-    async def main() -> None:
-        task = await ProcessTask.start(spec(tmp_path, call=talk), boottime() + FAR, None)
-        _, path = await anext(task.chunks())
-        assert path.read_bytes().endswith(b" stdout F one\n")
-        (tmp_path / "work/go").touch()
-        assert (await task.exit).exit.kind == "success"
-
-    asyncio.run(main())
+    task = await ProcessTask.start(spec(tmp_path, call=talk), boottime() + FAR, None)
+    _, path = await anext(task.chunks())
+    assert path.read_bytes().endswith(b" stdout F one\n")
+    (tmp_path / "work/go").touch()
+    assert (await task.exit).exit.kind == "success"
 
 
 LOUD = """
@@ -83,49 +84,40 @@ for _ in range(1000): sys.stdout.buffer.write(line * 1000)
 """
 
 
-def test_a_hundred_megabytes_grow_neither_agent_nor_runner(tmp_path: Path) -> None:
-    async def main() -> None:
-        before = peak_memory(os.getpid())
-        task = await ProcessTask.start(spec(tmp_path, [sys.executable, "-c", LOUD]), boottime() + FAR, None)
-        seen, runner_peak = 0, 0
-        async for _, path in task.chunks():
-            log = path.read_bytes()
-            assert len(log) <= CHUNK_BYTES
-            assert content(log, b"stdout") == (b"x" * 99 + b"\n") * log.count(b"\n")
-            seen += log.count(b"\n")
-            path.unlink()
-            with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it may be gone at the last chunks
-                runner_peak = max(runner_peak, peak_memory(task.runner_pid))
-        assert seen == 1_000_000
-        assert 0 < runner_peak < 30_000_000
-        assert peak_memory(os.getpid()) - before < 30_000_000
-
-    asyncio.run(main())
+async def test_a_hundred_megabytes_grow_neither_agent_nor_runner(tmp_path: Path) -> None:
+    before = peak_memory(os.getpid())
+    task = await ProcessTask.start(spec(tmp_path, [sys.executable, "-c", LOUD]), boottime() + FAR, None)
+    seen, runner_peak = 0, 0
+    async for _, path in task.chunks():
+        log = path.read_bytes()
+        assert len(log) <= CHUNK_BYTES
+        assert content(log, b"stdout") == (b"x" * 99 + b"\n") * log.count(b"\n")
+        seen += log.count(b"\n")
+        path.unlink()
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # it may be gone at the last chunks
+            runner_peak = max(runner_peak, peak_memory(task.runner_pid))
+    assert seen == 1_000_000
+    assert 0 < runner_peak < 30_000_000
+    assert peak_memory(os.getpid()) - before < 30_000_000
 
 
-def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
+async def test_a_task_waits_when_nobody_ships_its_log(tmp_path: Path) -> None:
     loud = spec(tmp_path, [sys.executable, "-c", LOUD], spool_limit=3 * CHUNK_BYTES)
 
-    async def main() -> None:
-        task = await ProcessTask.start(loud, boottime() + FAR, None)
-        await until(lambda: task.usage is not None or task.exit.done(), "a sample, later than a free task's end")
-        assert 3 <= len(list((tmp_path / "log").iterdir())) <= 6
-        assert cpu_seconds(task.runner_pid) < 0.5  # it waits, too
-        lines = 0
-        async for _, path in task.chunks():
-            lines += path.read_bytes().count(b"\n")
-            path.unlink()
-        assert (lines, (await task.exit).exit.kind) == (1_000_000, "success")
-
-    asyncio.run(main())
+    task = await ProcessTask.start(loud, boottime() + FAR, None)
+    await eventually(lambda: task.usage is not None or task.exit.done())
+    assert 3 <= len(list((tmp_path / "log").iterdir())) <= 6
+    assert cpu_seconds(task.runner_pid) < 0.5  # it waits, too
+    lines = 0
+    async for _, path in task.chunks():
+        lines += path.read_bytes().count(b"\n")
+        path.unlink()
+    assert (lines, (await task.exit).exit.kind) == (1_000_000, "success")
 
 
-def test_a_full_spool_does_not_keep_a_task_from_being_stopped(tmp_path: Path) -> None:
-    async def main() -> None:
-        loud = TaskSpec(tmp_path, ["yes"], None, dict(os.environ), None, 1.0, spool_limit=CHUNK_BYTES)
-        task = await ProcessTask.start(loud, boottime() + FAR, None)
-        await until(lambda: len(list((tmp_path / "log").iterdir())) > 1, "the spool is full")
-        task.stop(FAR, "stopped")
-        assert (await task.exit).exit.kind == "stopped"
-
-    asyncio.run(main())
+async def test_a_full_spool_does_not_keep_a_task_from_being_stopped(tmp_path: Path) -> None:
+    loud = TaskSpec(tmp_path, ["yes"], None, dict(os.environ), None, 1.0, spool_limit=CHUNK_BYTES)
+    task = await ProcessTask.start(loud, boottime() + FAR, None)
+    await eventually(lambda: len(list((tmp_path / "log").iterdir())) > 1)
+    task.stop(FAR, "stopped")
+    assert (await task.exit).exit.kind == "stopped"

@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ from fray_agents.tasks import callable_main, force_kill, process_task
 from fray_agents.tasks.process_task import (
     ProcessTask,
     StartFailed,
-    TaskExit,
     TaskFile,
     start_runner,
 )
 from fray_layouts.parsing import MAX_RESULT_DEPTH
-from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
+from tests.support.tasks import (
+    FAR,
+    STUBBORN,
+    alive,
+    boottime,
+    end_of,
+    ended,
+    pids_in,
+    sh,
+    spec,
+    started,
+)
+from tests.support.waiting import eventually
 
 # --- what it leaves
 
@@ -172,21 +184,23 @@ STUCK_ENDS: list[tuple[str, Callable[[ProcessTask], None]]] = [
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(("kind", "end"), STUCK_ENDS)
-def test_a_stop_works_when_the_runner_is_frozen(tmp_path: Path, kind: str, end: Callable[[ProcessTask], None]) -> None:
-    async def act(task: ProcessTask) -> None:
-        pids.extend(await pids_in(tmp_path / "work/pids", 4))
-        os.kill(task.runner_pid, signal.SIGSTOP)
-        end(task)
-
-    pids: list[int] = []
-    ended = with_task(sh(tmp_path, STUBBORN), act).exit
-    assert ended.kind == kind
-    assert "its runner did not answer" in ended.message
+async def test_a_stop_works_when_the_runner_is_frozen(
+    tmp_path: Path, kind: str, end: Callable[[ProcessTask], None]
+) -> None:
+    task = await started(sh(tmp_path, STUBBORN))
+    pids = await pids_in(tmp_path / "work/pids", 4)
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    end(task)
+    told = (await ended(task)).exit
+    assert told.kind == kind
+    assert "its runner did not answer" in told.message
     assert not any(map(alive, pids))
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_round_of_kills_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_round_of_kills_that_fails_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, rounds = force_kill.descendants, 0
 
     def descendants(pid: int) -> list[int]:
@@ -198,59 +212,51 @@ def test_a_round_of_kills_that_fails_is_followed_by_another(tmp_path: Path, monk
 
     monkeypatch.setattr(force_kill, "descendants", descendants)
 
-    async def act(task: ProcessTask) -> None:
-        os.kill(task.runner_pid, signal.SIGSTOP)
-        task.kill()
-
-    assert with_task(sh(tmp_path, "sleep 60"), act).exit.kind == "stopped"
-
-
-@pytest.mark.usefixtures("soon")
-def test_a_timeout_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        os.kill(task.runner_pid, signal.SIGSTOP)
-
-    assert with_task(sh(tmp_path, "sleep 60", timeout=0.5, grace=0.1), act).exit.kind == "timeout"
+    task = await started(sh(tmp_path, "sleep 60"))
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    task.kill()
+    assert (await ended(task)).exit.kind == "stopped"
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_deadline_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        os.kill(task.runner_pid, signal.SIGSTOP)
-        task.set_deadline(boottime() - 60)
-        task.set_deadline(boottime() + 60)
-
-    assert with_task(sh(tmp_path, "sleep 60"), act).exit.kind == "preempted"
+async def test_a_timeout_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, "sleep 60", timeout=0.5, grace=0.1))
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    assert (await ended(task)).exit.kind == "timeout"
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_log_that_was_begun_is_kept_when_the_agent_ends_the_task_itself(tmp_path: Path) -> None:
-    async def main() -> tuple[TaskExit, list[bytes]]:
-        task = await ProcessTask.start(sh(tmp_path, "echo something; sleep 60"), boottime() + FAR, None)
-        await until(lambda: (tmp_path / "log/00000001.part").exists(), "a line was logged")
-        os.kill(task.runner_pid, signal.SIGSTOP)
-        task.stop(0.0, "stopped")
-        return await task.exit, [file.read_bytes() async for _, file in task.chunks()]
+async def test_a_deadline_works_when_the_runner_is_frozen(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, "sleep 60"))
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    task.set_deadline(boottime() - 60)
+    task.set_deadline(boottime() + 60)
+    assert (await ended(task)).exit.kind == "preempted"
 
-    end, chunks = asyncio.run(main())
+
+@pytest.mark.usefixtures("soon")
+async def test_a_log_that_was_begun_is_kept_when_the_agent_ends_the_task_itself(tmp_path: Path) -> None:
+    task = await ProcessTask.start(sh(tmp_path, "echo something; sleep 60"), boottime() + FAR, None)
+    await eventually(lambda: (tmp_path / "log/00000001.part").exists())
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    task.stop(0.0, "stopped")
+    end, chunks = (await task.exit, [file.read_bytes() async for _, file in task.chunks()])
     assert (end.exit.kind, end.exit.log_chunks, len(chunks)) == ("stopped", 1, 1)
 
 
-def with_runner(act: Callable[[asyncio.subprocess.Process], Coroutine[Any, Any, None]], says: str = "") -> None:
+@asynccontextmanager
+async def with_runner(says: str = "") -> AsyncIterator[asyncio.subprocess.Process]:
     """A runner that is frozen from the start, or a process that says something else than one would."""
 
-    async def main() -> None:
-        if says:
-            code = f"import sys, time; sys.stdout.write({says}); sys.stdout.flush(); time.sleep(1000)"
-            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-            runner = await asyncio.create_subprocess_exec(sys.executable, "-c", code, **pipes)  # type: ignore[arg-type]
-        else:
-            runner = await start_runner(None)
-            os.kill(runner.pid, signal.SIGSTOP)
-        await act(runner)
-        assert not alive(runner.pid)
-
-    asyncio.run(main())
+    if says:
+        code = f"import sys, time; sys.stdout.write({says}); sys.stdout.flush(); time.sleep(1000)"
+        pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+        runner = await asyncio.create_subprocess_exec(sys.executable, "-c", code, **pipes)  # type: ignore[arg-type]
+    else:
+        runner = await start_runner(None)
+        os.kill(runner.pid, signal.SIGSTOP)
+    yield runner
+    assert not alive(runner.pid)
 
 
 @pytest.mark.parametrize(
@@ -265,38 +271,32 @@ def with_runner(act: Callable[[asyncio.subprocess.Process], Coroutine[Any, Any, 
         """'{"event": "started"}\\n'""",
     ],
 )
-def test_a_runner_that_is_not_understood_is_ended_and_its_host_blamed(tmp_path: Path, says: str) -> None:
-    async def act(runner: asyncio.subprocess.Process) -> None:
+async def test_a_runner_that_is_not_understood_is_ended_and_its_host_blamed(tmp_path: Path, says: str) -> None:
+    async with with_runner(says) as runner:
         task = await ProcessTask.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
         end = await task.exit
         await task.gone()
         assert end.exit.kind == "host-failed"
         assert [number async for number, _ in task.chunks()] == []
 
-    with_runner(act, says)
-
 
 @pytest.mark.usefixtures("soon")
-def test_a_runner_that_does_not_start_the_task_is_a_failed_start(
+async def test_a_runner_that_does_not_start_the_task_is_a_failed_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_task, "START_TIMEOUT", 0.2)
 
-    async def act(runner: asyncio.subprocess.Process) -> None:
+    async with with_runner() as runner:
         with pytest.raises(StartFailed, match="did not start within"):
             await ProcessTask.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
 
-    with_runner(act)
-
 
 @pytest.mark.usefixtures("soon")
-def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    async def act(runner: asyncio.subprocess.Process) -> None:
+async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    async with with_runner() as runner:
         what = sh(tmp_path / "task", "sleep 60")
         starting = asyncio.create_task(ProcessTask.start(what, boottime() + FAR, None, runner))
-        await until(what.directory.exists, "it has begun")
+        await eventually(what.directory.exists)
         starting.cancel()
         await asyncio.wait([starting])
         assert starting.cancelled()
-
-    with_runner(act)

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tasks import STUBBORN, alive, boottime, pids_in, until
+from tests.support.tasks import (
+    STUBBORN,
+    alive,
+    boottime,
+    pids_in,
+)
+from tests.support.waiting import eventually
 
 AGENT = """
 import asyncio, sys
@@ -53,7 +59,7 @@ def agents() -> Iterator[list[Agent]]:
 
 
 async def all_gone(pids: list[int]) -> None:
-    await until(lambda: not any(map(alive, pids)), "every process of the task has ended")
+    await eventually(lambda: not any(map(alive, pids)))
 
 
 def test_a_killed_agents_tasks_end_at_once(tmp_path: Path, agents: list[Agent]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import signal
@@ -10,56 +9,63 @@ import sys
 from pathlib import Path
 
 from fray_agents.tasks.process_task import ProcessTask
-from tests.support.tasks import FAR, STUBBORN, alive, boottime, end_of, pids_in, sh, spec, until, with_task
+from tests.support.tasks import (
+    FAR,
+    STUBBORN,
+    alive,
+    boottime,
+    end_of,
+    ended,
+    pids_in,
+    sh,
+    spec,
+    started,
+)
+from tests.support.waiting import eventually
 
 
-def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
+async def test_stop_kills_a_tree_that_ignores_sigterm(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def act(task: ProcessTask) -> None:
-        pids.extend(await pids_in(tmp_path / "work/pids", 4))
-        assert all(map(alive, pids))
-        task.stop(0.3, "stopped")
-
-    end = with_task(sh(tmp_path, STUBBORN), act)
+    task = await started(sh(tmp_path, STUBBORN))
+    pids.extend(await pids_in(tmp_path / "work/pids", 4))
+    assert all(map(alive, pids))
+    task.stop(0.3, "stopped")
+    end = await ended(task)
     assert (end.exit.kind, end.exit.signal, end.complete_before_stop) == ("stopped", signal.SIGKILL, False)
     assert not any(map(alive, pids))
 
 
-def test_a_second_stop_with_less_grace_does_not_wait_for_the_first(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        await pids_in(tmp_path / "work/pids", 4)
-        task.stop(FAR, "preempted")
-        task.stop(0.0, "stopped")
-
-    assert with_task(sh(tmp_path, STUBBORN), act).exit.kind == "preempted"
-
-
-def test_kill_does_not_wait(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        await pids_in(tmp_path / "work/pids", 4)
-        task.kill()
-
-    assert with_task(sh(tmp_path, STUBBORN, grace=FAR), act).exit.signal == signal.SIGKILL
+async def test_a_second_stop_with_less_grace_does_not_wait_for_the_first(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, STUBBORN))
+    await pids_in(tmp_path / "work/pids", 4)
+    task.stop(FAR, "preempted")
+    task.stop(0.0, "stopped")
+    assert (await ended(task)).exit.kind == "preempted"
 
 
-def test_a_task_may_finish_in_its_grace(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        await until((tmp_path / "work/ready").exists, "the trap is set")
-        task.stop(FAR, "preempted")
+async def test_kill_does_not_wait(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, STUBBORN, grace=FAR))
+    await pids_in(tmp_path / "work/pids", 4)
+    task.kill()
+    assert (await ended(task)).exit.signal == signal.SIGKILL
 
-    end = with_task(sh(tmp_path, "trap 'exit 0' TERM; touch ready; while :; do sleep 0.02; done"), act)
+
+async def test_a_task_may_finish_in_its_grace(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, "trap 'exit 0' TERM; touch ready; while :; do sleep 0.02; done"))
+    await eventually((tmp_path / "work/ready").exists)
+    task.stop(FAR, "preempted")
+    end = await ended(task)
     assert (end.exit.kind, end.complete_before_stop) == ("success", False)
 
 
-def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        await task.exit
-        task.stop(1.0, "stopped")
-        task.set_deadline(0.0)
-        task.kill()
-
-    end = with_task(sh(tmp_path, "true"), act)
+async def test_a_stop_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, "true"))
+    await task.exit
+    task.stop(1.0, "stopped")
+    task.set_deadline(0.0)
+    task.kill()
+    end = await ended(task)
     assert (end.exit.kind, end.complete_before_stop) == ("success", True)
 
 
@@ -69,68 +75,61 @@ def test_daemons_left_behind_go_with_the_task(tmp_path: Path) -> None:
     assert not alive(int((tmp_path / "work/pid").read_text()))
 
 
-def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
+async def test_a_passed_deadline_kills_at_once(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def act(task: ProcessTask) -> None:
-        pids.extend(await pids_in(tmp_path / "work/pids", 4))
-        task.set_deadline(boottime())
-
-    end = with_task(sh(tmp_path, STUBBORN, grace=FAR), act)
+    task = await started(sh(tmp_path, STUBBORN, grace=FAR))
+    pids.extend(await pids_in(tmp_path / "work/pids", 4))
+    task.set_deadline(boottime())
+    end = await ended(task)
     assert end.exit.kind == "preempted"
     assert "deadline" in end.exit.message
     assert not any(map(alive, pids))
 
 
-def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
+async def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> None:
     """A host that was frozen whole wakes up: the agent's renewal and the runner's look come in any order."""
 
-    async def act(task: ProcessTask) -> None:
-        os.kill(task.runner_pid, signal.SIGSTOP)
-        soon = boottime() + 0.05
-        task.set_deadline(soon)
-        await until(lambda: boottime() > soon, "the deadline has passed")
-        task.set_deadline(boottime() + FAR)
-        os.kill(task.runner_pid, signal.SIGCONT)
-        await task.gone()
-
-    assert with_task(sh(tmp_path, "sleep 600"), act).exit.kind == "preempted"
-
-
-def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -> None:
-    async def run() -> str:
-        task = await ProcessTask.start(sh(tmp_path, "touch started"), boottime() - 1, None)
-        await task.gone()
-        return (await task.exit).exit.kind
-
-    assert asyncio.run(run()) == "preempted"
-    assert not list(tmp_path.rglob("started"))
+    task = await started(sh(tmp_path, "sleep 600"))
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    soon = boottime() + 0.05
+    task.set_deadline(soon)
+    await eventually(lambda: boottime() > soon)
+    task.set_deadline(boottime() + FAR)
+    os.kill(task.runner_pid, signal.SIGCONT)
+    await task.gone()
+    assert (await ended(task)).exit.kind == "preempted"
 
 
-def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
+async def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -> None:
+    task = await ProcessTask.start(sh(tmp_path, "touch started"), boottime() - 1, None)
+    await task.gone()
+    assert (await task.exit).exit.kind == "preempted"
+    assert not (tmp_path / "work/started").exists()
+
+
+async def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
     pids: list[int] = []
 
-    async def act(task: ProcessTask) -> None:
-        pids.extend(await pids_in(tmp_path / "work/pids", 2))
-        os.kill(task.runner_pid, signal.SIGKILL)
-        await task.gone()
-        await until(lambda: not any(map(alive, pids)), "the task's group is gone")
-
-    end = with_task(sh(tmp_path, "echo hello; sleep 600 & echo $! $$ >> pids; wait"), act)
+    task = await started(sh(tmp_path, "echo hello; sleep 600 & echo $! $$ >> pids; wait"))
+    pids.extend(await pids_in(tmp_path / "work/pids", 2))
+    os.kill(task.runner_pid, signal.SIGKILL)
+    await task.gone()
+    await eventually(lambda: not any(map(alive, pids)))
+    end = await ended(task)
     assert end.exit.kind == "lost"
     assert "runner" in end.exit.message
 
 
-def test_the_runner_ignores_what_is_sent_to_whole_groups(tmp_path: Path) -> None:
-    async def act(task: ProcessTask) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            os.kill(task.runner_pid, number)
-        (tmp_path / "work/go").touch()
+async def test_the_runner_ignores_what_is_sent_to_whole_groups(tmp_path: Path) -> None:
+    task = await started(sh(tmp_path, "while ! [ -e go ]; do sleep 0.02; done"))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(task.runner_pid, number)
+    (tmp_path / "work/go").touch()
+    assert (await ended(task)).exit.kind == "success"
 
-    assert with_task(sh(tmp_path, "while ! [ -e go ]; do sleep 0.02; done"), act).exit.kind == "success"
 
-
-def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path) -> None:
+async def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path) -> None:
     (tmp_path / "task").mkdir()
     lock = tmp_path / "lock"
 
@@ -142,19 +141,17 @@ def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path) -> N
                 return True
         return False
 
-    async def main(lock_fd: int) -> None:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX)
-        script = "ls -l /proc/self/fd > fds; touch ready; while ! [ -e go ]; do sleep 0.02; done"
-        task = await ProcessTask.start(sh(tmp_path / "task", script), boottime() + FAR, lock_fd)
-        os.close(lock_fd)
-        await until((tmp_path / "task/work/ready").exists, "the task runs")
-        assert locked()
-        assert str(lock) not in (tmp_path / "task/work/fds").read_text()
-        (tmp_path / "task/work/go").touch()
-        await task.gone()
-        assert not locked()
-
-    asyncio.run(main(os.open(lock, os.O_CREAT | os.O_RDWR)))
+    lock_fd = os.open(lock, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock_fd, fcntl.LOCK_EX)
+    script = "ls -l /proc/self/fd > fds; touch ready; while ! [ -e go ]; do sleep 0.02; done"
+    task = await ProcessTask.start(sh(tmp_path / "task", script), boottime() + FAR, lock_fd)
+    os.close(lock_fd)
+    await eventually((tmp_path / "task/work/ready").exists)
+    assert locked()
+    assert str(lock) not in (tmp_path / "task/work/fds").read_text()
+    (tmp_path / "task/work/go").touch()
+    await task.gone()
+    assert not locked()
 
 
 # Enlarges its pipe, prints more than one read of the runner takes, and ends.
@@ -167,19 +164,18 @@ os.write(1, b"x" * 999_999 + b"\\n")
 """
 
 
-def test_a_runner_that_looks_late_sees_what_came_first(tmp_path: Path) -> None:
+async def test_a_runner_that_looks_late_sees_what_came_first(tmp_path: Path) -> None:
     """Frozen, it finds the end of the task, its last words and a stop all at once: the task had succeeded before."""
 
-    async def act(task: ProcessTask) -> None:
-        assert task.pid is not None
-        await until((tmp_path / "work/ready").exists, "the pipe is large")
-        os.kill(task.runner_pid, signal.SIGSTOP)
-        (tmp_path / "work/go").touch()
-        await until(lambda: not alive(task.pid or 0), "the task has ended")
-        task.stop(FAR, "stopped")
-        os.kill(task.runner_pid, signal.SIGCONT)
-
-    end = with_task(spec(tmp_path, [sys.executable, "-c", PARTING_WORDS]), act)
+    task = await started(spec(tmp_path, [sys.executable, "-c", PARTING_WORDS]))
+    assert task.pid is not None
+    await eventually((tmp_path / "work/ready").exists)
+    os.kill(task.runner_pid, signal.SIGSTOP)
+    (tmp_path / "work/go").touch()
+    await eventually(lambda: not alive(task.pid or 0))
+    task.stop(FAR, "stopped")
+    os.kill(task.runner_pid, signal.SIGCONT)
+    end = await ended(task)
     assert (end.exit.kind, end.complete_before_stop) == ("success", True)
     log = b"".join(path.read_bytes() for path in (tmp_path / "log").iterdir())
     assert log.count(b"x") == 999_999

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +164,6 @@ class Holder:
 
     def give_all(self) -> Iterator[object]:
         yield from [self.lock, *self.taken]
-
-
-def wait_until(look: Callable[[], Any], within: float = 30.0) -> Any:
-    """The first true answer of `look`."""
-    deadline = time.monotonic() + within
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"not within {within} s"
-        time.sleep(0.02)
-    return answer
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from fray_coordinator.jobs.submission import submit
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import parse_spec
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -76,16 +76,6 @@ def agents(root: str, work_dir: Path, count: int = 1, cores: float = 2) -> Itera
                 agent.kill()
 
 
-async def eventually(look: Callable[[], Awaitable[T | None]], within: float = 40.0) -> T:
-    """The first true answer of `look`."""
-    deadline = time.monotonic() + within
-    while True:
-        if answer := await look():
-            return answer
-        assert time.monotonic() < deadline, f"not within {within} s"
-        await asyncio.sleep(0.02)
-
-
 async def launch(core: Core, code: str | list[str], **fields: Any) -> str:
     """Submit a Python program (or a command) as a job; returns its id."""
     command = [sys.executable, "-c", code] if isinstance(code, str) else code
@@ -139,14 +129,21 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@contextlib.asynccontextmanager
+async def quick_core(root: Path | str) -> AsyncIterator[Core]:
+    """A participant of a root with quick settings."""
+    core = await open_core(str(root), QUICK)
+    try:
+        yield core
+    finally:
+        await core.store.close()
+
+
 def on_cluster(root: Path | str, act: Callable[[Core], Awaitable[T]]) -> T:
     """Run `act` with a core on a root with quick settings."""
 
     async def run() -> T:
-        core = await open_core(str(root), QUICK)
-        try:
+        async with quick_core(root) as core:
             return await act(core)
-        finally:
-            await core.store.close()
 
     return asyncio.run(run())

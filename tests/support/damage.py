@@ -19,7 +19,6 @@ from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.records import (
     AgentRecord,
-    ClusterSettings,
     EndpointRecord,
     Holding,
     JobLease,
@@ -27,20 +26,12 @@ from fray_layouts.records import (
     ParentLink,
 )
 from fray_layouts.spec import parse_spec
-from tests.support.virtual import Cluster, run
 
 OLD = 1_000_000.0
 LONG = 200.0
 """Seconds after which nothing is in progress any more."""
 
 Make = Callable[[Core], Awaitable[str]]
-
-
-def on_memory(test: Callable[[Core], Awaitable[None]]) -> None:
-    async def main(cluster: Cluster) -> None:
-        await test(await cluster.core())
-
-    run(main, ClusterSettings(quarantine=10.0, inbox_patience=0.01))
 
 
 async def a_job(core: Core, **spec: Any) -> JobRecord:

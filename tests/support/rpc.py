@@ -265,14 +265,6 @@ def through_proxy(target: Target, keys: Keyring | None = None) -> Iterator[tuple
         proxy.close()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.005)
-
-
 @contextlib.contextmanager
 def serving(**options: Any) -> Iterator[Target]:
     """A server in another process; ends with the block, or with this process."""

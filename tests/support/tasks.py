@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from fray_agents.tasks.process_task import ProcessTask, TaskExit, TaskSpec
+from tests.support.waiting import eventually
 
 FAR = 600.0
 
@@ -52,18 +53,9 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until `condition` holds; the bound only turns a hang into a failure."""
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"never happened: {what}")
-
-
 async def pids_in(path: Path, count: int) -> list[int]:
     """The process ids that the task has written to `path`, once it has written `count`."""
-    await until(lambda: len(pids_now(path)) == count, f"{count} pids in {path}")
+    await eventually(lambda: len(pids_now(path)) == count)
     return pids_now(path)
 
 
@@ -82,14 +74,12 @@ while :; do sleep 0.05; done
 """
 
 
-def with_task(what: TaskSpec, act: Callable[[ProcessTask], Coroutine[Any, Any, None]], lease: float = FAR) -> TaskExit:
-    """Start the task, do something to it, and give its end."""
+async def started(what: TaskSpec, lease: float = FAR) -> ProcessTask:
+    return await ProcessTask.start(what, boottime() + lease, None)
 
-    async def main() -> TaskExit:
-        task = await ProcessTask.start(what, boottime() + lease, None)
-        await act(task)
-        end = await task.exit
-        await task.gone()
-        return end
 
-    return asyncio.run(main())
+async def ended(task: ProcessTask) -> TaskExit:
+    """How the task ended, once nothing of it is left."""
+    end = await task.exit
+    await task.gone()
+    return end

@@ -31,7 +31,7 @@ from fray_layouts.records import (
     JobRecord,
 )
 from fray_layouts.spec import parse_spec
-from tests.support.actors import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

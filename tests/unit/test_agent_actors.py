@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ from fray_coordinator.jobs.lookup import live_agents, read_agents, waiting_reaso
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord, Resources
-from tests.support.agents import eventually
 from tests.support.faketask import FakeTask
 from tests.support.participants import agent_now, job_now, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
+from tests.support.waiting import eventually
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 
@@ -59,28 +60,24 @@ class Stage:
         task._end("exited")
 
 
-def staged(
-    tmp_path: Path, main: Callable[[Cluster, Stage], Awaitable[None]], local: bool = True, **options: Any
-) -> None:
+@asynccontextmanager
+async def staged(cluster: Cluster, tmp_path: Path, local: bool = True, **options: Any) -> AsyncIterator[Stage]:
     """Run `main` beside an agent."""
 
-    async def play(cluster: Cluster) -> None:
-        user, core = await cluster.core(), await cluster.core(local)
-        stages: list[Stage] = []
+    user, core = await cluster.core(), await cluster.core(local)
+    stages: list[Stage] = []
 
-        async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-            return await stages[0].start(spec, deadline, lock_fd)
+    async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        return await stages[0].start(spec, deadline, lock_fd)
 
-        wanted = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start, **options)
-        stages.append(Stage(user, Agent(core, wanted), tmp_path))
-        running = asyncio.create_task(stages[0].agent.run())
-        await main(cluster, stages[0])
-        running.cancel()
-        for task in stages[0].tasks:
-            task.kill()
-        await asyncio.gather(running, return_exceptions=True)
-
-    run(play)
+    wanted = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=start, **options)
+    stages.append(Stage(user, Agent(core, wanted), tmp_path))
+    running = asyncio.create_task(stages[0].agent.run())
+    yield stages[0]
+    running.cancel()
+    for task in stages[0].tasks:
+        task.kill()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def actor(core: Core, **spec: Any) -> JobRecord:
@@ -88,8 +85,10 @@ async def actor(core: Core, **spec: Any) -> JobRecord:
     return await launch(core, **wanted)
 
 
-def test_a_crashed_actor_is_started_again_within_two_seconds_and_its_lease_stays(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_a_crashed_actor_is_started_again_within_two_seconds_and_its_lease_stays(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         for count in range(1, 5):
             task = await stage.started(count)
@@ -108,11 +107,9 @@ def test_a_crashed_actor_is_started_again_within_two_seconds_and_its_lease_stays
         assert (listed.attempt, listed.phase) == (5, "running")
         assert cluster.keys("pending/") == []
 
-    staged(tmp_path, main)
 
-
-def test_when_its_budget_is_spent_it_fails(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_when_its_budget_is_spent_it_fails(cluster: Cluster, tmp_path: Path) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core, max_retries_failure=1)
         stage.crash(await stage.started(1))
         stage.crash(await stage.started(2))
@@ -120,24 +117,20 @@ def test_when_its_budget_is_spent_it_fails(tmp_path: Path) -> None:
         assert (await job_now(stage.core, job.id)).status == "failed"
         assert (await agent_now(stage.core, stage.agent.id)).holdings == {}
 
-    staged(tmp_path, main)
 
-
-def test_a_job_that_is_no_actor_goes_back_to_the_index(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_a_job_that_is_no_actor_goes_back_to_the_index(cluster: Cluster, tmp_path: Path) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await launch(stage.core, max_retries_failure=1)
         stage.crash(await stage.started(1))
         await asyncio.sleep(0.5)
         now = await job_now(stage.core, job.id)
         assert (now.status, now.attempt, now.lease) == ("pending", 2, None)
 
-    staged(tmp_path, main)
 
-
-def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(tmp_path: Path) -> None:
+async def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(cluster: Cluster, tmp_path: Path) -> None:
     """Its agent may die before anybody else knows that it holds the job."""
 
-    async def main(cluster: Cluster, stage: Stage) -> None:
+    async with staged(cluster, tmp_path) as stage:
         await asyncio.sleep(0.1)
         crashed: list[list[str]] = []
 
@@ -153,11 +146,11 @@ def test_until_a_beat_lists_it_the_entry_of_a_restarted_job_stays(tmp_path: Path
         assert cluster.keys("pending/") == []
         assert (await job_now(stage.core, job.id)).attempt == 2
 
-    staged(tmp_path, main)
 
-
-def test_a_stopped_actor_is_not_restarted_even_if_it_crashes_before_its_agent_hears_of_it(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_a_stopped_actor_is_not_restarted_even_if_it_crashes_before_its_agent_hears_of_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         task = await stage.started(1)
         cluster.ways[1].before["put", JobKeys.key(job.id)] = lambda: stop(stage.core, job.id, "enough")
@@ -166,11 +159,11 @@ def test_a_stopped_actor_is_not_restarted_even_if_it_crashes_before_its_agent_he
         assert (await job_now(stage.core, job.id)).status == "stopped"
         assert len(stage.tasks) == 1
 
-    staged(tmp_path, main)
 
-
-def test_an_agent_that_is_told_to_leave_while_an_actor_waits_for_its_restart_gives_it_back(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_an_agent_that_is_told_to_leave_while_an_actor_waits_for_its_restart_gives_it_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         for count in range(1, 5):
             stage.crash(await stage.started(count))
@@ -181,11 +174,11 @@ def test_an_agent_that_is_told_to_leave_while_an_actor_waits_for_its_restart_giv
         assert (now.status, now.attempt, len(stage.tasks)) == ("pending", 6, 4)
         assert now.history[-1].exit.kind == "preempted"
 
-    staged(tmp_path, main)
 
-
-def test_an_agent_that_is_told_to_leave_while_a_restart_is_written_does_not_start_it(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_an_agent_that_is_told_to_leave_while_a_restart_is_written_does_not_start_it(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         task = await stage.started(1)
 
@@ -199,15 +192,13 @@ def test_an_agent_that_is_told_to_leave_while_a_restart_is_written_does_not_star
         assert [past.exit.kind for past in now.history] == ["exited", "preempted"]
         assert (now.status, len(stage.tasks)) == ("pending", 1)
 
-    staged(tmp_path, main)
-
 
 async def runs_at(core: Core, job_id: str, attempt: int) -> bool:
     return (await job_now(core, job_id)).attempt == attempt
 
 
-def test_a_draining_agent_leaves_the_restart_to_others(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_a_draining_agent_leaves_the_restart_to_others(cluster: Cluster, tmp_path: Path) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         task = await stage.started(1)
         await mailbox.drain(stage.core, stage.agent.id)
@@ -217,11 +208,11 @@ def test_a_draining_agent_leaves_the_restart_to_others(tmp_path: Path) -> None:
         now = await job_now(stage.core, job.id)
         assert (now.status, now.attempt) == ("pending", 2)
 
-    staged(tmp_path, main)
 
-
-def test_an_actor_ends_with_the_trust_in_its_lease_and_other_tasks_go_on(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_an_actor_ends_with_the_trust_in_its_lease_and_other_tasks_go_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path, local=False) as stage:
         await actor(stage.core)
         await stage.started(1)
         await launch(stage.core)
@@ -235,16 +226,16 @@ def test_an_actor_ends_with_the_trust_in_its_lease_and_other_tasks_go_on(tmp_pat
         assert working.deadline > cut_at + 100
         cluster.cut(False)
 
-    staged(tmp_path, main, local=False)
 
-
-def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_next_attempt_publishes(tmp_path: Path) -> None:
+async def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_next_attempt_publishes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     def published(job: str, attempt: int) -> EndpointRecord:
         return EndpointRecord(
             namespace="ns", name="a", actor_id="a", job=job, attempt=attempt, nonce=f"n{attempt}", address="host:1"
         )
 
-    async def main(cluster: Cluster, stage: Stage) -> None:
+    async with staged(cluster, tmp_path) as stage:
         job = await actor(stage.core)
         for attempt in (1, 2):
             task = await stage.started(attempt)
@@ -256,11 +247,11 @@ def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_next_att
             await stage.started(attempt + 1)
             assert await discovery.lookup(stage.core, "ns", "a") == []
 
-    staged(tmp_path, main)
 
-
-def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(tmp_path: Path) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with staged(cluster, tmp_path, reach=NetworkSettings(inbound=False)) as stage:
         serving, working = await actor(stage.core), await launch(stage.core)
         await stage.started(1)
         await asyncio.sleep(30)
@@ -270,8 +261,6 @@ def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(tmp
         live = live_agents(await read_agents(stage.core, {}), "default", stage.core.now())
         (why,) = waiting_reasons(waiting, live, stage.core.now())
         assert "accepts connections" in why
-
-    staged(tmp_path, main, reach=NetworkSettings(inbound=False))
 
 
 @pytest.mark.parametrize(
@@ -283,15 +272,13 @@ def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(tmp
         (NetworkSettings(bind="0.0.0.0"), "0.0.0.0", "127.0.0.1"),
     ],
 )
-def test_tasks_learn_where_to_listen_and_what_to_advertise(
-    tmp_path: Path, reach: NetworkSettings, bind: str, advertise: str
+async def test_tasks_learn_where_to_listen_and_what_to_advertise(
+    cluster: Cluster, tmp_path: Path, reach: NetworkSettings, bind: str, advertise: str
 ) -> None:
-    async def main(cluster: Cluster, stage: Stage) -> None:
+    async with staged(cluster, tmp_path, reach=reach) as stage:
         await actor(stage.core)
         await stage.started(1)
         env = stage.specs[0].env
         assert (env["FRAY_BIND_HOST"], env["FRAY_ADVERTISE_HOST"]) == (bind, advertise)
         record = await agent_now(stage.core, stage.agent.id)
         assert (record.bind, record.advertise, record.inbound) == (bind, advertise, True)
-
-    staged(tmp_path, main, reach=reach)

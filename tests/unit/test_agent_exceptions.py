@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from fray_layouts.object_keys import BlobKeys, JobKeys
 from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import FakeTask, fake
 from tests.support.participants import agent_now, job_now, launch
-from tests.support.virtual import Cluster, VirtualClock, run
+from tests.support.virtual import Cluster, VirtualClock
 
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
@@ -54,29 +55,24 @@ class Stage:
         raise AssertionError("it does not run")
 
 
-def with_an_agent(
-    folder: Path,
-    act: Callable[[Stage], Awaitable[None]],
-    wrap: Callable[[TaskHandle], TaskHandle] = lambda task: task,
-    output: bytes = b"",
-) -> None:
+@asynccontextmanager
+async def with_an_agent(
+    cluster: Cluster, folder: Path, wrap: Callable[[TaskHandle], TaskHandle] = lambda task: task, output: bytes = b""
+) -> AsyncIterator[Stage]:
     """Run `act` with an agent whose tasks are as `wrap` leaves them."""
     plain = fake(folder, {"quick": 1.0, "slow": 200.0}, output)
 
     async def start(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         return wrap(await plain(spec, deadline, lock_fd))
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        options = AgentOptions(capacity=HOST, work_dir=folder, start_task=start)
-        agent = Agent(await cluster.core(), options)
-        life = asyncio.create_task(agent.run())
-        await asyncio.sleep(5)
-        await act(Stage(cluster, user, agent, life))
-        life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
-
-    run(main)
+    user = await cluster.core()
+    options = AgentOptions(capacity=HOST, work_dir=folder, start_task=start)
+    agent = Agent(await cluster.core(), options)
+    life = asyncio.create_task(agent.run())
+    await asyncio.sleep(5)
+    yield Stage(cluster, user, agent, life)
+    life.cancel()
+    await asyncio.gather(life, return_exceptions=True)
 
 
 def raising_once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, error: BaseException) -> None:
@@ -94,23 +90,23 @@ def raising_once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, error: 
 
 
 @pytest.mark.parametrize("call", [{"pickle": "abc"}, {"blob": "blobs/x"}, {"blob": BlobKeys.key(0.0, "gone")}])
-def test_a_callable_that_cannot_be_had_is_the_jobs_failure(tmp_path: Path, call: dict[str, str]) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_callable_that_cannot_be_had_is_the_jobs_failure(
+    cluster: Cluster, tmp_path: Path, call: dict[str, str]
+) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         after = await stage.ended(await launch(stage.user, name="quick", entrypoint={"callable": call}))
         assert (after.status, after.attempt, after.exit and after.exit.kind) == ("failed", 1, "exception")
         assert after.exit is not None
         assert "submit it again" in after.exit.message
         assert (await stage.ended(await launch(stage.user, name="quick"))).status == "succeeded"
 
-    with_an_agent(tmp_path, act)
-
 
 @pytest.mark.parametrize("step", ["upload_logs", "end_attempt", "task_environment"])
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("odd"), RecursionError("deep")])
-def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+async def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         if step == "task_environment":
             raising_once(monkeypatch, attempt_runner.AttemptRunner, "_task_spec", error)
         else:
@@ -120,20 +116,18 @@ def test_what_was_not_foreseen_puts_the_job_back_with_the_reason(
         assert after.history[0].exit.kind == "host-failed"
         assert type(error).__name__ in after.history[0].exit.message
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_log_that_cannot_be_shipped_ends_the_task_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_log_that_cannot_be_shipped_ends_the_task_at_once(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         raising_once(monkeypatch, attempt_runner, "upload_logs", OSError("odd"))
         job = await launch(stage.user, name="slow")
         await asyncio.sleep(30)
         assert (await job_now(stage.user, job.id)).history[0].exit.kind == "host-failed"
 
-    with_an_agent(tmp_path, act)
 
-
-def test_the_task_is_gone_before_its_attempt_ends(tmp_path: Path) -> None:
+async def test_the_task_is_gone_before_its_attempt_ends(cluster: Cluster, tmp_path: Path) -> None:
     class Lingering:
         """Its logs cannot be had, and it takes a minute to go."""
 
@@ -155,7 +149,7 @@ def test_the_task_is_gone_before_its_attempt_ends(tmp_path: Path) -> None:
             assert self.killed
             await asyncio.sleep(60)
 
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path, Lingering) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
         await asyncio.sleep(50)
@@ -164,13 +158,12 @@ def test_the_task_is_gone_before_its_attempt_ends(tmp_path: Path) -> None:
         await asyncio.sleep(60)
         assert (await job_now(stage.user, job.id)).history[0].exit.kind == "host-failed"
 
-    with_an_agent(tmp_path, act, Lingering)  # type: ignore[arg-type]
 
-
-def test_an_end_that_cannot_be_written_ends_the_agent_which_lists_it_to_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_end_that_cannot_be_written_ends_the_agent_which_lists_it_to_the_last(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
+
         async def broken(*args: Any) -> None:
             raise MemoryError("again")
 
@@ -181,13 +174,11 @@ def test_an_end_that_cannot_be_written_ends_the_agent_which_lists_it_to_the_last
         assert job.id in (await agent_now(stage.user, stage.agent.id)).holdings
         assert (await job_now(stage.user, job.id)).status == "running"
 
-    with_an_agent(tmp_path, act)
 
-
-def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         asked, discarded = [], []
 
         def broken(task: FakeTask, name: str) -> bytes:
@@ -203,30 +194,28 @@ def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
         assert [(job.status, job.attempt) for job in after] == [("succeeded", 1)] * 2
         assert (asked, len(discarded)) == (2 * [ENDPOINTS_FILE, CHILDREN_MARKER], 2)
 
-    with_an_agent(tmp_path, act)
-
 
 @pytest.mark.parametrize("error", [MemoryError(), OverflowError("port must be 0-65535")])
-def test_a_health_check_that_raises_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+async def test_a_health_check_that_raises_has_failed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def broken(check: object) -> bytes:
         raise error
 
     monkeypatch.setattr(health_check, "_status_line", broken)
 
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         check = {"port": 80, "path": "/", "interval": 1, "grace": 0, "failures": 3}
         after = await stage.ended(await launch(stage.user, name="slow", health_check=check))
         assert after.exit is not None
         assert after.exit.kind == "unhealthy"
         assert type(error).__name__ in after.exit.message
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_record_that_is_spoilt_is_listed_until_it_can_be_ended_and_takes_no_room(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_record_that_is_spoilt_is_listed_until_it_can_be_ended_and_takes_no_room(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
         sound = (await stage.user.store.get(JobKeys.key(job.id))).data  # type: ignore[union-attr]
@@ -238,11 +227,9 @@ def test_a_record_that_is_spoilt_is_listed_until_it_can_be_ended_and_takes_no_ro
         after = await stage.ended(job)
         assert (after.status, after.attempt) == ("succeeded", 1)
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
         await stage.user.store.put(JobKeys.key(job.id), b"{}", ANY)
@@ -250,11 +237,9 @@ def test_a_record_that_is_spoilt_keeps_no_agent_from_leaving(tmp_path: Path) -> 
         stage.agent.terminate()
         await asyncio.wait_for(stage.life, 60)
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_job_that_waits_for_its_callable_can_be_stopped(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_job_that_waits_for_its_callable_can_be_stopped(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         stage.cluster.ways[-1].before["get", "blobs/"] = lambda: asyncio.sleep(10**6)
         call = {"blob": BlobKeys.key(0.0, "slow")}
         job = await launch(stage.user, name="quick", entrypoint={"callable": call})
@@ -262,8 +247,6 @@ def test_a_job_that_waits_for_its_callable_can_be_stopped(tmp_path: Path) -> Non
         await stop(stage.user, job.id, "enough")
         after = await stage.ended(job)
         assert after.status == "stopped"
-
-    with_an_agent(tmp_path, act)
 
 
 class Unkillable:
@@ -286,8 +269,8 @@ class Unkillable:
         await self.exit
 
 
-def test_a_task_that_cannot_be_killed_stays_listed_and_is_told_of(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_task_that_cannot_be_killed_stays_listed_and_is_told_of(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path, Unkillable) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
         await stop(stage.user, job.id, "enough")
@@ -300,11 +283,9 @@ def test_a_task_that_cannot_be_killed_stays_listed_and_is_told_of(tmp_path: Path
         await asyncio.sleep(100)
         assert (await agent_now(stage.user, stage.agent.id)).problem == ""
 
-    with_an_agent(tmp_path, act, Unkillable)  # type: ignore[arg-type]
 
-
-def test_an_agent_ends_at_a_second_signal_whatever_cannot_be_killed(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+async def test_an_agent_ends_at_a_second_signal_whatever_cannot_be_killed(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path, Unkillable) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
         for _ in range(2):
@@ -312,11 +293,9 @@ def test_an_agent_ends_at_a_second_signal_whatever_cannot_be_killed(tmp_path: Pa
         await asyncio.wait_for(stage.life, 30)
         assert (await job_now(stage.user, job.id)).status == "running"
 
-    with_an_agent(tmp_path, act, Unkillable)  # type: ignore[arg-type]
 
-
-def test_a_stop_does_not_wait_for_logs_that_the_store_refuses(tmp_path: Path) -> None:
-    async def act(stage: Stage) -> None:
+async def test_a_stop_does_not_wait_for_logs_that_the_store_refuses(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path, output=b"lines") as stage:
         stage.cluster.ways[-1].refused.append(("put", "work/"))
         job = await launch(stage.user, name="quick")
         await stage.until_running(job)
@@ -327,10 +306,10 @@ def test_a_stop_does_not_wait_for_logs_that_the_store_refuses(tmp_path: Path) ->
         after = await job_now(stage.user, job.id)
         assert (after.status, after.exit and after.exit.log_chunks) == ("succeeded", 0)
 
-    with_an_agent(tmp_path, act, output=b"lines")
 
-
-def test_a_task_that_starts_while_its_agent_ends_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_starts_while_its_agent_ends_is_killed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Late:
         killed = gone_for = False
 
@@ -349,18 +328,19 @@ def test_a_task_that_starts_while_its_agent_ends_is_killed(tmp_path: Path, monke
             return late
         raise AssertionError("it waits for the end")
 
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         monkeypatch.setattr(attempt_runner.AttemptRunner, "_start", start)
         await stage.until_running(await launch(stage.user, name="quick"))
         stage.life.cancel()
         await asyncio.gather(stage.life, return_exceptions=True)
         assert (late.killed, late.gone_for) == (True, True)
 
-    with_an_agent(tmp_path, act)
 
+async def test_a_claimed_job_that_nothing_carries_ends_the_agent(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
 
-def test_a_claimed_job_that_nothing_carries_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act(stage: Stage) -> None:
         def broken(work: Coroutine[Any, Any, None]) -> None:
             work.close()
             raise MemoryError("no task can be made")
@@ -370,11 +350,9 @@ def test_a_claimed_job_that_nothing_carries_ends_the_agent(tmp_path: Path, monke
         with pytest.raises(MemoryError, match="no task can be made"):
             await asyncio.wait_for(stage.life, 600)
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_claim_in_doubt_stays_listed_whatever_its_repetition_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_claim_in_doubt_stays_listed_whatever_its_repetition_raises(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was applied, and its reply was lost: who listed it no more would run it for ever, by its record."""
     claimers: list[asyncio.Task[Any] | None] = []
@@ -396,11 +374,9 @@ def test_a_claim_in_doubt_stays_listed_whatever_its_repetition_raises(
     monkeypatch.setattr(claimer, "try_claim", reply_is_lost)
     monkeypatch.setattr(VirtualClock, "sleep", sleep)
 
-    async def act(stage: Stage) -> None:
+    async with with_an_agent(cluster, tmp_path) as stage:
         job = await launch(stage.user, name="slow")
         await stage.until_running(job)
         await asyncio.sleep(20)
         assert list((await agent_now(stage.user, stage.agent.id)).holdings) == [job.id]
         assert (await stage.ended(job)).attempt == 1
-
-    with_an_agent(tmp_path, act)

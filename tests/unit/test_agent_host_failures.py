@@ -6,27 +6,26 @@ import asyncio
 from pathlib import Path
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_layouts.records import JobRecord, Resources
+from fray_layouts.records import Resources
 from tests.support.faketask import fake
 from tests.support.participants import job_now, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 
 
-def test_a_log_that_cannot_be_read_puts_the_job_back_and_the_host_is_avoided(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> JobRecord:
-        user = await cluster.core()
-        broken = fake(tmp_path / "no-such-folder", {"job": 1.0}, output=b"lines")
-        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=broken)
-        agent = asyncio.create_task(Agent(await cluster.core(), options).run())
-        job = await launch(user)
-        await asyncio.sleep(20)
-        agent.cancel()
-        await asyncio.gather(agent, return_exceptions=True)
-        return await job_now(user, job.id)
-
-    after = run(main)
+async def test_a_log_that_cannot_be_read_puts_the_job_back_and_the_host_is_avoided(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    user = await cluster.core()
+    broken = fake(tmp_path / "no-such-folder", {"job": 1.0}, output=b"lines")
+    options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=broken)
+    agent = asyncio.create_task(Agent(await cluster.core(), options).run())
+    job = await launch(user)
+    await asyncio.sleep(20)
+    agent.cancel()
+    await asyncio.gather(agent, return_exceptions=True)
+    after = await job_now(user, job.id)
     assert (after.status, after.attempt, after.failures, after.preemptions) == ("pending", 2, 0, 1)
     assert after.history[0].exit.kind == "host-failed"
     assert after.avoid_hosts == [after.history[0].host]

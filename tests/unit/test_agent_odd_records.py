@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,7 +36,7 @@ from fray_layouts.records import (
 )
 from tests.support.faketask import fake
 from tests.support.participants import job_now, join, launch, pass_now
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=8000, memory=2**33, disk=2**33)
 SECONDS = {"quick": 1.0, "slow": 200.0}
@@ -77,20 +78,18 @@ STRAYS = [
 ]
 
 
-def with_an_agent(folder: Path, act: Callable[[Cluster, Core, asyncio.Task[object]], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def with_an_agent(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Core, asyncio.Task[object]]]:
     """Run `act` with an agent that has joined; it must still be there at the end."""
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        options = AgentOptions(capacity=HOST, work_dir=folder, start_task=fake(folder, SECONDS))
-        agent = asyncio.create_task(Agent(await cluster.core(), options).run())
-        await asyncio.sleep(5)
-        await act(cluster, user, agent)
-        assert not agent.done(), agent
-        agent.cancel()
-        await asyncio.gather(agent, return_exceptions=True)
-
-    run(main)
+    user = await cluster.core()
+    options = AgentOptions(capacity=HOST, work_dir=folder, start_task=fake(folder, SECONDS))
+    agent = asyncio.create_task(Agent(await cluster.core(), options).run())
+    await asyncio.sleep(5)
+    yield user, agent
+    assert not agent.done(), agent
+    agent.cancel()
+    await asyncio.gather(agent, return_exceptions=True)
 
 
 async def spoil(core: Core, job: str) -> None:
@@ -102,8 +101,8 @@ async def succeeded(core: Core, job: JobRecord) -> None:
     assert ended[job.id].status == "succeeded"
 
 
-def test_an_agent_lives_with_odd_objects_of_every_place(tmp_path: Path) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+async def test_an_agent_lives_with_odd_objects_of_every_place(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
         for key, data in ODD.items():
             cluster.contents.set(key, Object(data, digest(data), cluster.clock.wall()))
         await asyncio.sleep(150)
@@ -112,11 +111,10 @@ def test_an_agent_lives_with_odd_objects_of_every_place(tmp_path: Path) -> None:
         (rejected,) = cluster.keys("inbox/")
         assert rejected.startswith(InboxKeys.rejected_prefix)
 
-    with_an_agent(tmp_path, act)
 
+async def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
 
-def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(tmp_path: Path) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
         def spoilt(now: ReconcilerRecord | None) -> ReconcilerRecord:
             return msgspec.structs.replace(now or ReconcilerRecord(), holder="nobody-1", repaired_at=MAX_TIME)
 
@@ -128,24 +126,20 @@ def test_a_repair_that_ended_in_the_future_keeps_nobody_from_the_next(tmp_path: 
         cluster.cut(False)
         await succeeded(user, job)
 
-    with_an_agent(tmp_path, act)
 
-
-def test_an_agent_lives_with_names_that_fray_never_gives(tmp_path: Path) -> None:
+async def test_an_agent_lives_with_names_that_fray_never_gives(cluster: Cluster, tmp_path: Path) -> None:
     """Such as a console's markers of empty folders; `fsck` tells of them."""
 
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
         for key in STRAYS:
             cluster.contents.set(key, Object(b"", digest(b""), cluster.clock.wall()))
         await asyncio.sleep(150)
         await succeeded(user, await launch(user, name="quick"))
         assert set(STRAYS) <= {problem.key for problem in await fsck.check(user)}
 
-    with_an_agent(tmp_path, act)
 
-
-def test_an_agent_claims_what_it_can_read(tmp_path: Path) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+async def test_an_agent_claims_what_it_can_read(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
         for way in cluster.ways:
             way.cut = way is not cluster.ways[0]
         odd, sound = [await launch(user, name="quick") for _ in range(2)]
@@ -154,11 +148,9 @@ def test_an_agent_claims_what_it_can_read(tmp_path: Path) -> None:
         await succeeded(user, sound)
         await asyncio.sleep(300)
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_record_that_is_spoilt_while_its_job_runs_harms_no_other(tmp_path: Path) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+async def test_a_record_that_is_spoilt_while_its_job_runs_harms_no_other(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
         odd, sound = [await launch(user, name="slow") for _ in range(2)]
         await asyncio.sleep(20)
         assert {(await job_now(user, job.id)).status for job in (odd, sound)} == {"running"}
@@ -166,11 +158,9 @@ def test_a_record_that_is_spoilt_while_its_job_runs_harms_no_other(tmp_path: Pat
         await succeeded(user, sound)
         assert (await job_now(user, sound.id)).attempt == 1
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_copy_of_an_agents_record_takes_no_job_from_it(tmp_path: Path) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+async def test_a_copy_of_an_agents_record_takes_no_job_from_it(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
         job = await launch(user, name="slow")
         await asyncio.sleep(20)
         (key,) = cluster.keys(AgentKeys.area)
@@ -180,11 +170,9 @@ def test_a_copy_of_an_agents_record_takes_no_job_from_it(tmp_path: Path) -> None
         assert (await job_now(user, job.id)).attempt == 1
         assert f"a copy of {key}" in (await pass_now(user)).problems[copy]
 
-    with_an_agent(tmp_path, act)
 
-
-def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path: Path) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
+async def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(cluster: Cluster, tmp_path: Path) -> None:
+    async with with_an_agent(cluster, tmp_path) as (user, _agent):
         cluster.ways[1].cut = True
         first = await join(cluster, "first")
         parent = await launch(user, name="quick")
@@ -196,64 +184,58 @@ def test_a_second_attempt_begins_whatever_became_of_the_firsts_children(tmp_path
         cluster.ways[1].cut = False
         await succeeded(user, parent)
 
-    with_an_agent(tmp_path, act)
-
 
 @pytest.mark.parametrize("beat", [None, MAX_SAFE_INTEGER], ids=["garbage", "last beat"])
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(
-    tmp_path: Path, busy: bool, beat: int | None
+async def test_an_agent_whose_record_was_overwritten_ends_what_it_holds_and_joins_anew(
+    cluster: Cluster, tmp_path: Path, busy: bool, beat: int | None
 ) -> None:
     """Nobody knows its id any more, or no other beat can follow: it could not claim under it, for ever."""
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        agent = Agent(
-            await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, SECONDS))
-        )
-        runs = asyncio.create_task(agent.run())
-        await asyncio.sleep(10)
-        job = await launch(user, name="slow") if busy else None
-        await asyncio.sleep(10)
-        lies = await user.records.read(AgentKeys.key(agent.id), AgentRecord)
-        assert lies is not None
-        odd = b"garbage" if beat is None else msgspec.json.encode(msgspec.structs.replace(lies.record, beat=beat))
-        await user.store.put(lies.key, odd, ANY)
-        assert await asyncio.wait_for(runs, 600) is ExitReason.FENCED
-        if job is not None:
-            assert (await job_now(user, job.id)).status == "succeeded"
-        if beat is not None:
-            assert await user.records.read(lies.key, AgentRecord) is not None, "it has not been made unreadable"
-
-    run(main)
+    user = await cluster.core()
+    agent = Agent(
+        await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, SECONDS))
+    )
+    runs = asyncio.create_task(agent.run())
+    await asyncio.sleep(10)
+    job = await launch(user, name="slow") if busy else None
+    await asyncio.sleep(10)
+    lies = await user.records.read(AgentKeys.key(agent.id), AgentRecord)
+    assert lies is not None
+    odd = b"garbage" if beat is None else msgspec.json.encode(msgspec.structs.replace(lies.record, beat=beat))
+    await user.store.put(lies.key, odd, ANY)
+    assert await asyncio.wait_for(runs, 600) is ExitReason.FENCED
+    if job is not None:
+        assert (await job_now(user, job.id)).status == "succeeded"
+    if beat is not None:
+        assert await user.records.read(lies.key, AgentRecord) is not None, "it has not been made unreadable"
 
 
-def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_joins_anew(tmp_path: Path) -> None:
+async def test_an_agent_whose_record_and_whose_jobs_record_were_overwritten_joins_anew(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """What it holds has ended, and it waits to write so; under this id it could not work meanwhile."""
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        agent = Agent(
-            await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, SECONDS))
-        )
-        runs = asyncio.create_task(agent.run())
-        await asyncio.sleep(10)
-        job = await launch(user, name="slow")
-        await asyncio.sleep(10)
-        await spoil(user, job.id)
-        await user.store.put(AgentKeys.key(agent.id), b"garbage", ANY)
-        assert await asyncio.wait_for(runs, 600) is ExitReason.FENCED
-        assert cluster.clock.boottime() > SECONDS["slow"], "the task was not ended before its time"
-
-    run(main)
+    user = await cluster.core()
+    agent = Agent(
+        await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, SECONDS))
+    )
+    runs = asyncio.create_task(agent.run())
+    await asyncio.sleep(10)
+    job = await launch(user, name="slow")
+    await asyncio.sleep(10)
+    await spoil(user, job.id)
+    await user.store.put(AgentKeys.key(agent.id), b"garbage", ANY)
+    assert await asyncio.wait_for(runs, 600) is ExitReason.FENCED
+    assert cluster.clock.boottime() > SECONDS["slow"], "the task was not ended before its time"
 
 
-def test_what_stays_wrong_is_said_once_an_hour(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def act(cluster: Cluster, user: Core, agent: asyncio.Task[object]) -> None:
-        with mock.patch.object(Reconciler, "turn", side_effect=RecursionError("a fault of ours")):
-            await asyncio.sleep(3 * 3600)
-        await succeeded(user, await launch(user, name="quick"))
-
+async def test_what_stays_wrong_is_said_once_an_hour(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "fray"):
-        with_an_agent(tmp_path, act)
+        async with with_an_agent(cluster, tmp_path) as (user, _):
+            with mock.patch.object(Reconciler, "turn", side_effect=RecursionError("a fault of ours")):
+                await asyncio.sleep(3 * 3600)
+            await succeeded(user, await launch(user, name="quick"))
     assert 3 <= caplog.text.count("cannot run the coordinator's pass") <= 4

@@ -83,53 +83,51 @@ class Scene:
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=" ".join)
-def test_a_refusal_ends_no_agent_and_loses_no_job(refused: tuple[str, str], tmp_path: Path) -> None:
+async def test_a_refusal_ends_no_agent_and_loses_no_job(
+    cluster: Cluster, refused: tuple[str, str], tmp_path: Path
+) -> None:
     """Once, and then for a while."""
 
-    async def main(cluster: Cluster) -> None:
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin()
-        jobs = [(await launch(user, name="long")).id for _ in range(3)]
-        await asyncio.sleep(60)
-        for seconds in (0.5, 200.0):
-            scene.refuse(refused)
-            jobs.append((await launch(user, name="short")).id)
-            await asyncio.sleep(seconds)
-            assert not any(task.done() for task in scene.running)
-            scene.refuse()
-            jobs.append((await launch(user, name="short")).id)
-            await asyncio.sleep(20)
-        await asyncio.sleep(280)
-        assert [(await job_now(user, job)).status for job in jobs] == ["succeeded"] * 7
-        assert await scene.troubles(user) == ["", ""]
-        assert await scene.leave() == [ExitReason.LEFT] * 2
-
-    run(main)
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin()
+    jobs = [(await launch(user, name="long")).id for _ in range(3)]
+    await asyncio.sleep(60)
+    for seconds in (0.5, 200.0):
+        scene.refuse(refused)
+        jobs.append((await launch(user, name="short")).id)
+        await asyncio.sleep(seconds)
+        assert not any(task.done() for task in scene.running)
+        scene.refuse()
+        jobs.append((await launch(user, name="short")).id)
+        await asyncio.sleep(20)
+    await asyncio.sleep(280)
+    assert [(await job_now(user, job)).status for job in jobs] == ["succeeded"] * 7
+    assert await scene.troubles(user) == ["", ""]
+    assert await scene.leave() == [ExitReason.LEFT] * 2
 
 
 @pytest.mark.parametrize("prefix", ["inbox/", "actors/", "pools/", "blobs/", "queues/", "secrets/"])
-def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(prefix: str, tmp_path: Path) -> None:
+async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
+    cluster: Cluster, prefix: str, tmp_path: Path
+) -> None:
     """An agent dies all the same, its job is put back, and others run."""
 
-    async def main(cluster: Cluster) -> None:
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin()
-        scene.refuse(*[(verb, prefix) for verb in ("get", "get_if_changed", "put", "delete", "withdraw", "list")])
-        job = await launch(user, name="long")
-        await asyncio.sleep(user.settings.repair_interval * 1.5)
-        (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
-        scene.running[holder].cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await scene.running[holder]
-        later = await launch(user, name="short")
-        await asyncio.sleep(900)
-        assert not scene.running[1 - holder].done()
-        assert [(await job_now(user, each.id)).status for each in (job, later)] == ["succeeded"] * 2
-        assert (await job_now(user, job.id)).attempt == 2
-        scene.agents[1 - holder].terminate()
-        await scene.running[1 - holder]
-
-    run(main)
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin()
+    scene.refuse(*[(verb, prefix) for verb in ("get", "get_if_changed", "put", "delete", "withdraw", "list")])
+    job = await launch(user, name="long")
+    await asyncio.sleep(user.settings.repair_interval * 1.5)
+    (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+    scene.running[holder].cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await scene.running[holder]
+    later = await launch(user, name="short")
+    await asyncio.sleep(900)
+    assert not scene.running[1 - holder].done()
+    assert [(await job_now(user, each.id)).status for each in (job, later)] == ["succeeded"] * 2
+    assert (await job_now(user, job.id)).attempt == 2
+    scene.agents[1 - holder].terminate()
+    await scene.running[1 - holder]
 
 
 def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -152,68 +150,63 @@ def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize("kind", ["refused", "unanswered", "spoilt"])
-def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(kind: str, tmp_path: Path) -> None:
+async def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
+    cluster: Cluster, kind: str, tmp_path: Path
+) -> None:
     """And says so: an agent once listed nothing for minutes, and nothing was wrong with it."""
 
-    async def main(cluster: Cluster) -> None:
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin(local=False)
-        for way in scene.ways:
-            setattr(way, kind, [(verb, "pools/") for verb in ("get", "get_if_changed")])
-        for _ in range(3):
-            job = await launch(user, name="short")
-            await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
-            assert (await job_now(user, job.id)).status == "succeeded"
-        for trouble in await scene.troubles(user):
-            assert "pools/default/doorbell" in trouble
-            assert "the test says so" in trouble
-        await scene.leave()
-
-    run(main)
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin(local=False)
+    for way in scene.ways:
+        setattr(way, kind, [(verb, "pools/") for verb in ("get", "get_if_changed")])
+    for _ in range(3):
+        job = await launch(user, name="short")
+        await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
+        assert (await job_now(user, job.id)).status == "succeeded"
+    for trouble in await scene.troubles(user):
+        assert "pools/default/doorbell" in trouble
+        assert "the test says so" in trouble
+    await scene.leave()
 
 
 @pytest.mark.parametrize("kind", ["refused", "spoilt"])
-def test_who_cannot_ring_submits_and_puts_back_all_the_same(kind: str, tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> None:
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin()
-        for way in cluster.ways:
-            setattr(way, kind, [("put", "pools/")])
-        job = await launch(user, name="long")
-        await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
-        (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
-        scene.agents[holder].terminate()
-        assert await scene.running[holder] is ExitReason.LEFT
-        await asyncio.sleep(600)
-        now = await job_now(user, job.id)
-        assert (now.status, now.attempt) == ("succeeded", 2)
-        scene.agents[1 - holder].terminate()
-        await scene.running[1 - holder]
-
-    run(main)
+async def test_who_cannot_ring_submits_and_puts_back_all_the_same(cluster: Cluster, kind: str, tmp_path: Path) -> None:
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin()
+    for way in cluster.ways:
+        setattr(way, kind, [("put", "pools/")])
+    job = await launch(user, name="long")
+    await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
+    (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+    scene.agents[holder].terminate()
+    assert await scene.running[holder] is ExitReason.LEFT
+    await asyncio.sleep(600)
+    now = await job_now(user, job.id)
+    assert (now.status, now.attempt) == ("succeeded", 2)
+    scene.agents[1 - holder].terminate()
+    await scene.running[1 - holder]
 
 
-def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_outage(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> None:
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin()
-        await asyncio.sleep(20)
-        job = (await launch(user, name="long")).id
-        await asyncio.sleep(20)
-        (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
-        scene.ways[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
-        await asyncio.sleep(120)
-        put_back = await job_now(user, job)
-        assert (put_back.attempt, put_back.lease and put_back.lease.agent) == (2, scene.agents[1 - holder].id)
-        assert not scene.running[holder].done()
-        scene.refuse()
-        await asyncio.sleep(600)
-        assert scene.running[holder].done(), "it is told that it was declared dead"
-        assert (await job_now(user, job)).status == "succeeded"
-        scene.agents[1 - holder].terminate()
-        await scene.running[1 - holder]
-
-    run(main)
+async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_outage(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin()
+    await asyncio.sleep(20)
+    job = (await launch(user, name="long")).id
+    await asyncio.sleep(20)
+    (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+    scene.ways[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
+    await asyncio.sleep(120)
+    put_back = await job_now(user, job)
+    assert (put_back.attempt, put_back.lease and put_back.lease.agent) == (2, scene.agents[1 - holder].id)
+    assert not scene.running[holder].done()
+    scene.refuse()
+    await asyncio.sleep(600)
+    assert scene.running[holder].done(), "it is told that it was declared dead"
+    assert (await job_now(user, job)).status == "succeeded"
+    scene.agents[1 - holder].terminate()
+    await scene.running[1 - holder]
 
 
 @pytest.mark.parametrize(
@@ -226,8 +219,8 @@ def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_outage(tm
         (Reconciler, "turn", "cannot run the coordinator's pass: ValueError: odd"),
     ],
 )
-def test_no_error_in_a_loop_ends_the_agent(
-    loop: type, method: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_no_error_in_a_loop_ends_the_agent(
+    cluster: Cluster, loop: type, method: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error in the heartbeat is like an outage: trust runs out. Each is reported once an hour."""
     real, failing, reported = getattr(loop, method), False, list[str]()
@@ -237,53 +230,43 @@ def test_no_error_in_a_loop_ends_the_agent(
             raise ValueError("odd")
         return await real(self, *given)
 
-    async def main(cluster: Cluster) -> None:
-        nonlocal failing
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
-        scene = Scene(cluster, tmp_path)
-        user = await scene.begin()
-        job = await launch(user, name="long")
-        await asyncio.sleep(60)
-        (holder,) = [agent for agent in scene.agents if agent._ledger.held]
-        failing = True
-        await asyncio.sleep(100)
-        assert not any(task.done() for task in scene.running)
-        assert await scene.troubles(user) == [trouble] * 2
-        assert holder._heart.trusts() == (loop is not Heartbeat or method != "_beat")
-        failing = False
-        await asyncio.sleep(300)
-        assert await scene.troubles(user) == ["", ""]
-        assert (await job_now(user, job.id)).status == "succeeded"
-        await scene.leave()
-
     monkeypatch.setattr(loop, method, look)
-    run(main)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+    scene = Scene(cluster, tmp_path)
+    user = await scene.begin()
+    job = await launch(user, name="long")
+    await asyncio.sleep(60)
+    (holder,) = [agent for agent in scene.agents if agent._ledger.held]
+    failing = True
+    await asyncio.sleep(100)
+    assert not any(task.done() for task in scene.running)
+    assert await scene.troubles(user) == [trouble] * 2
+    assert holder._heart.trusts() == (loop is not Heartbeat or method != "_beat")
+    failing = False
+    await asyncio.sleep(300)
+    assert await scene.troubles(user) == ["", ""]
+    assert (await job_now(user, job.id)).status == "succeeded"
+    await scene.leave()
     assert len(reported) == 2
 
 
-def test_who_is_refused_before_it_ever_joined_is_told_at_once(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> float:
-        core = await cluster.core()
-        cluster.ways[0].refused = [("put", "agents/")]
-        with pytest.raises(StoreRefused, match=r"put .*agents/.*HTTP 403"):
-            await Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path)).run()
-        return core.clock.boottime()
-
-    assert run(main) < 10
+async def test_who_is_refused_before_it_ever_joined_is_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    core = await cluster.core()
+    cluster.ways[0].refused = [("put", "agents/")]
+    with pytest.raises(StoreRefused, match=r"put .*agents/.*HTTP 403"):
+        await Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path)).run()
+    assert core.clock.boottime() < 10
 
 
-def test_who_has_joined_before_waits_until_it_may_join_again(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        cluster.ways[0].refused = [("put", "agents/")]
-        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, rejoins=True))
-        running = asyncio.create_task(agent.run())
-        await asyncio.sleep(300)
-        assert not running.done()
-        cluster.ways[0].refused = []
-        await asyncio.sleep(20)
-        assert (await agent_now(core, agent.id)).state == "live"
-        agent.terminate()
-        assert await running is ExitReason.LEFT
-
-    run(main)
+async def test_who_has_joined_before_waits_until_it_may_join_again(cluster: Cluster, tmp_path: Path) -> None:
+    core = await cluster.core()
+    cluster.ways[0].refused = [("put", "agents/")]
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, rejoins=True))
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(300)
+    assert not running.done()
+    cluster.ways[0].refused = []
+    await asyncio.sleep(20)
+    assert (await agent_now(core, agent.id)).state == "live"
+    agent.terminate()
+    assert await running is ExitReason.LEFT

@@ -12,54 +12,54 @@ from fray_coordinator.protocol.scheduling import HostKind
 from fray_layouts.object_keys import PendingKey
 from fray_layouts.records import Resources
 from tests.support.participants import join, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 
 
-def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_is_let_go() -> None:
-    async def main(cluster: Cluster) -> tuple[float, int]:
-        hand = await join(cluster, "agent")
-        core = await cluster.core(local=False)
-        job = await launch(core, max_retries_failure=1)
-        (key,) = cluster.keys("pending/")
-        entry = PendingKey.parse(key)
-        assert entry is not None
-        claimed: list[HeldLease] = []
+async def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_as_it_is_let_go(
+    cluster: Cluster,
+) -> None:
+    hand = await join(cluster, "agent")
+    core = await cluster.core(local=False)
+    job = await launch(core, max_retries_failure=1)
+    (key,) = cluster.keys("pending/")
+    entry = PendingKey.parse(key)
+    assert entry is not None
+    claimed: list[HeldLease] = []
 
-        async def take(held: HeldLease) -> None:
-            claimed.append(held)
+    async def take(held: HeldLease) -> None:
+        claimed.append(held)
 
-        ledger = Leases(HOST)
-        claimer = Claimer(
-            core,
-            ledger,
-            "agent",
-            "host",
-            "default",
-            HostKind(),
-            lambda: True,
-            take,
-            lambda: 1,
-            lambda: 1,
-            AgentProblems(core),
-        )
-        held = ledger.add(entry)
-        await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(claimer.run(), 10)  # it hears the bell and lists
-        assert not claimed
-        ledger.remove(held)
-        let_go = core.clock.boottime()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(claimer.run(), 20)
-        assert [taken.entry.job for taken in claimed] == [job.id]
-        assert claimed[0].job is not None
-        assert claimed[0].job.record.started_at is not None
-        return claimed[0].job.record.started_at - (core.now() - core.clock.boottime() + let_go), claimed[
-            0
-        ].entry.attempt
-
-    waited, attempt = run(main)
+    ledger = Leases(HOST)
+    claimer = Claimer(
+        core,
+        ledger,
+        "agent",
+        "host",
+        "default",
+        HostKind(),
+        lambda: True,
+        take,
+        lambda: 1,
+        lambda: 1,
+        AgentProblems(core),
+    )
+    held = ledger.add(entry)
+    await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(claimer.run(), 10)  # it hears the bell and lists
+    assert not claimed
+    ledger.remove(held)
+    let_go = core.clock.boottime()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(claimer.run(), 20)
+    assert [taken.entry.job for taken in claimed] == [job.id]
+    assert claimed[0].job is not None
+    assert claimed[0].job.record.started_at is not None
+    waited, attempt = (
+        claimed[0].job.record.started_at - (core.now() - core.clock.boottime() + let_go),
+        claimed[0].entry.attempt,
+    )
     assert attempt == 2
     assert waited < 1

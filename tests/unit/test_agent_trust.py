@@ -15,65 +15,61 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.faketask import fake
 from tests.support.participants import launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 LONG, SHORT = 180.0, 15.0
 """Three intervals of an idle agent's beat, and of a busy one's."""
 
 
-def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_is_applied() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        clock, way, ledger = cluster.clock, cluster.ways[-1], Leases(HOST)
-        record = AgentRecord(id="a", host="h", pool="default", interval=core.settings.idle_beat_interval)
-        heart = Heartbeat(core, ledger, record, lambda holdings: None, lambda: None, AgentProblems(core))
-        trust: list[float] = []
+async def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_is_applied(cluster: Cluster) -> None:
+    core = await cluster.core()
+    clock, way, ledger = cluster.clock, cluster.ways[-1], Leases(HOST)
+    record = AgentRecord(id="a", host="h", pool="default", interval=core.settings.idle_beat_interval)
+    heart = Heartbeat(core, ledger, record, lambda holdings: None, lambda: None, AgentProblems(core))
+    trust: list[float] = []
 
-        async def sent() -> None:
-            trust.append(heart.trusted_until - clock.boottime())
+    async def sent() -> None:
+        trust.append(heart.trusted_until - clock.boottime())
 
-        await heart.register()
-        assert heart.trusted_until - clock.boottime() == LONG
-        beating = asyncio.create_task(heart.run())
-        await asyncio.sleep(3)
-        way.before["put", "agents/"] = sent
-        held = ledger.add(entry_of(await launch(core)))
-        await asyncio.sleep(5)
-        assert trust == [SHORT]
-        ledger.remove(held)
-        way.before["put", "agents/"] = sent
-        await asyncio.sleep(5)
-        assert trust[1] < SHORT
-        assert heart.trusted_until - clock.boottime() > LONG - 5
-        beating.cancel()
-
-    run(main)
+    await heart.register()
+    assert heart.trusted_until - clock.boottime() == LONG
+    beating = asyncio.create_task(heart.run())
+    await asyncio.sleep(3)
+    way.before["put", "agents/"] = sent
+    held = ledger.add(entry_of(await launch(core)))
+    await asyncio.sleep(5)
+    assert trust == [SHORT]
+    ledger.remove(held)
+    way.before["put", "agents/"] = sent
+    await asyncio.sleep(5)
+    assert trust[1] < SHORT
+    assert heart.trusted_until - clock.boottime() > LONG - 5
+    beating.cancel()
 
 
-def test_a_task_that_hears_nothing_more_ends_in_time_for_the_shortest_promise(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> list[float]:
-        left: list[float] = []
-        start = fake(tmp_path, {"job": 1e6})
+async def test_a_task_that_hears_nothing_more_ends_in_time_for_the_shortest_promise(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    left: list[float] = []
+    start = fake(tmp_path, {"job": 1e6})
 
-        def told(deadline: float) -> None:
-            left.append(deadline - cluster.clock.boottime())
+    def told(deadline: float) -> None:
+        left.append(deadline - cluster.clock.boottime())
 
-        async def starting(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-            task = await start(spec, deadline, lock_fd)
-            task.set_deadline = told  # type: ignore[method-assign]
-            told(deadline)
-            return task
+    async def starting(spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
+        task = await start(spec, deadline, lock_fd)
+        task.set_deadline = told  # type: ignore[method-assign]
+        told(deadline)
+        return task
 
-        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=starting)
-        agent = asyncio.create_task(Agent(await cluster.core(), options).run())
-        await asyncio.sleep(1)
-        await launch(await cluster.core())
-        await asyncio.sleep(20)
-        agent.cancel()
-        await asyncio.gather(agent, return_exceptions=True)
-        return left
-
-    left = run(main)
+    options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=starting)
+    agent = asyncio.create_task(Agent(await cluster.core(), options).run())
+    await asyncio.sleep(1)
+    await launch(await cluster.core())
+    await asyncio.sleep(20)
+    agent.cancel()
+    await asyncio.gather(agent, return_exceptions=True)
+    left = left
     assert len(left) > 10
     assert max(left) <= SHORT + 1e-6

@@ -15,8 +15,8 @@ from fray_coordinator.jobs.submission import submit
 from fray_coordinator.protocol.scheduling import HostKind
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import parse_spec
-from tests.support.agents import eventually
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
+from tests.support.waiting import eventually
 
 CAPACITY = Resources(cpu=1000, memory=2**33, disk=2**33)
 
@@ -58,53 +58,44 @@ async def has_listed(core: Core) -> bool:
     return core.store.usage.lists > 0
 
 
-def test_entries_of_jobs_that_have_ended_are_looked_at_once_and_hide_nothing() -> None:
-    async def scenario() -> tuple[str, str, int]:
-        core = await open_core("memory://claimer-stale")
-        for _ in range(12):
-            job = await submitted(core)
-            await stop(core, job.id, "not wanted")
-            await pending_index.create_entry(core, job)
-        before = core.store.usage.snapshot()
-        search = asyncio.create_task(first_claim(core))
-        await eventually(lambda: has_listed(core))
-        wanted = await submitted(core)
-        held = await search
-        return held.entry.job, wanted.id, (core.store.usage - before).lists
-
-    claimed, wanted, lists = asyncio.run(scenario())
+async def test_entries_of_jobs_that_have_ended_are_looked_at_once_and_hide_nothing() -> None:
+    core = await open_core("memory://claimer-stale")
+    for _ in range(12):
+        job = await submitted(core)
+        await stop(core, job.id, "not wanted")
+        await pending_index.create_entry(core, job)
+    before = core.store.usage.snapshot()
+    search = asyncio.create_task(first_claim(core))
+    await eventually(lambda: has_listed(core))
+    wanted = await submitted(core)
+    held = await search
+    claimed, wanted, lists = (held.entry.job, wanted.id, (core.store.usage - before).lists)
     assert claimed == wanted
     assert lists <= 2
 
 
-def test_in_a_large_fleet_who_met_only_stale_entries_rests_until_the_bell_rings() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core(local=False)
-        for _ in range(40):
-            job = await submitted(core)
-            await stop(core, job.id, "not wanted")
-            await pending_index.create_entry(core, job)
-        cluster.ways[0].asked.clear()
-        search = asyncio.create_task(first_claim(core, fleet=10_000))
-        await asyncio.sleep(30)
-        tried = {key for verb, key in cluster.ways[0].asked if verb == "get" and key.startswith("jobs/")}
-        assert len(tried) == 2 * STALE_LIMIT, "the others are asked for when all have rested"
-        wanted = await submitted(core)
-        assert (await search).entry.job == wanted.id
-        assert asyncio.get_running_loop().time() < 60, "it would have rested for four minutes"
-
-    run(main)
-
-
-def test_an_entry_whose_record_is_still_on_its_way_is_tried_again() -> None:
-    async def scenario() -> tuple[str, str]:
-        core, writer = await open_core("memory://claimer-early"), await open_core("memory://claimer-draft")
-        job = await submitted(writer)
+async def test_in_a_large_fleet_who_met_only_stale_entries_rests_until_the_bell_rings(cluster: Cluster) -> None:
+    core = await cluster.core(local=False)
+    for _ in range(40):
+        job = await submitted(core)
+        await stop(core, job.id, "not wanted")
         await pending_index.create_entry(core, job)
-        search = asyncio.create_task(first_claim(core))
-        await eventually(lambda: has_listed(core))
-        await core.records.write(f"jobs/{job.id}.json", JobRecord, job, None)
-        return (await search).entry.job, job.id
+    cluster.ways[0].asked.clear()
+    search = asyncio.create_task(first_claim(core, fleet=10_000))
+    await asyncio.sleep(30)
+    tried = {key for verb, key in cluster.ways[0].asked if verb == "get" and key.startswith("jobs/")}
+    assert len(tried) == 2 * STALE_LIMIT, "the others are asked for when all have rested"
+    wanted = await submitted(core)
+    assert (await search).entry.job == wanted.id
+    assert asyncio.get_running_loop().time() < 60, "it would have rested for four minutes"
 
-    claimed, wanted = asyncio.run(scenario())
+
+async def test_an_entry_whose_record_is_still_on_its_way_is_tried_again() -> None:
+    core, writer = await open_core("memory://claimer-early"), await open_core("memory://claimer-draft")
+    job = await submitted(writer)
+    await pending_index.create_entry(core, job)
+    search = asyncio.create_task(first_claim(core))
+    await eventually(lambda: has_listed(core))
+    await core.records.write(f"jobs/{job.id}.json", JobRecord, job, None)
+    claimed, wanted = (await search).entry.job, job.id
     assert claimed == wanted

@@ -26,7 +26,7 @@ from fray_coordinator.store.interface import Object
 from fray_layouts.object_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
-from tests.support.virtual import EPOCH, Cluster, run
+from tests.support.virtual import EPOCH, Cluster
 
 GIB = 2**30
 HOST = Resources(cpu=4000, memory=8 * GIB, disk=8 * GIB)
@@ -98,158 +98,125 @@ async def submitted(core: Core, **fields: object) -> str:
     return (await submit(core, [spec]))[0].job.id
 
 
-def test_twelve_thousand_entries_that_can_never_run_here_cost_a_list_for_each_thousand() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 12_500)
-        wanted = await submitted(await cluster.core())
-        async with searching(cluster) as agent:
-            looks = -(-13 // PAGES_PER_LOOK)
-            await agent.claims(wanted, within=looks * LONGEST_PAUSE)
-            assert agent.lists() == 13
-
-    run(main)
+async def test_twelve_thousand_entries_that_can_never_run_here_cost_a_list_for_each_thousand(cluster: Cluster) -> None:
+    unfit(cluster, 12_500)
+    wanted = await submitted(await cluster.core())
+    async with searching(cluster) as agent:
+        looks = -(-13 // PAGES_PER_LOOK)
+        await agent.claims(wanted, within=looks * LONGEST_PAUSE)
+        assert agent.lists() == 13
 
 
-def test_what_comes_behind_them_later_costs_the_head_and_the_end() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 12_500)
-        client = await cluster.core()
-        async with searching(cluster) as agent:
-            await asyncio.sleep(30)
-            before = agent.lists()
-            assert before == 13, "it has been at the end, and rests"
-            wanted = await submitted(client)
-            await agent.claims(wanted, within=LONGEST_PAUSE)
-            assert agent.lists() - before == 2
-
-    run(main)
+async def test_what_comes_behind_them_later_costs_the_head_and_the_end(cluster: Cluster) -> None:
+    unfit(cluster, 12_500)
+    client = await cluster.core()
+    async with searching(cluster) as agent:
+        await asyncio.sleep(30)
+        before = agent.lists()
+        assert before == 13, "it has been at the end, and rests"
+        wanted = await submitted(client)
+        await agent.claims(wanted, within=LONGEST_PAUSE)
+        assert agent.lists() - before == 2
 
 
-def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may() -> None:
+async def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may(cluster: Cluster) -> None:
     """A round of 13 pages lasts 7.25 repair intervals; else head and end are listed on each."""
 
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 12_500)
-        async with searching(cluster) as agent:
-            await asyncio.sleep(30)
-            before = agent.lists()
-            await asyncio.sleep(3600)
-            repairs = 3600 / agent.core.settings.repair_interval
-            rounds = repairs / (1 + 12_500 / ENTRIES_PER_INTERVAL)
-            assert agent.lists() - before <= 2 * repairs + (rounds + 1) * 11
-            assert agent.lists() - before < PAGES_PER_LOOK * repairs
-
-    run(main)
+    unfit(cluster, 12_500)
+    async with searching(cluster) as agent:
+        await asyncio.sleep(30)
+        before = agent.lists()
+        await asyncio.sleep(3600)
+        repairs = 3600 / agent.core.settings.repair_interval
+        rounds = repairs / (1 + 12_500 / ENTRIES_PER_INTERVAL)
+        assert agent.lists() - before <= 2 * repairs + (rounds + 1) * 11
+        assert agent.lists() - before < PAGES_PER_LOOK * repairs
 
 
-def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 12_500)
-        wanted, fleet = await submitted(await cluster.core()), 10_000
-        async with searching(cluster, fleet=fleet) as agent:
-            begun = asyncio.get_running_loop().time()
-            await agent.claims(wanted, within=1800)
-            took = asyncio.get_running_loop().time() - begun
-            assert took >= 3 * PAGES_PER_LOOK * fleet / PAGES_PER_SECOND
-            assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
-
-    run(main)
+async def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked(cluster: Cluster) -> None:
+    unfit(cluster, 12_500)
+    wanted, fleet = await submitted(await cluster.core()), 10_000
+    async with searching(cluster, fleet=fleet) as agent:
+        begun = asyncio.get_running_loop().time()
+        await agent.claims(wanted, within=1800)
+        took = asyncio.get_running_loop().time() - begun
+        assert took >= 3 * PAGES_PER_LOOK * fleet / PAGES_PER_SECOND
+        assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
 
 
-def test_what_comes_to_lie_among_those_that_were_passed_is_met_in_the_next_round() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 5000, priority=1)
-        unfit(cluster, 5000)
-        client = await cluster.core()
-        async with searching(cluster) as agent:
-            await asyncio.sleep(30)
-            wanted = await submitted(client, priority=1)
-            interval = 1.2 * agent.core.settings.repair_interval
-            await agent.claims(wanted, within=interval * (2 + 10_000 / ENTRIES_PER_INTERVAL) + 4 * LONGEST_PAUSE)
-
-    run(main)
+async def test_what_comes_to_lie_among_those_that_were_passed_is_met_in_the_next_round(cluster: Cluster) -> None:
+    unfit(cluster, 5000, priority=1)
+    unfit(cluster, 5000)
+    client = await cluster.core()
+    async with searching(cluster) as agent:
+        await asyncio.sleep(30)
+        wanted = await submitted(client, priority=1)
+        interval = 1.2 * agent.core.settings.repair_interval
+        await agent.claims(wanted, within=interval * (2 + 10_000 / ENTRIES_PER_INTERVAL) + 4 * LONGEST_PAUSE)
 
 
-def test_an_urgent_job_need_not_wait_for_the_walk() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 60_000)
-        client = await cluster.core()
-        async with searching(cluster) as agent:
-            await asyncio.sleep(10)
-            wanted = await submitted(client, priority=9)
-            await agent.claims(wanted, within=LONGEST_PAUSE)
-
-    run(main)
+async def test_an_urgent_job_need_not_wait_for_the_walk(cluster: Cluster) -> None:
+    unfit(cluster, 60_000)
+    client = await cluster.core()
+    async with searching(cluster) as agent:
+        await asyncio.sleep(10)
+        wanted = await submitted(client, priority=9)
+        await agent.claims(wanted, within=LONGEST_PAUSE)
 
 
-def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first_once_it_is() -> None:
-    async def main(cluster: Cluster) -> None:
-        client = await cluster.core()
-        first = await submitted(client)
-        async with searching(cluster) as agent:
-            small = await agent.claims(first, within=LONGEST_PAUSE)
-            wide = await submitted(client, resources={"cpu": 4}, priority=1)
-            unfit(cluster, 12_500, shape=WIDE)
-            before, wanted = agent.lists(), await submitted(client)
-            repairs = 12_500 / PAGE_SIZE / (PAGES_PER_LOOK - 1)
-            behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
-            assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
-            for held in (small, behind):
-                agent.ledger.remove(held)
-            await agent.claims(wide, within=LONGEST_PAUSE)
-
-    run(main)
+async def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first_once_it_is(cluster: Cluster) -> None:
+    client = await cluster.core()
+    first = await submitted(client)
+    async with searching(cluster) as agent:
+        small = await agent.claims(first, within=LONGEST_PAUSE)
+        wide = await submitted(client, resources={"cpu": 4}, priority=1)
+        unfit(cluster, 12_500, shape=WIDE)
+        before, wanted = agent.lists(), await submitted(client)
+        repairs = 12_500 / PAGE_SIZE / (PAGES_PER_LOOK - 1)
+        behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
+        assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
+        for held in (small, behind):
+            agent.ledger.remove(held)
+        await agent.claims(wide, within=LONGEST_PAUSE)
 
 
-def test_a_bell_that_never_rests_does_not_keep_the_walk_at_the_head() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 12_500)
-        client = await cluster.core()
-        wanted = await submitted(client)
+async def test_a_bell_that_never_rests_does_not_keep_the_walk_at_the_head(cluster: Cluster) -> None:
+    unfit(cluster, 12_500)
+    client = await cluster.core()
+    wanted = await submitted(client)
 
-        ringing = asyncio.create_task(ring(client))
-        async with searching(cluster) as agent:
-            await agent.claims(wanted, within=4 * LONGEST_PAUSE)
-            assert agent.lists() == 4 + 12, "a head for each of four looks"
-        ringing.cancel()
-
-    run(main)
+    ringing = asyncio.create_task(ring(client))
+    async with searching(cluster) as agent:
+        await agent.claims(wanted, within=4 * LONGEST_PAUSE)
+        assert agent.lists() == 4 + 12, "a head for each of four looks"
+    ringing.cancel()
 
 
-def test_entries_without_jobs_that_would_fit_cost_a_few_tries_a_page() -> None:
+async def test_entries_without_jobs_that_would_fit_cost_a_few_tries_a_page(cluster: Cluster) -> None:
     """Somebody has left them there; until the quarantine nobody removes them."""
 
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 5500, shape=SMALL)
-        wanted = await submitted(await cluster.core())
-        async with searching(cluster) as agent:
-            await agent.claims(wanted, within=7 * LONGEST_PAUSE)
-            tries = sum(verb == "get" and key.startswith("jobs/") for verb, key in agent.asked)
-            assert tries <= 7 * 2 * STALE_LIMIT
-            assert agent.lists() <= 7 + 1
-
-    run(main)
+    unfit(cluster, 5500, shape=SMALL)
+    wanted = await submitted(await cluster.core())
+    async with searching(cluster) as agent:
+        await agent.claims(wanted, within=7 * LONGEST_PAUSE)
+        tries = sum(verb == "get" and key.startswith("jobs/") for verb, key in agent.asked)
+        assert tries <= 7 * 2 * STALE_LIMIT
+        assert agent.lists() <= 7 + 1
 
 
-def test_entries_without_jobs_at_the_head_do_not_hide_the_others_while_the_bell_rings() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 5500, shape=SMALL)
-        client = await cluster.core()
-        wanted = await submitted(client)
-        async with searching(cluster) as agent:
-            ringing = asyncio.create_task(ring(client))
-            await agent.claims(wanted, within=8 * LONGEST_PAUSE)
-            ringing.cancel()
-
-    run(main)
+async def test_entries_without_jobs_at_the_head_do_not_hide_the_others_while_the_bell_rings(cluster: Cluster) -> None:
+    unfit(cluster, 5500, shape=SMALL)
+    client = await cluster.core()
+    wanted = await submitted(client)
+    async with searching(cluster) as agent:
+        ringing = asyncio.create_task(ring(client))
+        await agent.claims(wanted, within=8 * LONGEST_PAUSE)
+        ringing.cancel()
 
 
-def test_what_lies_before_the_place_that_was_drawn_is_met_too() -> None:
-    async def main(cluster: Cluster) -> None:
-        unfit(cluster, 5500)
-        wanted = await submitted(await cluster.core(), priority=1)
-        unfit(cluster, 5500, priority=2)
-        async with searching(cluster, slots=20_000) as agent:
-            await agent.claims(wanted, within=4 * LONGEST_PAUSE)
-
-    run(main)
+async def test_what_lies_before_the_place_that_was_drawn_is_met_too(cluster: Cluster) -> None:
+    unfit(cluster, 5500)
+    wanted = await submitted(await cluster.core(), priority=1)
+    unfit(cluster, 5500, priority=2)
+    async with searching(cluster, slots=20_000) as agent:
+        await agent.claims(wanted, within=4 * LONGEST_PAUSE)

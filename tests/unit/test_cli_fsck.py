@@ -36,7 +36,6 @@ from tests.support.damage import (
     an_agent,
     an_endpoint_of,
     held_by,
-    on_memory,
     over,
     rewrite,
     running_under,
@@ -211,52 +210,40 @@ async def a_bell_that_cannot_be_read(core: Core) -> str:
         (a_blob_of_nobody, "no job needs it"),
     ],
 )
-def test_a_trouble_is_found_and_repaired(make: Make, words: str) -> None:
-    async def test(core: Core) -> None:
-        await a_job(core)
-        assert await fsck.check(core) == []
-        key = await make(core)
-        await core.clock.sleep(LONG)
-        [problem] = await fsck.check(core)
-        assert problem.key == key
-        assert words in problem.what
-        assert "--repair" in problem.remedy
-        await fsck.repair(core)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_trouble_is_found_and_repaired(core: Core, make: Make, words: str) -> None:
+    await a_job(core)
+    assert await fsck.check(core) == []
+    key = await make(core)
+    await core.clock.sleep(LONG)
+    [problem] = await fsck.check(core)
+    assert problem.key == key
+    assert words in problem.what
+    assert "--repair" in problem.remedy
+    await fsck.repair(core)
+    assert await fsck.check(core) == []
 
 
-def test_blobs_that_a_submitter_may_be_about_to_name_stay() -> None:
-    async def test(core: Core) -> None:
-        _, used = await a_large_job(core)
-        month = used.split("/")[1]
-        await core.store.put(f"blobs/{month}/{1:064x}", b"", ANY)
-        await core.store.put(f"blobs/2020-01/{2:064x}", b"", ANY)
-        await fsck.repair(core)
-        left = [row.key for row in await core.store.list("blobs/")]
-        assert left == sorted([used, f"blobs/{month}/{1:064x}"])
-
-    on_memory(test)
+async def test_blobs_that_a_submitter_may_be_about_to_name_stay(core: Core) -> None:
+    _, used = await a_large_job(core)
+    month = used.split("/")[1]
+    await core.store.put(f"blobs/{month}/{1:064x}", b"", ANY)
+    await core.store.put(f"blobs/2020-01/{2:064x}", b"", ANY)
+    await fsck.repair(core)
+    left = [row.key for row in await core.store.list("blobs/")]
+    assert left == sorted([used, f"blobs/{month}/{1:064x}"])
 
 
-def test_a_live_cluster_in_order_has_no_troubles() -> None:
-    async def test(core: Core) -> None:
-        job = await held_by(core, "live")
-        await a_child_of(core, job.id)
-        await an_endpoint_of(core, job.id)
-        await core.store.put(WorkKeys.log(job.id, 1, 0, 1), b"", ANY)
-        before = {row.key: row.version for row in await core.store.list("", versions=True)}
-        assert await fsck.check(core) == []
-        assert {row.key: row.version for row in await core.store.list("", versions=True)} == before
-
-    on_memory(test)
+async def test_a_live_cluster_in_order_has_no_troubles(core: Core) -> None:
+    job = await held_by(core, "live")
+    await a_child_of(core, job.id)
+    await an_endpoint_of(core, job.id)
+    await core.store.put(WorkKeys.log(job.id, 1, 0, 1), b"", ANY)
+    before = {row.key: row.version for row in await core.store.list("", versions=True)}
+    assert await fsck.check(core) == []
+    assert {row.key: row.version for row in await core.store.list("", versions=True)} == before
 
 
-def test_records_of_a_newer_version_are_readable() -> None:
-    async def test(core: Core) -> None:
-        job = await a_job(core)
-        await core.store.put(JobKeys.key(job.id), codec.encode(job, {"new_field": 1}), ANY)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_records_of_a_newer_version_are_readable(core: Core) -> None:
+    job = await a_job(core)
+    await core.store.put(JobKeys.key(job.id), codec.encode(job, {"new_field": 1}), ANY)
+    assert await fsck.check(core) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -35,17 +34,15 @@ from fray_layouts.records import (
     Resources,
 )
 from fray_layouts.spec import JobSpec, parse_spec
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
+from tests.support.waiting import eventually
 
 SUCCESS = AttemptExit(kind="success")
 
 
-def on_memory(test: Callable[[Core], Awaitable[None]]) -> None:
-    async def main() -> None:
-        settings = ClusterSettings(poll_interval=0.01, requeue_backoff=0.0)
-        await test(await open_core(f"memory://{uuid.uuid4()}", settings))
-
-    asyncio.run(main())
+@pytest.fixture
+async def core() -> Core:
+    return await open_core(f"memory://{uuid.uuid4()}", ClusterSettings(poll_interval=0.01, requeue_backoff=0.0))
 
 
 def a_spec(name: str = "job", **fields: object) -> JobSpec:
@@ -67,168 +64,133 @@ async def run_to(core: Core, job_id: str, end: AttemptExit) -> None:
     await end_attempt(core, await claimed(core, job_id), "agent", AttemptEnd(end), None)
 
 
-def test_looks_come_soon_after_something_was_begun_and_grow_rare() -> None:
-    async def main(cluster: Cluster) -> None:
-        pace = PollBackoff(await cluster.core(local=False))
-        longest = [pace.pause() for _ in range(20)][-1]
-        pace.changed()
-        after_a_change = pace.pause()
-        pace.begun()
-        soon = pace.pause()
-        assert soon < after_a_change / 2
-        assert after_a_change < longest / 5
-        for _ in range(20):
-            last = pace.pause()
-        assert last > after_a_change * 5
-
-    run(main)
+async def test_looks_come_soon_after_something_was_begun_and_grow_rare(cluster: Cluster) -> None:
+    pace = PollBackoff(await cluster.core(local=False))
+    longest = [pace.pause() for _ in range(20)][-1]
+    pace.changed()
+    after_a_change = pace.pause()
+    pace.begun()
+    soon = pace.pause()
+    assert soon < after_a_change / 2
+    assert after_a_change < longest / 5
+    for _ in range(20):
+        last = pace.pause()
+    assert last > after_a_change * 5
 
 
-def test_waiting_returns_every_record_in_the_given_order() -> None:
-    async def test(core: Core) -> None:
-        ids = await submitted(core, 3)
-        waiting = asyncio.create_task(wait_for(core, reversed(ids)))
-        for job in ids:
-            await run_to(core, job, SUCCESS)
-        records = await waiting
-        assert list(records) == list(reversed(ids))
-        assert {job.status for job in records.values()} == {"succeeded"}
-
-    on_memory(test)
+async def test_waiting_returns_every_record_in_the_given_order(core: Core) -> None:
+    ids = await submitted(core, 3)
+    waiting = asyncio.create_task(wait_for(core, reversed(ids)))
+    for job in ids:
+        await run_to(core, job, SUCCESS)
+    records = await waiting
+    assert list(records) == list(reversed(ids))
+    assert {job.status for job in records.values()} == {"succeeded"}
 
 
-def test_each_change_is_told_once() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        seen: list[str] = []
-        waiting = asyncio.create_task(wait_for(core, [job], on_change=lambda record: seen.append(record.status)))
-        await several_looks(core)
-        held = await claimed(core, job)
-        await several_looks(core)
-        await end_attempt(core, held, "agent", AttemptEnd(SUCCESS), None)
-        await waiting
-        assert seen == ["pending", "running", "succeeded"]
-
-    on_memory(test)
+async def test_each_change_is_told_once(core: Core) -> None:
+    [job] = await submitted(core)
+    seen: list[str] = []
+    waiting = asyncio.create_task(wait_for(core, [job], on_change=lambda record: seen.append(record.status)))
+    await several_looks(core)
+    held = await claimed(core, job)
+    await several_looks(core)
+    await end_attempt(core, held, "agent", AttemptEnd(SUCCESS), None)
+    await waiting
+    assert seen == ["pending", "running", "succeeded"]
 
 
 async def several_looks(core: Core) -> None:
     """Wait until the one watcher has looked a few times."""
     enough = core.store.usage.reads + 5
-    await until(lambda: core.store.usage.reads >= enough)
+    await eventually(lambda: core.store.usage.reads >= enough)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what changes it does not know of this test
-        await asyncio.sleep(0.001)
+async def test_any_failure_ends_the_wait_while_others_run(core: Core) -> None:
+    first, second = await submitted(core, 2)
+    await run_to(core, second, AttemptExit(kind="exited", code=1))
+    records = await wait_for(core, [first, second], any_failure=True)
+    assert [records[first].status, records[second].status] == ["pending", "failed"]
 
 
-def test_any_failure_ends_the_wait_while_others_run() -> None:
-    async def test(core: Core) -> None:
-        first, second = await submitted(core, 2)
-        await run_to(core, second, AttemptExit(kind="exited", code=1))
-        records = await wait_for(core, [first, second], any_failure=True)
-        assert [records[first].status, records[second].status] == ["pending", "failed"]
-
-    on_memory(test)
+async def test_a_timeout_names_what_has_not_ended(core: Core) -> None:
+    [job] = await submitted(core)
+    with pytest.raises(TimeoutError, match=job):
+        await wait_for(core, [job], timeout=0.02)
 
 
-def test_a_timeout_names_what_has_not_ended() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        with pytest.raises(TimeoutError, match=job):
-            await wait_for(core, [job], timeout=0.02)
-
-    on_memory(test)
-
-
-def test_a_record_that_vanishes_raises_and_one_that_never_was_too() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        waiting = asyncio.create_task(wait_for(core, [job]))
-        await asyncio.sleep(0.03)
-        await core.store.delete(JobKeys.key(job))
-        with pytest.raises(JobGone, match=job):
-            await waiting
-        with pytest.raises(JobNotFound, match="job-nobody"):
-            await wait_for(core, ["job-nobody"])
-
-    on_memory(test)
+async def test_a_record_that_vanishes_raises_and_one_that_never_was_too(core: Core) -> None:
+    [job] = await submitted(core)
+    waiting = asyncio.create_task(wait_for(core, [job]))
+    await asyncio.sleep(0.03)
+    await core.store.delete(JobKeys.key(job))
+    with pytest.raises(JobGone, match=job):
+        await waiting
+    with pytest.raises(JobNotFound, match="job-nobody"):
+        await wait_for(core, ["job-nobody"])
 
 
-def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads() -> None:
-    async def test(core: Core) -> None:
-        ids = await submitted(core, 1000)
-        looks = 0
+async def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads(core: Core) -> None:
+    ids = await submitted(core, 1000)
+    looks = 0
 
-        def look_again(job: JobRecord) -> None:
-            nonlocal looks
-            looks += 1
+    def look_again(job: JobRecord) -> None:
+        nonlocal looks
+        looks += 1
 
-        waiting = asyncio.create_task(wait_for(core, ids, on_change=look_again))
-        await until(lambda: looks == 1000)
-        before = core.store.usage.snapshot()
-        await until(lambda: core.store.usage.lists >= before.lists + 5)
-        spent = core.store.usage - before
-        assert spent.reads == 0
-        await run_to(core, ids[500], SUCCESS)
-        await until(lambda: looks == 1001)
-        waiting.cancel()
-
-    on_memory(test)
+    waiting = asyncio.create_task(wait_for(core, ids, on_change=look_again))
+    await eventually(lambda: looks == 1000)
+    before = core.store.usage.snapshot()
+    await eventually(lambda: core.store.usage.lists >= before.lists + 5)
+    spent = core.store.usage - before
+    assert spent.reads == 0
+    await run_to(core, ids[500], SUCCESS)
+    await eventually(lambda: looks == 1001)
+    waiting.cancel()
 
 
-def test_it_says_so_when_nobody_can_start_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
     monkeypatch.setattr(waiting, "_DIAGNOSE_INTERVAL", 0.0)
 
-    async def test(core: Core) -> None:
-        jobs = await submitted(core, 3)
-        jobs += await submitted(core, resources={"cpu": 64}, pool="big")
-        agent = AgentRecord(id="small", host="h", pool="big", capacity=Resources(cpu=4000))
-        await core.records.write(AgentKeys.key("small"), AgentRecord, agent, None)
-        told: list[str] = []
-        with pytest.raises(TimeoutError):
-            await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
-        assert sorted(told) == [
-            "no live agent in pool big could ever run it (small: cpu: 64 cores wanted, 4 free)",
-            "no live agent in pool default; start one with `fray agent --pool default`",
-        ]
-
-    on_memory(test)
+    jobs = await submitted(core, 3)
+    jobs += await submitted(core, resources={"cpu": 64}, pool="big")
+    agent = AgentRecord(id="small", host="h", pool="big", capacity=Resources(cpu=4000))
+    await core.records.write(AgentKeys.key("small"), AgentRecord, agent, None)
+    told: list[str] = []
+    with pytest.raises(TimeoutError):
+        await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
+    assert sorted(told) == [
+        "no live agent in pool big could ever run it (small: cpu: 64 cores wanted, 4 free)",
+        "no live agent in pool default; start one with `fray agent --pool default`",
+    ]
 
 
-def test_it_is_silent_while_an_agent_could_run_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_silent_while_an_agent_could_run_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
 
-    async def test(core: Core) -> None:
-        jobs = await submitted(core)
-        agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
-        await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
-        told: list[str] = []
-        with pytest.raises(TimeoutError, match=r"job-.* waits: busy: cpu: 1 cores wanted"):
-            await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
-        assert told == []
-
-    on_memory(test)
+    jobs = await submitted(core)
+    agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
+    await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
+    told: list[str] = []
+    with pytest.raises(TimeoutError, match=r"job-.* waits: busy: cpu: 1 cores wanted"):
+        await wait_for(core, jobs, timeout=0.05, on_waiting=lambda job, why: told.append(why))
+    assert told == []
 
 
-def test_a_job_that_waits_for_room_for_long_says_so_once() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        jobs = await submitted(core, 2)
-        agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000), interval=1e6)
-        await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
-        told: list[str] = []
-        short = "busy: cpu: 1 cores wanted, 0 free"
-        with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
-            await wait_for(core, jobs, timeout=waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
-        assert told == []
-        with pytest.raises(TimeoutError):
-            await wait_for(core, jobs, timeout=3 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
-        assert told == [short]
-
-    run(main)
+async def test_a_job_that_waits_for_room_for_long_says_so_once(cluster: Cluster) -> None:
+    core = await cluster.core()
+    jobs = await submitted(core, 2)
+    agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000), interval=1e6)
+    await core.records.write(AgentKeys.key("busy"), AgentRecord, agent, None)
+    told: list[str] = []
+    short = "busy: cpu: 1 cores wanted, 0 free"
+    with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
+        await wait_for(core, jobs, timeout=waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
+    assert told == []
+    with pytest.raises(TimeoutError):
+        await wait_for(core, jobs, timeout=3 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
+    assert told == [short]
 
 
 def stamp(stream: str, tag: str, data: bytes) -> bytes:
@@ -239,86 +201,71 @@ async def print_chunk(core: Core, job: str, attempt: int, number: int, data: byt
     await core.store.put(WorkKeys.log(job, attempt, 0, number), data, ABSENT)
 
 
-def test_logs_are_followed_through_attempts_to_the_last_chunk() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core, max_retries_failure=1)
-        lines: list[LogLine] = []
+async def test_logs_are_followed_through_attempts_to_the_last_chunk(core: Core) -> None:
+    [job] = await submitted(core, max_retries_failure=1)
+    lines: list[LogLine] = []
 
-        async def collect() -> None:
-            async for chunk in follow_chunks(core, job):
-                lines.extend(chunk)
+    async def collect() -> None:
+        async for chunk in follow_chunks(core, job):
+            lines.extend(chunk)
 
-        following = asyncio.create_task(collect())
-        held = await claimed(core, job)
-        await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"one") + stamp("stderr", "P", b"\xfftwo"))
-        await until(lambda: len(lines) == 2)
-        assert not following.done()
-        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="exited", code=1, log_chunks=1)), None)
-        held = await claimed(core, job)
-        await print_chunk(core, job, 2, 1, stamp("stdout", "F", b"three"))
-        await print_chunk(core, job, 2, 2, stamp("stdout", "F", b"four"))
-        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=2)), None)
-        await following
-        assert [(line.attempt, line.stream, line.data, line.complete) for line in lines] == [
-            (1, "stdout", b"one", True),
-            (1, "stderr", b"\xfftwo", False),
-            (2, "stdout", b"three", True),
-            (2, "stdout", b"four", True),
-        ]
-        assert lines[0].time == "2026-01-02T03:04:05.678901Z"
-
-    on_memory(test)
+    following = asyncio.create_task(collect())
+    held = await claimed(core, job)
+    await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"one") + stamp("stderr", "P", b"\xfftwo"))
+    await eventually(lambda: len(lines) == 2)
+    assert not following.done()
+    await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="exited", code=1, log_chunks=1)), None)
+    held = await claimed(core, job)
+    await print_chunk(core, job, 2, 1, stamp("stdout", "F", b"three"))
+    await print_chunk(core, job, 2, 2, stamp("stdout", "F", b"four"))
+    await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=2)), None)
+    await following
+    assert [(line.attempt, line.stream, line.data, line.complete) for line in lines] == [
+        (1, "stdout", b"one", True),
+        (1, "stderr", b"\xfftwo", False),
+        (2, "stdout", b"three", True),
+        (2, "stdout", b"four", True),
+    ]
+    assert lines[0].time == "2026-01-02T03:04:05.678901Z"
 
 
-def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        held = await claimed(core, job)
-        await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))
-        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="preempted")), None)
-        await run_to(core, job, AttemptExit(kind="success", log_chunks=0))
-        assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"last words"]
-
-    on_memory(test)
+async def test_followers_of_a_lost_attempt_read_what_it_left_and_go_on(core: Core) -> None:
+    [job] = await submitted(core)
+    held = await claimed(core, job)
+    await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"last words"))
+    await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="preempted")), None)
+    await run_to(core, job, AttemptExit(kind="success", log_chunks=0))
+    assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"last words"]
 
 
-def test_following_never_lists() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        held = await claimed(core, job)
-        await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"x"))
-        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=1)), None)
-        before = core.store.usage.snapshot()
-        assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"x"]
-        spent = core.store.usage - before
-        assert (spent.lists, spent.writes, spent.reads) == (0, 0, 2)
-
-    on_memory(test)
+async def test_following_never_lists(core: Core) -> None:
+    [job] = await submitted(core)
+    held = await claimed(core, job)
+    await print_chunk(core, job, 1, 1, stamp("stdout", "F", b"x"))
+    await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=1)), None)
+    before = core.store.usage.snapshot()
+    assert [line.data async for chunk in follow_chunks(core, job) for line in chunk] == [b"x"]
+    spent = core.store.usage - before
+    assert (spent.lists, spent.writes, spent.reads) == (0, 0, 2)
 
 
-def test_the_tail_reads_only_the_last_chunks() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        held = await claimed(core, job)
-        for number in range(1, 11):
-            await print_chunk(core, job, 1, number, stamp("stdout", "F", b"a") + stamp("stdout", "F", b"%d" % number))
-        await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=10)), None)
-        record = (await read_job(core, job)).record
-        before = core.store.usage.snapshot()
-        assert [line.data for line in await read_logs(core, record, 3)] == [b"9", b"a", b"10"]
-        assert (core.store.usage - before).reads == 2
-        assert len(await read_logs(core, record)) == 20
-        assert await read_logs(core, record, 0) == []
-
-    on_memory(test)
+async def test_the_tail_reads_only_the_last_chunks(core: Core) -> None:
+    [job] = await submitted(core)
+    held = await claimed(core, job)
+    for number in range(1, 11):
+        await print_chunk(core, job, 1, number, stamp("stdout", "F", b"a") + stamp("stdout", "F", b"%d" % number))
+    await end_attempt(core, held, "agent", AttemptEnd(AttemptExit(kind="success", log_chunks=10)), None)
+    record = (await read_job(core, job)).record
+    before = core.store.usage.snapshot()
+    assert [line.data for line in await read_logs(core, record, 3)] == [b"9", b"a", b"10"]
+    assert (core.store.usage - before).reads == 2
+    assert len(await read_logs(core, record)) == 20
+    assert await read_logs(core, record, 0) == []
 
 
-def test_a_log_that_is_no_log_is_said_to_be_none() -> None:
-    async def test(core: Core) -> None:
-        [job] = await submitted(core)
-        await claimed(core, job)
-        await print_chunk(core, job, 1, 1, b"nonsense\n")
-        with pytest.raises(BadRecord, match="nonsense"):
-            await read_logs(core, (await read_job(core, job)).record)
-
-    on_memory(test)
+async def test_a_log_that_is_no_log_is_said_to_be_none(core: Core) -> None:
+    [job] = await submitted(core)
+    await claimed(core, job)
+    await print_chunk(core, job, 1, 1, b"nonsense\n")
+    with pytest.raises(BadRecord, match="nonsense"):
+        await read_logs(core, (await read_job(core, job)).record)

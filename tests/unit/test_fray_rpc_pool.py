@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from fray_agents.rpc import Target
 from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, RemoteTraceback
 from fray_agents.rpc.wire.messages import Request, packed_call
 from fray_agents.rpc.wire.serialization import unpack
+from tests.support.waiting import wait_until
 
 Answer = Callable[..., Any]
 
@@ -129,17 +129,10 @@ def maybe_started() -> ConnectionLost:
     return ConnectionLost("reset", started=None)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.005)
-
-
 def first_call(resolver: FakeResolver) -> FakeCall:
     """The first call that was started at server a, once it was."""
     started = resolver.channels["a"].started
-    until(lambda: bool(started))
+    wait_until(lambda: bool(started))
     return started[0]
 
 
@@ -214,7 +207,7 @@ def test_after_a_loss_the_name_is_looked_up_until_another_has_come_and_then_no_m
     pool = resolver.lookup("x")
     assert {pool.f() for _ in range(2)} == {"b"}
     resolver.listed = ["b", "c"]
-    until(lambda: pool.f() == "c")
+    wait_until(lambda: pool.f() == "c")
     looks = resolver.looks
     assert {pool.f() for _ in range(1000)} == {"b", "c"}
     assert resolver.looks == looks
@@ -261,11 +254,11 @@ def test_a_lost_future_is_sent_again_though_nobody_waits_and_in_order() -> None:
     resolver.listed = ["a"]
     pool = resolver.lookup("x")
     futures = [pool.f.remote(number) for number in range(20)]
-    until(lambda: len(resolver.channels["a"].started) == 20)
+    wait_until(lambda: len(resolver.channels["a"].started) == 20)
     resolver.listed = ["b"]
     for call in resolver.channels["a"].started:
         call.end(error=unstarted())
-    until(lambda: len(resolver.channels["b"].started) == 20)
+    wait_until(lambda: len(resolver.channels["b"].started) == 20)
     assert not any(future.done() for future in futures)
     assert [future.exception() for future in futures] == [None] * 20
     for number, call in enumerate(resolver.channels["b"].started):
@@ -287,7 +280,7 @@ def test_futures_do_not_wait_for_an_actor_and_keep_their_order_when_one_comes() 
     resolver.channels["a"].reached.wait()
     futures += [pool.f.remote(number) for number in range(20, 40)]
     resolver.channels["a"].gate.set()
-    until(lambda: len(resolver.channels["a"].started) == 40)
+    wait_until(lambda: len(resolver.channels["a"].started) == 40)
     assert [unpack(call.request.payload)[0] for call in resolver.channels["a"].started] == [(n,) for n in range(40)]
     for call in resolver.channels["a"].started:
         call.end("done")

@@ -48,7 +48,6 @@ from tests.support.damage import (
     assert_left_alone,
     everything,
     held_by,
-    on_memory,
     over,
     rewrite,
     running_under,
@@ -213,12 +212,9 @@ async def data_of_an_attempt_that_never_was(core: Core) -> str:
         (data_of_an_attempt_that_never_was, "an attempt that never was", "remove it"),
     ],
 )
-def test_what_is_not_derived_is_found_and_left_alone(make: Make, words: str, remedy: str) -> None:
-    async def test(core: Core) -> None:
-        await a_job(core)
-        await assert_left_alone(core, await make(core), words, remedy)
-
-    on_memory(test)
+async def test_what_is_not_derived_is_found_and_left_alone(core: Core, make: Make, words: str, remedy: str) -> None:
+    await a_job(core)
+    await assert_left_alone(core, await make(core), words, remedy)
 
 
 QUEUE = QueueKeys.of("n", "q", 1)
@@ -246,124 +242,97 @@ SEGMENT = str(SegmentName(1.8e9, 0, "abcdef", 3))
         )),
     ],
 )  # fmt: skip
-def test_garbage_is_found_wherever_it_lies_and_left_alone(key: str, words: str) -> None:
-    async def test(core: Core) -> None:
-        await a_job(core)
-        await a_queue(core)
-        await core.store.put(key, b"garbage", ANY)
-        for _ in range(2):
-            [problem] = await fsck.check(core)
-            assert problem.key == key
-            assert words in problem.what
-            await fsck.repair(core)
-        found = await core.store.get(key)
-        assert found is not None
-        assert found.data == b"garbage"
-
-    on_memory(test)
-
-
-def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read() -> None:
-    async def test(core: Core) -> None:
-        await a_queue(core)
-        await core.store.put(QUEUE.lease(SEGMENT), codec.encode(QueueLease(owner="x", done="both")), ANY)
-        await core.clock.sleep(LONG)
+async def test_garbage_is_found_wherever_it_lies_and_left_alone(core: Core, key: str, words: str) -> None:
+    await a_job(core)
+    await a_queue(core)
+    await core.store.put(key, b"garbage", ANY)
+    for _ in range(2):
         [problem] = await fsck.check(core)
-        assert "nobody gets the items" in problem.what
-
-    on_memory(test)
-
-
-def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone() -> None:
-    async def test(core: Core) -> None:
-        job, other = await a_job(core), await a_job(core)
-        old_entry = PendingKey("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
-        its_own = [WorkKeys.log(job.id, 1, 0, 1), old_entry, f"blobs/2020-01/{0:064x}"]  # perhaps its callable
-        moved = [WorkKeys.log(other.id, 1, 0, 1), entry_of(other).key()]
-        for key in (*its_own, *moved):
-            await core.store.put(key, b"{}", ANY)
-        await core.store.put(JobKeys.key(job.id), b"garbage", ANY)
-        await core.store.put(JobKeys.key("moved"), codec.encode(other), ANY)
-        await core.store.delete(JobKeys.key(other.id))
-        await core.clock.sleep(LONG)
-        assert {t.key for t in await fsck.check(core)} == {JobKeys.key(job.id), JobKeys.key("moved")}
+        assert problem.key == key
+        assert words in problem.what
         await fsck.repair(core)
-        assert (await everything(core)).keys() >= {*its_own, WorkKeys.log(other.id, 1, 0, 1)}
+    found = await core.store.get(key)
+    assert found is not None
+    assert found.data == b"garbage"
 
-    on_memory(test)
+
+async def test_a_lease_that_does_not_say_what_is_done_is_one_that_cannot_be_read(core: Core) -> None:
+    await a_queue(core)
+    await core.store.put(QUEUE.lease(SEGMENT), codec.encode(QueueLease(owner="x", done="both")), ANY)
+    await core.clock.sleep(LONG)
+    [problem] = await fsck.check(core)
+    assert "nobody gets the items" in problem.what
+
+
+async def test_what_may_belong_to_a_record_that_cannot_be_read_is_left_alone(core: Core) -> None:
+    job, other = await a_job(core), await a_job(core)
+    old_entry = PendingKey("default", 0, OLD, job.id, 1, Shape(1000, 0, 0, "", 0, False)).key()
+    its_own = [WorkKeys.log(job.id, 1, 0, 1), old_entry, f"blobs/2020-01/{0:064x}"]  # perhaps its callable
+    moved = [WorkKeys.log(other.id, 1, 0, 1), entry_of(other).key()]
+    for key in (*its_own, *moved):
+        await core.store.put(key, b"{}", ANY)
+    await core.store.put(JobKeys.key(job.id), b"garbage", ANY)
+    await core.store.put(JobKeys.key("moved"), codec.encode(other), ANY)
+    await core.store.delete(JobKeys.key(other.id))
+    await core.clock.sleep(LONG)
+    assert {t.key for t in await fsck.check(core)} == {JobKeys.key(job.id), JobKeys.key("moved")}
+    await fsck.repair(core)
+    assert (await everything(core)).keys() >= {*its_own, WorkKeys.log(other.id, 1, 0, 1)}
 
 
 @pytest.mark.parametrize("make", [runs_and_does_not_say_where, is_of_no_file_of_the_inbox])
-def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(make: Make) -> None:
+async def test_a_job_that_nobody_can_go_on_with_is_ended_by_a_stop(core: Core, make: Make) -> None:
     """What the remedy promises; the task that may run somewhere learns of it as of any lost lease."""
 
-    async def test(core: Core) -> None:
-        key = await make(core)
-        job = await stop(core, JobKeys.parse(key) or "", "as fsck said")
-        assert (job.status, job.ended_at) == ("stopped", core.now())
-        await core.clock.sleep(LONG)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+    key = await make(core)
+    job = await stop(core, JobKeys.parse(key) or "", "as fsck said")
+    assert (job.status, job.ended_at) == ("stopped", core.now())
+    await core.clock.sleep(LONG)
+    assert await fsck.check(core) == []
 
 
-def test_what_retention_is_about_to_remove_may_be_incomplete() -> None:
-    async def test(core: Core) -> None:
-        result = JobResult(encoding="pickle", key=WorkKeys.result("job-x", 1, 0), size=10)
-        await over(core, expiring=True, result=result, exit=AttemptExit(kind="success", log_chunks=3))
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_what_retention_is_about_to_remove_may_be_incomplete(core: Core) -> None:
+    result = JobResult(encoding="pickle", key=WorkKeys.result("job-x", 1, 0), size=10)
+    await over(core, expiring=True, result=result, exit=AttemptExit(kind="success", log_chunks=3))
+    assert await fsck.check(core) == []
 
 
-def test_an_agent_that_is_cut_off_may_live_on() -> None:
-    async def test(core: Core) -> None:
-        await held_by(core, "live")
-        await core.clock.sleep(core.settings.outage_grace)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_an_agent_that_is_cut_off_may_live_on(core: Core) -> None:
+    await held_by(core, "live")
+    await core.clock.sleep(core.settings.outage_grace)
+    assert await fsck.check(core) == []
 
 
-def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes() -> None:
-    async def test(core: Core) -> None:
-        key = await an_agent_is_silent_and_the_last_pass_was_long_ago(core)
-        await core.clock.sleep(LONG)
-        assert [problem.key for problem in await fsck.check(core)] == [key]
-        await core.records.update(
-            CoordinatorKeys.lease,
-            ReconcilerRecord,
-            lambda now: replace(now, progress=now.progress + 1) if now else None,
-        )
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_silent_agent_is_the_business_of_whoever_makes_the_passes(core: Core) -> None:
+    key = await an_agent_is_silent_and_the_last_pass_was_long_ago(core)
+    await core.clock.sleep(LONG)
+    assert [problem.key for problem in await fsck.check(core)] == [key]
+    await core.records.update(
+        CoordinatorKeys.lease,
+        ReconcilerRecord,
+        lambda now: replace(now, progress=now.progress + 1) if now else None,
+    )
+    assert await fsck.check(core) == []
 
 
-def test_a_job_with_an_id_of_its_own_needs_another() -> None:
-    async def test(core: Core) -> None:
-        job = await a_job(core, id="mine")
-        await core.store.delete(entry_of(job).key())
-        await rewrite(core, job, status="running")
-        [problem] = await fsck.check(core)
-        assert f"`fray stop {job.id}`, and submit it again under another id than 'mine'" in problem.remedy
-
-    on_memory(test)
+async def test_a_job_with_an_id_of_its_own_needs_another(core: Core) -> None:
+    job = await a_job(core, id="mine")
+    await core.store.delete(entry_of(job).key())
+    await rewrite(core, job, status="running")
+    [problem] = await fsck.check(core)
+    assert f"`fray stop {job.id}`, and submit it again under another id than 'mine'" in problem.remedy
 
 
-def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left() -> None:
+async def test_a_job_that_its_agent_does_not_list_is_put_back_once_that_agent_left(core: Core) -> None:
     """What the remedy promises."""
 
-    async def test(core: Core) -> None:
-        key = await runs_and_is_not_listed(core)
-        assert [problem.key for problem in await fsck.check(core)] == [key]
-        await core.records.update(
-            AgentKeys.key("live"), AgentRecord, lambda agent: replace(agent, state="left") if agent else None
-        )
-        await fsck.repair(core)
-        job = await core.records.read(key, JobRecord)
-        assert job is not None
-        assert (job.record.status, job.record.attempt) == ("pending", 2)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+    key = await runs_and_is_not_listed(core)
+    assert [problem.key for problem in await fsck.check(core)] == [key]
+    await core.records.update(
+        AgentKeys.key("live"), AgentRecord, lambda agent: replace(agent, state="left") if agent else None
+    )
+    await fsck.repair(core)
+    job = await core.records.read(key, JobRecord)
+    assert job is not None
+    assert (job.record.status, job.record.attempt) == ("pending", 2)
+    assert await fsck.check(core) == []

@@ -23,7 +23,7 @@ from fray_layouts.records import JobRecord, Resources
 from tests.support.faketask import fake
 from tests.support.looks import looked_at, slow_core
 from tests.support.participants import launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)
 SECONDS = {"quick": 1.0, "slow": 30.0, "parent": 60.0}
@@ -91,21 +91,20 @@ class Site:
         await self.start_agent()
 
 
-def test_nothing_is_wrong_with_a_cluster_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_wrong_with_a_cluster_at_work(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suspicions = looked_at(monkeypatch)
 
-    async def main(cluster: Cluster) -> None:
-        site, user, checker = Site(cluster, tmp_path, 1), await cluster.core(), await slow_core(cluster)
-        for _ in range(3):
-            await site.start_agent()
-        working = asyncio.create_task(site.work(user))
-        while not working.done():
-            await checker.clock.sleep(site.draw.uniform(0.1, 5))
-            assert await fsck.check(checker) == []
-        await working
-        for _, agent in site.agents:
-            agent.cancel()
-        await asyncio.gather(*(agent for _, agent in site.agents), return_exceptions=True)
-
-    run(main)
+    site, user, checker = Site(cluster, tmp_path, 1), await cluster.core(), await slow_core(cluster)
+    for _ in range(3):
+        await site.start_agent()
+    working = asyncio.create_task(site.work(user))
+    while not working.done():
+        await checker.clock.sleep(site.draw.uniform(0.1, 5))
+        assert await fsck.check(checker) == []
+    await working
+    for _, agent in site.agents:
+        agent.cancel()
+    await asyncio.gather(*(agent for _, agent in site.agents), return_exceptions=True)
     assert suspicions, "at least one first look met something half-way"

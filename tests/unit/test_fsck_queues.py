@@ -24,9 +24,9 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import CheckpointKey, NameKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.queue_records import QueueLease, QueueRecord
-from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, everything, on_memory
+from tests.support.damage import LONG, Make, a_job, a_queue, assert_left_alone, everything
 from tests.support.looks import slow_core
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 AGES = 6000.0
 """Seconds after which even a consumer's look for large items is over."""
@@ -95,21 +95,18 @@ async def a_pool_that_was_not_removed_to_the_end(core: Core) -> str:
         (a_pool_that_was_not_removed_to_the_end, "removed as incarnation 1, 3 objects are left"),
     ],
 )
-def test_what_was_left_behind_is_found_and_cleared_away(make: Make, words: str) -> None:
-    async def test(core: Core) -> None:
-        await a_job(core)
-        key = await make(core)
-        assert await fsck.check(core) == [], "it may be on its way"
-        await core.clock.sleep(AGES)
-        [problem] = await fsck.check(core)
-        assert problem.key == key
-        assert words in problem.what
-        assert "--repair" in problem.remedy
-        await fsck.repair(core)
-        assert await fsck.check(core) == []
-        assert not [found for found in await everything(core) if "abcdef" in found]
-
-    on_memory(test)
+async def test_what_was_left_behind_is_found_and_cleared_away(core: Core, make: Make, words: str) -> None:
+    await a_job(core)
+    key = await make(core)
+    assert await fsck.check(core) == [], "it may be on its way"
+    await core.clock.sleep(AGES)
+    [problem] = await fsck.check(core)
+    assert problem.key == key
+    assert words in problem.what
+    assert "--repair" in problem.remedy
+    await fsck.repair(core)
+    assert await fsck.check(core) == []
+    assert not [found for found in await everything(core) if "abcdef" in found]
 
 
 async def a_name_without_a_queue(core: Core) -> str:
@@ -151,61 +148,46 @@ async def a_pool_that_nobody_ends(core: Core) -> str:
         (a_queue_of_an_incarnation_to_come, "the name's record says 1", "write the record back with incarnation 7"),
     ],
 )
-def test_what_only_a_person_can_judge_is_left_alone(make: Make, words: str, remedy: str) -> None:
-    async def test(core: Core) -> None:
-        await assert_left_alone(core, await make(core), words, remedy)
-
-    on_memory(test)
+async def test_what_only_a_person_can_judge_is_left_alone(core: Core, make: Make, words: str, remedy: str) -> None:
+    await assert_left_alone(core, await make(core), words, remedy)
 
 
 @pytest.mark.parametrize("make", [a_name_without_a_queue, a_pool_without_a_queue])
-def test_a_queue_may_be_about_to_be_made(make: Make) -> None:
-    async def test(core: Core) -> None:
-        await make(core)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_queue_may_be_about_to_be_made(core: Core, make: Make) -> None:
+    await make(core)
+    assert await fsck.check(core) == []
 
 
-def test_a_lease_that_was_written_lately_is_somebodys() -> None:
-    async def test(core: Core) -> None:
-        key = await a_lease_of_what_is_done(core)
-        await core.clock.sleep(AGES)
-        await core.records.update(key, QueueLease, lambda lease: lease and completed(lease, 0))
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_lease_that_was_written_lately_is_somebodys(core: Core) -> None:
+    key = await a_lease_of_what_is_done(core)
+    await core.clock.sleep(AGES)
+    await core.records.update(key, QueueLease, lambda lease: lease and completed(lease, 0))
+    assert await fsck.check(core) == []
 
 
-def test_a_segment_may_wait_for_its_quarantine_to_be_cleared_away() -> None:
-    async def test(core: Core) -> None:
-        await a_queue(core)
-        await core.store.put(QueueKeys.of("n", "q", 1).settings, b'{"quarantine": 900}', ANY)
-        await a_lease_of_what_is_done(core)
-        await core.clock.sleep(900.0)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_segment_may_wait_for_its_quarantine_to_be_cleared_away(core: Core) -> None:
+    await a_queue(core)
+    await core.store.put(QueueKeys.of("n", "q", 1).settings, b'{"quarantine": 900}', ANY)
+    await a_lease_of_what_is_done(core)
+    await core.clock.sleep(900.0)
+    assert await fsck.check(core) == []
 
 
-def test_a_removal_that_goes_on_is_no_trouble() -> None:
+async def test_a_removal_that_goes_on_is_no_trouble(cluster: Cluster) -> None:
     """However long it takes: between the two looks something goes."""
 
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        queue = await a_queue(core)
-        segments = [queue.segment(str(SegmentName(core.now(), order, "abcdef", 1))) for order in range(20)]
-        for key in segments:
-            await core.store.put(key, b"", ANY)
-        await naming.free_name(core, "n", "queue", "q", 1)
-        await core.clock.sleep(LONG)
-        looker, removed = await slow_core(cluster), asyncio.create_task(remove_slowly(core, segments))
-        assert await fsck.check(looker) == []
-        assert not removed.done(), "it went on meanwhile"
-        await removed
-        assert len(await fsck.check(looker)) == 1
-
-    run(main)
+    core = await cluster.core()
+    queue = await a_queue(core)
+    segments = [queue.segment(str(SegmentName(core.now(), order, "abcdef", 1))) for order in range(20)]
+    for key in segments:
+        await core.store.put(key, b"", ANY)
+    await naming.free_name(core, "n", "queue", "q", 1)
+    await core.clock.sleep(LONG)
+    looker, removed = await slow_core(cluster), asyncio.create_task(remove_slowly(core, segments))
+    assert await fsck.check(looker) == []
+    assert not removed.done(), "it went on meanwhile"
+    await removed
+    assert len(await fsck.check(looker)) == 1
 
 
 async def remove_slowly(core: Core, keys: list[str]) -> None:
@@ -214,47 +196,38 @@ async def remove_slowly(core: Core, keys: list[str]) -> None:
         await core.store.delete(key)
 
 
-def test_a_pool_is_not_idle_while_a_worker_is_known() -> None:
-    async def test(core: Core) -> None:
-        await worker_pools.create(core, "n", "q", QueueRecord())
-        worker = await a_job(core)
-        await worker_pools.note_jobs(core, TaskKeys.of("n", "q", 1), [worker.id], [])
-        await core.clock.sleep(retention_seconds(core.settings) + LONG)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_pool_is_not_idle_while_a_worker_is_known(core: Core) -> None:
+    await worker_pools.create(core, "n", "q", QueueRecord())
+    worker = await a_job(core)
+    await worker_pools.note_jobs(core, TaskKeys.of("n", "q", 1), [worker.id], [])
+    await core.clock.sleep(retention_seconds(core.settings) + LONG)
+    assert await fsck.check(core) == []
 
 
-def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up() -> None:
-    async def test(core: Core) -> None:
-        job = await a_job(core)
-        for number in (1, 3, 4):
-            await core.store.put(CheckpointKey(job.id, "actor", number).key(), b"{}\n", ANY)
-        await core.clock.sleep(LONG)
-        assert await fsck.check(core) == []
-
-    on_memory(test)
+async def test_a_gap_in_checkpoints_is_what_a_writer_leaves_that_dies_as_it_clears_up(core: Core) -> None:
+    job = await a_job(core)
+    for number in (1, 3, 4):
+        await core.store.put(CheckpointKey(job.id, "actor", number).key(), b"{}\n", ANY)
+    await core.clock.sleep(LONG)
+    assert await fsck.check(core) == []
 
 
-def test_items_are_not_read() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        queue = await open_queue(core, await a_queue(core))
-        bell = QueueDoorbell(queue)
-        await Producer(queue, bell).push([EncodedItem(LARGE), *([EncodedItem(b"1")] * 500)], batch=5)
-        await bell.close()
-        await a_lease_of_what_is_done(core)
-        await core.clock.sleep(AGES)
-        asked = cluster.ways[0].asked
-        asked.clear()
-        assert len(await fsck.check(core)) == 1
-        assert not [key for verb, key in asked if verb == "get" and ("/large/" in key or "/segments/" in key)][2:]
-        assert len(asked) < 100
-
-    run(main)
+async def test_items_are_not_read(cluster: Cluster) -> None:
+    core = await cluster.core()
+    queue = await open_queue(core, await a_queue(core))
+    bell = QueueDoorbell(queue)
+    await Producer(queue, bell).push([EncodedItem(LARGE), *([EncodedItem(b"1")] * 500)], batch=5)
+    await bell.close()
+    await a_lease_of_what_is_done(core)
+    await core.clock.sleep(AGES)
+    asked = cluster.ways[0].asked
+    asked.clear()
+    assert len(await fsck.check(core)) == 1
+    assert not [key for verb, key in asked if verb == "get" and ("/large/" in key or "/segments/" in key)][2:]
+    assert len(asked) < 100
 
 
-def test_nothing_is_wrong_with_queues_at_work() -> None:
+async def test_nothing_is_wrong_with_queues_at_work(cluster: Cluster) -> None:
     """Consumers and producers die at any moment, so that fsck meets what their likes clear away later."""
     draw = random.Random(1)
 
@@ -277,34 +250,28 @@ def test_nothing_is_wrong_with_queues_at_work() -> None:
                 await consumer.done([delivery.id for delivery in taken])
             await consumer.close()
 
-    async def main(cluster: Cluster) -> None:
-        checker = await slow_core(cluster)
-        at_work = [asyncio.create_task(produce(await slow_core(cluster, STEP))) for _ in range(2)]
-        at_work += [asyncio.create_task(consume(await slow_core(cluster, STEP))) for _ in range(3)]
-        while checker.clock.boottime() < 400:
-            await checker.clock.sleep(draw.uniform(1, 20))
-            assert await fsck.check(checker) == []
-            dying = draw.randrange(len(at_work))
-            at_work[dying].cancel()
-            successor = (produce if dying < 2 else consume)(await slow_core(cluster, STEP))
-            at_work[dying] = asyncio.create_task(successor)
-        for task in at_work:
-            task.cancel()
-        await asyncio.gather(*at_work, return_exceptions=True)
-
-    run(main)
+    checker = await slow_core(cluster)
+    at_work = [asyncio.create_task(produce(await slow_core(cluster, STEP))) for _ in range(2)]
+    at_work += [asyncio.create_task(consume(await slow_core(cluster, STEP))) for _ in range(3)]
+    while checker.clock.boottime() < 400:
+        await checker.clock.sleep(draw.uniform(1, 20))
+        assert await fsck.check(checker) == []
+        dying = draw.randrange(len(at_work))
+        at_work[dying].cancel()
+        successor = (produce if dying < 2 else consume)(await slow_core(cluster, STEP))
+        at_work[dying] = asyncio.create_task(successor)
+    for task in at_work:
+        task.cancel()
+    await asyncio.gather(*at_work, return_exceptions=True)
 
 
-def test_a_pool_that_nobody_has_used_is_found_and_removed() -> None:
-    async def test(core: Core) -> None:
-        key = await a_pool_that_nobody_ends(core)
-        assert await fsck.check(core) == []
-        await core.clock.sleep(LONG)
-        [problem] = await fsck.check(core)
-        assert problem.key == key
-        assert "its 2 objects are left" in problem.what
-        await fsck.repair(core)
-        assert await fsck.check(core) == []
-        assert not [key for key in await everything(core) if key.startswith(("tasks/", "queues/"))]
-
-    on_memory(test)
+async def test_a_pool_that_nobody_has_used_is_found_and_removed(core: Core) -> None:
+    key = await a_pool_that_nobody_ends(core)
+    assert await fsck.check(core) == []
+    await core.clock.sleep(LONG)
+    [problem] = await fsck.check(core)
+    assert problem.key == key
+    assert "its 2 objects are left" in problem.what
+    await fsck.repair(core)
+    assert await fsck.check(core) == []
+    assert not [key for key in await everything(core) if key.startswith(("tasks/", "queues/"))]

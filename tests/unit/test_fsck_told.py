@@ -20,7 +20,7 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord
 from tests.support.participants import join, launch, passes
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
 async def troubles(core: Core) -> dict[str, str]:
@@ -30,91 +30,75 @@ async def troubles(core: Core) -> dict[str, str]:
     return found
 
 
-def test_what_the_pass_left_alone_is_told_though_it_looks_sound() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, holder = await cluster.core(), await join(cluster, "p")
-        beating = asyncio.create_task(holder.beat_for_ever())
-        job = await launch(user)
-        coordinator = Reconciler(user, "p")
-        await passes(coordinator, 200.0)
-        assert await troubles(user) == {}
-        await user.store.delete(entry_of(job).key())
-        with mock.patch("fray_coordinator.jobs.pending_index.create_entry", side_effect=MemoryError):
-            await passes(coordinator, 80.0)
-        assert "MemoryError" in (await troubles(user))[JobKeys.key(job.id)]
-        beating.cancel()
-
-    run(main)
+async def test_what_the_pass_left_alone_is_told_though_it_looks_sound(cluster: Cluster) -> None:
+    user, holder = await cluster.core(), await join(cluster, "p")
+    beating = asyncio.create_task(holder.beat_for_ever())
+    job = await launch(user)
+    coordinator = Reconciler(user, "p")
+    await passes(coordinator, 200.0)
+    assert await troubles(user) == {}
+    await user.store.delete(entry_of(job).key())
+    with mock.patch("fray_coordinator.jobs.pending_index.create_entry", side_effect=MemoryError):
+        await passes(coordinator, 80.0)
+    assert "MemoryError" in (await troubles(user))[JobKeys.key(job.id)]
+    beating.cancel()
 
 
-def test_a_check_that_an_object_ends_keeps_the_others_from_nothing() -> None:
+async def test_a_check_that_an_object_ends_keeps_the_others_from_nothing(cluster: Cluster) -> None:
     def fails(seen: Any) -> Any:
         raise RecursionError("too deep")
         yield
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await user.store.put("jobs/odd.json", b"[]", ANY)
-        with mock.patch.object(checker, "CHECKS", ((fails, ()), *checker.CHECKS)):
-            told = await troubles(user)
-        assert "RecursionError: too deep" in told["/"]
-        assert "jobs/odd.json" in told
-
-    run(main)
+    user = await cluster.core()
+    await user.store.put("jobs/odd.json", b"[]", ANY)
+    with mock.patch.object(checker, "CHECKS", ((fails, ()), *checker.CHECKS)):
+        told = await troubles(user)
+    assert "RecursionError: too deep" in told["/"]
+    assert "jobs/odd.json" in told
 
 
-def test_an_agent_in_an_unknown_state_is_told_of_once_it_is_silent() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await join(cluster, "newer")
-        key = AgentKeys.key("newer")
-        await user.records.update(key, AgentRecord, lambda now: replace(now, state="draining") if now else None)
-        assert await troubles(user) == {}
-        await cluster.clock.sleep(2000.0)
-        assert "'draining'" in (await troubles(user))[key]
-
-    run(main)
+async def test_an_agent_in_an_unknown_state_is_told_of_once_it_is_silent(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await join(cluster, "newer")
+    key = AgentKeys.key("newer")
+    await user.records.update(key, AgentRecord, lambda now: replace(now, state="draining") if now else None)
+    assert await troubles(user) == {}
+    await cluster.clock.sleep(2000.0)
+    assert "'draining'" in (await troubles(user))[key]
 
 
 @pytest.mark.parametrize("kind", ["refused", "unanswered", "spoilt"])
 @pytest.mark.parametrize("area", [area.prefix for area in AREAS])
-def test_an_area_that_cannot_be_listed_is_told_and_the_others_are_looked_at(area: str, kind: str) -> None:
+async def test_an_area_that_cannot_be_listed_is_told_and_the_others_are_looked_at(
+    cluster: Cluster, area: str, kind: str
+) -> None:
     """And what can be told only with it is not: nothing here is amiss but one odd object in each area."""
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        job = await launch(user, pool="p")
-        await user.store.put(f"work/{job.id}/1/0/log-00000001", b"hello", ANY)
-        for other in AREAS:
-            await user.store.put(f"{other.prefix}odd name", b"", ANY)
-        getattr(cluster.ways[0], kind).append(("list", area))
-        told = await troubles(user)
-        assert "cannot be listed" in told.pop(area)
-        assert set(told) == {f"{other.prefix}odd name" for other in AREAS if other.prefix != area}
-        before = cluster.keys()
-        await fsck.repair(user)
-        assert cluster.keys() == before, "nothing is removed for want of what is not known"
-
-    run(main)
+    user = await cluster.core()
+    job = await launch(user, pool="p")
+    await user.store.put(f"work/{job.id}/1/0/log-00000001", b"hello", ANY)
+    for other in AREAS:
+        await user.store.put(f"{other.prefix}odd name", b"", ANY)
+    getattr(cluster.ways[0], kind).append(("list", area))
+    told = await troubles(user)
+    assert "cannot be listed" in told.pop(area)
+    assert set(told) == {f"{other.prefix}odd name" for other in AREAS if other.prefix != area}
+    before = cluster.keys()
+    await fsck.repair(user)
+    assert cluster.keys() == before, "nothing is removed for want of what is not known"
 
 
-def test_very_many_troubles_are_counted_and_not_all_told() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        for number in range(checker.MAX_PROBLEMS_NAMED + 234):
-            await user.store.put(f"jobs/odd {number}", b"", ANY)
-        found = await fsck.check(user)
-        assert len(found) == checker.MAX_PROBLEMS_NAMED + 1
-        assert found[-1].what == "there are 234 more troubles"
-
-    run(main)
+async def test_very_many_troubles_are_counted_and_not_all_told(cluster: Cluster) -> None:
+    user = await cluster.core()
+    for number in range(checker.MAX_PROBLEMS_NAMED + 234):
+        await user.store.put(f"jobs/odd {number}", b"", ANY)
+    found = await fsck.check(user)
+    assert len(found) == checker.MAX_PROBLEMS_NAMED + 1
+    assert found[-1].what == "there are 234 more troubles"
 
 
-def test_an_outage_is_no_trouble_of_an_area() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        cluster.cut()
-        with pytest.raises(StoreUnavailable):
-            await fsck.check(user)
-
-    run(main)
+async def test_an_outage_is_no_trouble_of_an_area(cluster: Cluster) -> None:
+    user = await cluster.core()
+    cluster.cut()
+    with pytest.raises(StoreUnavailable):
+        await fsck.check(user)

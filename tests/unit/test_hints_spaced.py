@@ -5,48 +5,39 @@ from __future__ import annotations
 import asyncio
 
 from fray_agents.agent.hint_listener import HintThrottle
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
-def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval() -> None:
-    async def main(cluster: Cluster) -> list[float]:
-        looks: list[float] = []
-        hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
-        for _ in range(1000):
-            hinted.ask()
-            await asyncio.sleep(0.0025)
-        await asyncio.sleep(10)
+async def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval(cluster: Cluster) -> None:
+    looks: list[float] = []
+    hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+    for _ in range(1000):
         hinted.ask()
-        await asyncio.sleep(10)
-        return [round(look, 2) for look in looks]
-
-    assert run(main) == [0.0, 1.0, 2.0, 3.0, 12.5]
-
-
-def test_the_last_hint_of_a_flood_is_not_forgotten() -> None:
-    async def main(cluster: Cluster) -> list[float]:
-        looks: list[float] = []
-        hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
-        hinted.ask()
-        await asyncio.sleep(0.5)
-        hinted.ask()
-        await asyncio.sleep(5)
-        return looks
-
-    assert run(main) == [0.0, 1.0]
+        await asyncio.sleep(0.0025)
+    await asyncio.sleep(10)
+    hinted.ask()
+    await asyncio.sleep(10)
+    assert [round(look, 2) for look in looks] == [0.0, 1.0, 2.0, 3.0, 12.5]
 
 
-def test_nothing_is_done_after_the_end() -> None:
-    async def main(cluster: Cluster) -> list[int]:
-        looks: list[int] = []
-        hinted = HintThrottle(lambda: looks.append(1), apart=1.0)
-        hinted.ask()
-        await asyncio.sleep(0.5)
-        hinted.ask()
-        await asyncio.sleep(0.1)
-        hinted.cancel()
-        hinted.ask()
-        await asyncio.sleep(5)
-        return looks
+async def test_the_last_hint_of_a_flood_is_not_forgotten(cluster: Cluster) -> None:
+    looks: list[float] = []
+    hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+    hinted.ask()
+    await asyncio.sleep(0.5)
+    hinted.ask()
+    await asyncio.sleep(5)
+    assert looks == [0.0, 1.0]
 
-    assert run(main) == [1]
+
+async def test_nothing_is_done_after_the_end(cluster: Cluster) -> None:
+    looks: list[int] = []
+    hinted = HintThrottle(lambda: looks.append(1), apart=1.0)
+    hinted.ask()
+    await asyncio.sleep(0.5)
+    hinted.ask()
+    await asyncio.sleep(0.1)
+    hinted.cancel()
+    hinted.ask()
+    await asyncio.sleep(5)
+    assert looks == [1]

@@ -221,19 +221,16 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
         lock.release()
 
 
-def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overwritten() -> None:
+async def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overwritten() -> None:
     """Its free lock tells that nothing of it is left."""
     left_by("dead-1", None)
 
-    async def main() -> str:
-        user = await open_core(ROOT)
-        await user.store.put(AgentKeys.key("dead-1"), b"garbage", ANY)
-        (await starts("new-1")).release()
-        found = await user.records.read(AgentKeys.key("dead-1"), AgentRecord)
-        assert found is not None
-        return found.record.state
-
-    assert asyncio.run(main()) == "dead"
+    user = await open_core(ROOT)
+    await user.store.put(AgentKeys.key("dead-1"), b"garbage", ANY)
+    (await starts("new-1")).release()
+    found = await user.records.read(AgentKeys.key("dead-1"), AgentRecord)
+    assert found is not None
+    assert found.record.state == "dead"
 
 
 def test_folders_without_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,16 +257,13 @@ def test_a_lock_file_names_only_its_own_agents_directory(tmp_path: Path) -> None
     assert precious.exists()
 
 
-def test_an_agent_that_leaves_or_is_fenced_takes_its_directory_along(tmp_path: Path) -> None:
-    async def run() -> None:
-        core = await open_core(ROOT)
-        options = AgentOptions(capacity=Resources(cpu=1000, memory=2**30, disk=2**30), work_dir=tmp_path / "work")
-        agent = Agent(core, options)
-        (tmp_path / "work" / agent.id / "job~1").mkdir(parents=True)
-        agent.terminate()
-        await agent.run()
-
-    asyncio.run(run())
+async def test_an_agent_that_leaves_or_is_fenced_takes_its_directory_along(tmp_path: Path) -> None:
+    core = await open_core(ROOT)
+    options = AgentOptions(capacity=Resources(cpu=1000, memory=2**30, disk=2**30), work_dir=tmp_path / "work")
+    agent = Agent(core, options)
+    (tmp_path / "work" / agent.id / "job~1").mkdir(parents=True)
+    agent.terminate()
+    await agent.run()
     assert list((tmp_path / "work").iterdir()) == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections.abc import Callable
@@ -60,65 +59,56 @@ async def statuses(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("change", [touch, link, copy_over, change_mode])
 @pytest.mark.parametrize("step", ["_admit", "settle_record", "_take_away"])
-def test_a_drop_whose_agent_died_and_whose_file_was_touched_is_one_job(
+async def test_a_drop_whose_agent_died_and_whose_file_was_touched_is_one_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, change: Callable[[Path], None]
 ) -> None:
-    async def main() -> None:
-        mortal, successor = [Admission(await open_core(str(tmp_path), LOCAL_SETTINGS)) for _ in range(2)]
-        (tmp_path / "inbox" / "train.json").write_bytes(SPEC)
+    mortal, successor = [Admission(await open_core(str(tmp_path), LOCAL_SETTINGS)) for _ in range(2)]
+    (tmp_path / "inbox" / "train.json").write_bytes(SPEC)
 
-        async def killed(*arguments: object) -> None:
-            raise Killed
+    async def killed(*arguments: object) -> None:
+        raise Killed
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Admission, step, killed)
-            with pytest.raises(Killed):
-                await mortal.look("inbox/train.json")
-        changed(tmp_path, change)
-        await successor.run()
-        assert await statuses(tmp_path) == ["pending"]
-        (job,) = await jobs(tmp_path)
-        assert job is not None
-        assert job.inbox is not None
-        assert job.inbox.key == "inbox/train.json"
-        assert list((tmp_path / "inbox").glob("*.json")) == []
-
-    asyncio.run(main())
+    with monkeypatch.context() as patch:
+        patch.setattr(Admission, step, killed)
+        with pytest.raises(Killed):
+            await mortal.look("inbox/train.json")
+    changed(tmp_path, change)
+    await successor.run()
+    assert await statuses(tmp_path) == ["pending"]
+    (job,) = await jobs(tmp_path)
+    assert job is not None
+    assert job.inbox is not None
+    assert job.inbox.key == "inbox/train.json"
+    assert list((tmp_path / "inbox").glob("*.json")) == []
 
 
 @pytest.mark.parametrize("change", [touch, link, copy_over, change_mode])
-def test_a_drop_that_is_touched_while_two_agents_look_is_one_job(
+async def test_a_drop_that_is_touched_while_two_agents_look_is_one_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
-    async def main() -> None:
-        first, second = [Admission(await open_core(str(tmp_path), LOCAL_SETTINGS)) for _ in range(2)]
-        (tmp_path / "inbox" / "train.json").write_bytes(SPEC)
-        settle = Admission.settle_record
+    first, second = [Admission(await open_core(str(tmp_path), LOCAL_SETTINGS)) for _ in range(2)]
+    (tmp_path / "inbox" / "train.json").write_bytes(SPEC)
+    settle = Admission.settle_record
 
-        async def late(self: Admission, *stored: object) -> None:
-            if self is first:
-                changed(tmp_path, change)
-                await second.run()
-            await settle(self, *stored)  # type: ignore[arg-type]
+    async def late(self: Admission, *stored: object) -> None:
+        if self is first:
+            changed(tmp_path, change)
+            await second.run()
+        await settle(self, *stored)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Admission, "settle_record", late)
-        await first.run()
-        assert await statuses(tmp_path) == ["pending"]
-
-    asyncio.run(main())
+    monkeypatch.setattr(Admission, "settle_record", late)
+    await first.run()
+    assert await statuses(tmp_path) == ["pending"]
 
 
-def test_the_same_file_copied_in_again_later_is_a_new_job(tmp_path: Path) -> None:
+async def test_the_same_file_copied_in_again_later_is_a_new_job(tmp_path: Path) -> None:
     """With its times kept, and under an inode that the file system gives again."""
 
-    async def main() -> None:
-        admission = Admission(await open_core(str(tmp_path / "root"), LOCAL_SETTINGS))
-        source = tmp_path / "train.json"
-        source.write_bytes(SPEC)
-        touch(source)
-        for _ in range(2):
-            shutil.copy2(source, tmp_path / "root" / "inbox" / "train.json")
-            await admission.run()
-        assert await statuses(tmp_path / "root") == ["pending", "pending"]
-
-    asyncio.run(main())
+    admission = Admission(await open_core(str(tmp_path / "root"), LOCAL_SETTINGS))
+    source = tmp_path / "train.json"
+    source.write_bytes(SPEC)
+    touch(source)
+    for _ in range(2):
+        shutil.copy2(source, tmp_path / "root" / "inbox" / "train.json")
+        await admission.run()
+    assert await statuses(tmp_path / "root") == ["pending", "pending"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
 from fray_layouts.records import JobRecord, Resources
 from tests.support.participants import Hand, join, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
 class Task:
@@ -58,18 +59,16 @@ class Stage:
         await self.lending._look()
 
 
-def on_stage(test: Callable[[Stage, JobRecord], Any], task: Task) -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        stage = Stage(core)
-        await launch(core, name="parent")
-        await test(stage, await stage.holds(await join(cluster, "a"), task))
-
-    run(main)
+@asynccontextmanager
+async def on_stage(cluster: Cluster, task: Task) -> AsyncIterator[tuple[Stage, JobRecord]]:
+    core = await cluster.core()
+    stage = Stage(core)
+    await launch(core, name="parent")
+    yield stage, await stage.holds(await join(cluster, "a"), task)
 
 
-def test_one_child_runs_in_its_parents_room_and_the_next_when_that_has_ended() -> None:
-    async def test(stage: Stage, parent: JobRecord) -> None:
+async def test_one_child_runs_in_its_parents_room_and_the_next_when_that_has_ended(cluster: Cluster) -> None:
+    async with on_stage(cluster, Task(CHILDREN_MARKER)) as (stage, parent):
         await stage.looks()
         assert stage.claimed == []
         children = [await launch(stage.core, name=name, parent=parent.id) for name in ("a", "b")]
@@ -86,8 +85,6 @@ def test_one_child_runs_in_its_parents_room_and_the_next_when_that_has_ended() -
         assert stage.claimed == [child.id for child in children]
         assert await stage.core.store.get(ChildKey(parent.id, 1, children[0].id).key()) is None
 
-    on_stage(test, Task(CHILDREN_MARKER))
-
 
 def _ended(job: JobRecord | None) -> JobRecord | None:
     assert job is not None
@@ -95,8 +92,8 @@ def _ended(job: JobRecord | None) -> JobRecord | None:
     return job
 
 
-def test_a_child_that_the_agent_claims_meanwhile_is_not_claimed_twice() -> None:
-    async def test(stage: Stage, parent: JobRecord) -> None:
+async def test_a_child_that_the_agent_claims_meanwhile_is_not_claimed_twice(cluster: Cluster) -> None:
+    async with on_stage(cluster, Task(CHILDREN_MARKER)) as (stage, parent):
         child = await launch(stage.core, name="child", parent=parent.id)
         read = stage.core.store.get
 
@@ -109,11 +106,11 @@ def test_a_child_that_the_agent_claims_meanwhile_is_not_claimed_twice() -> None:
             await stage.looks()
         assert stage.claimed == []
 
-    on_stage(test, Task(CHILDREN_MARKER))
 
-
-def test_children_that_cannot_be_read_and_those_that_are_tried_again_later_keep_no_other_from_its_room() -> None:
-    async def test(stage: Stage, parent: JobRecord) -> None:
+async def test_children_that_cannot_be_read_and_those_that_are_tried_again_later_keep_no_other_from_its_room(
+    cluster: Cluster,
+) -> None:
+    async with on_stage(cluster, Task(CHILDREN_MARKER)) as (stage, parent):
         names = ("a-odd", "b-early", "c-gone", "d-due")
         odd, early, gone, due = [await launch(stage.core, name=name, parent=parent.id) for name in names]
         await stage.core.store.put(JobKeys.key(odd.id), b"no record", ANY)
@@ -122,8 +119,6 @@ def test_children_that_cannot_be_read_and_those_that_are_tried_again_later_keep_
         await stage.looks()
         assert stage.claimed == [due.id]
 
-    on_stage(test, Task(CHILDREN_MARKER))
-
 
 def _early(job: JobRecord | None, now: float) -> JobRecord | None:
     assert job is not None
@@ -131,8 +126,8 @@ def _early(job: JobRecord | None, now: float) -> JobRecord | None:
     return job
 
 
-def test_who_serves_calls_takes_no_room_until_it_is_started_again() -> None:
-    async def test(stage: Stage, parent: JobRecord) -> None:
+async def test_who_serves_calls_takes_no_room_until_it_is_started_again(cluster: Cluster) -> None:
+    async with on_stage(cluster, Task(ENDPOINTS_FILE)) as (stage, parent):
         held: HeldLease = stage.ledger.held[parent.id]
         assert stage.ledger.free().cpu == 0
         await stage.looks()
@@ -141,12 +136,8 @@ def test_who_serves_calls_takes_no_room_until_it_is_started_again() -> None:
         held.restart(held.job)
         assert stage.ledger.free().cpu == 0
 
-    on_stage(test, Task(ENDPOINTS_FILE))
 
-
-def test_what_is_no_file_in_a_tasks_directory_harms_nobody() -> None:
-    async def test(stage: Stage, parent: JobRecord) -> None:
+async def test_what_is_no_file_in_a_tasks_directory_harms_nobody(cluster: Cluster) -> None:
+    async with on_stage(cluster, Task(broken=True)) as (stage, _parent):
         await stage.looks()
         assert stage.ledger.free().cpu == 1000
-
-    on_stage(test, Task(broken=True))

@@ -8,75 +8,65 @@ from fray_coordinator.pool import task_outcomes
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.pool_records import TaskOutcome, encode_outcomes
 from fray_layouts.queue_keys import TaskKeys
-from tests.support.virtual import EPOCH, Cluster, run
+from tests.support.virtual import EPOCH, Cluster
 
 TASKS = TaskKeys.of("team", "tokenize", 1)
 
 
-def test_each_look_gives_what_came_since_the_one_before() -> None:
-    async def main(cluster: Cluster) -> None:
-        worker, driver = await cluster.core(), await cluster.core()
-        reader = task_outcomes.OutcomeReader(driver, TASKS)
-        assert await reader.look() == []
-        for number in range(3):
-            batch = [
-                TaskOutcome(f"task-{number}", "value", data=b"x"),
-                TaskOutcome(f"other-{number}", "error", data=b"y"),
-            ]
-            await task_outcomes.write_outcomes(worker, TASKS, batch)
-            await cluster.clock.sleep(1.0)
-            assert await reader.look() == batch
-        assert await reader.look() == []
-
-    run(main)
+async def test_each_look_gives_what_came_since_the_one_before(cluster: Cluster) -> None:
+    worker, driver = await cluster.core(), await cluster.core()
+    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    assert await reader.look() == []
+    for number in range(3):
+        batch = [
+            TaskOutcome(f"task-{number}", "value", data=b"x"),
+            TaskOutcome(f"other-{number}", "error", data=b"y"),
+        ]
+        await task_outcomes.write_outcomes(worker, TASKS, batch)
+        await cluster.clock.sleep(1.0)
+        assert await reader.look() == batch
+    assert await reader.look() == []
 
 
-def test_a_batch_that_lands_late_is_found_within_a_repair_interval() -> None:
-    async def main(cluster: Cluster) -> None:
-        worker, driver = await cluster.core(), await cluster.core()
-        reader = task_outcomes.OutcomeReader(driver, TASKS)
-        await cluster.clock.sleep(300.0)
-        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("new", "value")])
-        await reader.look()
-        late = TASKS.outcome(EPOCH + 10.0, "1ate00")
-        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("late", "value")])
-        [written] = [key for key in cluster.keys(TASKS.outcomes) if key not in reader._seen]
-        body = await worker.store.get(written)
-        assert body is not None
-        await worker.store.delete(written)
-        await worker.store.put(late, body.data, ABSENT)
-        assert await reader.look() == []
-        await cluster.clock.sleep(driver.settings.repair_interval)
-        assert await reader.look() == [TaskOutcome("late", "value")]
-
-    run(main)
+async def test_a_batch_that_lands_late_is_found_within_a_repair_interval(cluster: Cluster) -> None:
+    worker, driver = await cluster.core(), await cluster.core()
+    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    await cluster.clock.sleep(300.0)
+    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("new", "value")])
+    await reader.look()
+    late = TASKS.outcome(EPOCH + 10.0, "1ate00")
+    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("late", "value")])
+    [written] = [key for key in cluster.keys(TASKS.outcomes) if key not in reader._seen]
+    body = await worker.store.get(written)
+    assert body is not None
+    await worker.store.delete(written)
+    await worker.store.put(late, body.data, ABSENT)
+    assert await reader.look() == []
+    await cluster.clock.sleep(driver.settings.repair_interval)
+    assert await reader.look() == [TaskOutcome("late", "value")]
 
 
-def test_a_look_costs_one_list_while_nothing_comes() -> None:
-    async def main(cluster: Cluster) -> None:
-        worker, driver = await cluster.core(), await cluster.core()
-        reader = task_outcomes.OutcomeReader(driver, TASKS)
-        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
-        await reader.look()
-        asked = len(cluster.ways[1].asked)
-        await reader.look()
-        assert [verb for verb, _ in cluster.ways[1].asked[asked:]] == ["list"]
-
-    run(main)
+async def test_a_look_costs_one_list_while_nothing_comes(cluster: Cluster) -> None:
+    worker, driver = await cluster.core(), await cluster.core()
+    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
+    await reader.look()
+    asked = len(cluster.ways[1].asked)
+    await reader.look()
+    assert [verb for verb, _ in cluster.ways[1].asked[asked:]] == ["list"]
 
 
-def test_an_object_that_holds_no_outcomes_is_named_once_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(cluster: Cluster) -> None:
-        worker, driver = await cluster.core(), await cluster.core()
-        reader = task_outcomes.OutcomeReader(driver, TASKS)
-        key = TASKS.outcome(EPOCH, "t0rn00")
-        await driver.store.put(key, b"{", ABSENT)
-        assert await reader.look() == []
-        await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
-        assert await reader.look() == [TaskOutcome("one", "value")]
-        await worker.store.put(key, encode_outcomes([TaskOutcome("whole", "value")]), ANY)  # it was copied in two parts
-        await cluster.clock.sleep(driver.settings.repair_interval)
-        assert await reader.look() == [TaskOutcome("whole", "value")]
-        assert caplog.text.count(key) == 1
-
-    run(main)
+async def test_an_object_that_holds_no_outcomes_is_named_once_and_harms_no_other(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, driver = await cluster.core(), await cluster.core()
+    reader = task_outcomes.OutcomeReader(driver, TASKS)
+    key = TASKS.outcome(EPOCH, "t0rn00")
+    await driver.store.put(key, b"{", ABSENT)
+    assert await reader.look() == []
+    await task_outcomes.write_outcomes(worker, TASKS, [TaskOutcome("one", "value")])
+    assert await reader.look() == [TaskOutcome("one", "value")]
+    await worker.store.put(key, encode_outcomes([TaskOutcome("whole", "value")]), ANY)  # it was copied in two parts
+    await cluster.clock.sleep(driver.settings.repair_interval)
+    assert await reader.look() == [TaskOutcome("whole", "value")]
+    assert caplog.text.count(key) == 1

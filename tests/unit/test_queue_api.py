@@ -220,32 +220,29 @@ def test_functions_and_classes_made_here_travel(queue: Queue[Any]) -> None:
     assert popped(queue).item(2) == 3
 
 
-def test_async_twins(queue: Queue[Any]) -> None:
-    async def main() -> None:
-        aio = queue.aio
-        await aio.push("a")
-        await aio.push_many("bc", batch=1)
-        assert await aio.peek() == "a"
-        lease = await aio.pop()
-        assert lease is not None
-        await aio.extend(lease, 90)
-        await aio.release(lease)
-        assert (await aio.size(), await aio.pending()) == (3, 0)
-        async for lease in aio:
-            await aio.done(lease)
-        assert await aio.pop() is None
-        assert (await aio.letters(), await aio.redrive(), await aio.purge()) == ([], 0, 0)
-        waiting = asyncio.create_task(aio.pop(wait=20))
-        await asyncio.sleep(0)
-        await aio.push("late")
-        got = await waiting
-        assert got is not None
-        assert got.item == "late"
-        async with aio:
-            pass
-        assert await aio.size() == 1, "closing gives back what this process has"
-
-    asyncio.run(main())
+async def test_async_twins(queue: Queue[Any]) -> None:
+    aio = queue.aio
+    await aio.push("a")
+    await aio.push_many("bc", batch=1)
+    assert await aio.peek() == "a"
+    lease = await aio.pop()
+    assert lease is not None
+    await aio.extend(lease, 90)
+    await aio.release(lease)
+    assert (await aio.size(), await aio.pending()) == (3, 0)
+    async for lease in aio:
+        await aio.done(lease)
+    assert await aio.pop() is None
+    assert (await aio.letters(), await aio.redrive(), await aio.purge()) == ([], 0, 0)
+    waiting = asyncio.create_task(aio.pop(wait=20))
+    await asyncio.sleep(0)
+    await aio.push("late")
+    got = await waiting
+    assert got is not None
+    assert got.item == "late"
+    async with aio:
+        pass
+    assert await aio.size() == 1, "closing gives back what this process has"
 
 
 class Threads:
@@ -264,17 +261,14 @@ def noting(names: list[str]) -> Iterator[int]:
     yield 1
 
 
-def test_items_are_made_and_encoded_in_the_callers_thread(queue: Queue[Any]) -> None:
+async def test_items_are_made_and_encoded_in_the_callers_thread(queue: Queue[Any]) -> None:
     """In the background loop an item's own code would hold up every queue of the process, and could use none."""
     mine, items, made = threading.current_thread().name, Threads(), list[str]()
 
-    async def main() -> None:
-        await queue.aio.push(items)
-        await queue.aio.push_many(noting(made))
-
     queue.push(items)
     queue.push_many(noting(made))
-    asyncio.run(main())
+    await queue.aio.push(items)
+    await queue.aio.push_many(noting(made))
     assert items.names == made == [mine, mine]
 
 
@@ -285,33 +279,27 @@ def test_items_may_come_from_another_queue_as_they_are_pushed(queue: Queue[Any])
     assert queue.size() == 3
 
 
-def test_a_coroutine_ends_a_lease_by_its_block(queue: Queue[Any]) -> None:
-    async def main() -> None:
-        await queue.aio.push("x")
-        with pytest.raises(ZeroDivisionError):
-            async with await queue.aio.pop() or pytest.fail("nothing there"):
-                raise ZeroDivisionError
-        async for lease in queue.aio:
-            async with lease:
-                assert lease.delivery == 2
-        with pytest.raises(UnknownLease, match=lease.lease_id):
-            async with lease:
-                pytest.fail("the item is done")
-
-    asyncio.run(main())
+async def test_a_coroutine_ends_a_lease_by_its_block(queue: Queue[Any]) -> None:
+    await queue.aio.push("x")
+    with pytest.raises(ZeroDivisionError):
+        async with await queue.aio.pop() or pytest.fail("nothing there"):
+            raise ZeroDivisionError
+    async for lease in queue.aio:
+        async with lease:
+            assert lease.delivery == 2
+    with pytest.raises(UnknownLease, match=lease.lease_id):
+        async with lease:
+            pytest.fail("the item is done")
     assert (queue.size(), queue.pending()) == (0, 0)
 
 
-def test_a_coroutine_keeps_a_lease(queue: Queue[Any]) -> None:
-    async def main() -> None:
-        await queue.aio.push("x")
-        lease = await queue.aio.pop(0.3) or pytest.fail("nothing there")
-        await queue.aio.keep(lease)
-        await asyncio.sleep(0.5)
-        assert await queue.aio.pop() is None
-        await queue.aio.done(lease)
-
-    asyncio.run(main())
+async def test_a_coroutine_keeps_a_lease(queue: Queue[Any]) -> None:
+    await queue.aio.push("x")
+    lease = await queue.aio.pop(0.3) or pytest.fail("nothing there")
+    await queue.aio.keep(lease)
+    await asyncio.sleep(0.5)
+    assert await queue.aio.pop() is None
+    await queue.aio.done(lease)
 
 
 def test_the_async_twin_has_every_method() -> None:

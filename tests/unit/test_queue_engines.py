@@ -18,93 +18,80 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import SegmentName
 from tests.support.engines import KINDS, World, bodies, push
 from tests.support.hands import hand
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
 @KINDS
-def test_what_was_purged_is_not_delivered_and_its_holder_is_told(kind: str) -> None:
+async def test_what_was_purged_is_not_delivered_and_its_holder_is_told(cluster: Cluster, kind: str) -> None:
     """The process that purged went on handing out what it held."""
 
-    async def main(cluster: Cluster) -> None:
-        world = World(cluster, kind)
-        engine, me = await world.engine(), world.process("me")
-        await push(engine, "a", "b", "c", batch=3)
-        (one,) = await engine.take(1, 60.0, 0.0, me)
-        assert await engine.purge() == 3
-        await push(engine, "new")
-        assert bodies(await engine.take(3, 60.0, 0.0, me)) == ["new"]
-        with pytest.raises(UnknownLease, match="purged"):
-            await engine.done([one.id])
-
-    run(main)
+    world = World(cluster, kind)
+    engine, me = await world.engine(), world.process("me")
+    await push(engine, "a", "b", "c", batch=3)
+    (one,) = await engine.take(1, 60.0, 0.0, me)
+    assert await engine.purge() == 3
+    await push(engine, "new")
+    assert bodies(await engine.take(3, 60.0, 0.0, me)) == ["new"]
+    with pytest.raises(UnknownLease, match="purged"):
+        await engine.done([one.id])
 
 
 @KINDS
 @pytest.mark.parametrize("seconds", [0, -1.0, float("inf"), float("nan"), 10**400, "60", None], ids=repr)
-def test_a_time_out_that_no_record_can_hold_is_refused_and_the_queue_goes_on(kind: str, seconds: Any) -> None:
+async def test_a_time_out_that_no_record_can_hold_is_refused_and_the_queue_goes_on(
+    cluster: Cluster, kind: str, seconds: Any
+) -> None:
     """An endless lease could not be read by anybody, whoever extended it was gone."""
 
-    async def main(cluster: Cluster) -> None:
-        engine = await World(cluster, kind).engine()
-        await push(engine, "a")
-        with pytest.raises(InvalidInput, match="lease_timeout"):
-            await engine.take(1, seconds, 0.0)
-        (one,) = await engine.take(1, 60.0, 0.0)
-        with pytest.raises(InvalidInput, match="seconds"):
-            await engine.extend(one.id, seconds)
-        assert (await engine.counts()).pending == 1
-        await engine.done([one.id])
-
-    run(main)
+    engine = await World(cluster, kind).engine()
+    await push(engine, "a")
+    with pytest.raises(InvalidInput, match="lease_timeout"):
+        await engine.take(1, seconds, 0.0)
+    (one,) = await engine.take(1, 60.0, 0.0)
+    with pytest.raises(InvalidInput, match="seconds"):
+        await engine.extend(one.id, seconds)
+    assert (await engine.counts()).pending == 1
+    await engine.done([one.id])
 
 
 @KINDS
-def test_a_dead_letter_says_how_often_it_was_delivered(kind: str) -> None:
+async def test_a_dead_letter_says_how_often_it_was_delivered(cluster: Cluster, kind: str) -> None:
     """Of an item that could not be read it said one time in memory, and none in storage."""
 
-    async def main(cluster: Cluster) -> None:
-        engine = await World(cluster, kind).engine()
-        await push(engine, "unreadable", "failing", batch=1)
-        unreadable, failing = await engine.take(2, 60.0, 0.0)
-        await engine.bury(unreadable.id, "it cannot be read")
-        await engine.release([failing.id], True)
-        (again,) = await engine.take(1, 60.0, 0.0)
-        await engine.release([again.id], True)
-        assert await engine.take(1, 60.0, 0.0) == []
-        found = {letter.item.body: letter.origin.deliveries for letter in await engine.letters(5) if letter.origin}
-        assert found == {b"unreadable": 1, b"failing": 2}
-
-    run(main)
+    engine = await World(cluster, kind).engine()
+    await push(engine, "unreadable", "failing", batch=1)
+    unreadable, failing = await engine.take(2, 60.0, 0.0)
+    await engine.bury(unreadable.id, "it cannot be read")
+    await engine.release([failing.id], True)
+    (again,) = await engine.take(1, 60.0, 0.0)
+    await engine.release([again.id], True)
+    assert await engine.take(1, 60.0, 0.0) == []
+    found = {letter.item.body: letter.origin.deliveries for letter in await engine.letters(5) if letter.origin}
+    assert found == {b"unreadable": 1, b"failing": 2}
 
 
 @KINDS
-def test_a_lease_that_ran_out_is_not_counted_as_pending(kind: str) -> None:
-    async def main(cluster: Cluster) -> None:
-        engine = await World(cluster, kind).engine()
-        await push(engine, "a", "b", batch=2)
-        await engine.take(1, 10.0, 0.0)
-        await cluster.clock.sleep(13.0)
-        counts = await engine.counts()
-        assert (counts.available, counts.pending) == (2, 0)
-        assert [peeked.item.body for peeked in await engine.peek(2)] == [b"a", b"b"]
-
-    run(main)
+async def test_a_lease_that_ran_out_is_not_counted_as_pending(cluster: Cluster, kind: str) -> None:
+    engine = await World(cluster, kind).engine()
+    await push(engine, "a", "b", batch=2)
+    await engine.take(1, 10.0, 0.0)
+    await cluster.clock.sleep(13.0)
+    counts = await engine.counts()
+    assert (counts.available, counts.pending) == (2, 0)
+    assert [peeked.item.body for peeked in await engine.peek(2)] == [b"a", b"b"]
 
 
 @KINDS
-def test_a_deadline_is_counted_from_the_hand_out(kind: str) -> None:
+async def test_a_deadline_is_counted_from_the_hand_out(cluster: Cluster, kind: str) -> None:
     """It was counted from the call, so that who waited long for an item had a deadline in the past."""
 
-    async def main(cluster: Cluster) -> None:
-        engine = await World(cluster, kind).engine()
-        waiting = asyncio.create_task(engine.take(1, 10.0, 60.0))
-        await cluster.clock.sleep(30.0)
-        await push(engine, "a")
-        (one,) = await waiting
-        assert one.taken_at >= cluster.clock.wall() - 6.0
-        assert one.taken_at + 4.0 <= one.deadline <= cluster.clock.wall() + 10.0
-
-    run(main)
+    engine = await World(cluster, kind).engine()
+    waiting = asyncio.create_task(engine.take(1, 10.0, 60.0))
+    await cluster.clock.sleep(30.0)
+    await push(engine, "a")
+    (one,) = await waiting
+    assert one.taken_at >= cluster.clock.wall() - 6.0
+    assert one.taken_at + 4.0 <= one.deadline <= cluster.clock.wall() + 10.0
 
 
 @pytest.mark.parametrize("most", [-1, 2.5, "3", float("inf")], ids=repr)
@@ -121,28 +108,25 @@ def test_no_segment_is_larger_than_its_dead_letters_can_be_told_apart() -> None:
     assert SegmentName.parse(str(SegmentName(0.0, 0, "000000", most))) is not None
 
 
-def test_large_items_without_a_segment_are_found_behind_any_number_of_others() -> None:
+async def test_large_items_without_a_segment_are_found_behind_any_number_of_others(cluster: Cluster) -> None:
     """Only the first thousand were ever looked at."""
 
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        store, names = one.queue.core.store, one.queue.keys
-        await one.push(*["x" * LARGE_ITEM_BYTES] * 3, batch=3)
-        (row, *_) = await store.list(names.all_large)
-        found = names.parse_large(row.key)
-        assert found is not None
-        for item in range(3, SWEEP_PAGE):
-            await store.put(names.large(found[0], item), b"another of this segment", ABSENT)
-        await cluster.clock.sleep(1.0)
-        orphan = names.large(str(SegmentName(one.queue.core.now(), 0, "zzzzzz", 1)), 0)
-        await store.put(orphan, b"no segment came", ABSENT)
-        await cluster.clock.sleep(2 * 3600.0)
-        collector, asked = Collector(one.queue), len(cluster.ways[0].asked)
-        await collector.sweep_large()
-        assert len(cluster.ways[0].asked) - asked == 2, "a page, and the segment of its items"
-        assert orphan in cluster.keys(names.all_large)
-        await collector.sweep_large()
-        assert orphan not in cluster.keys(names.all_large)
-        assert len(cluster.keys(names.all_large)) == SWEEP_PAGE
-
-    run(main)
+    one = await hand(cluster)
+    store, names = one.queue.core.store, one.queue.keys
+    await one.push(*["x" * LARGE_ITEM_BYTES] * 3, batch=3)
+    (row, *_) = await store.list(names.all_large)
+    found = names.parse_large(row.key)
+    assert found is not None
+    for item in range(3, SWEEP_PAGE):
+        await store.put(names.large(found[0], item), b"another of this segment", ABSENT)
+    await cluster.clock.sleep(1.0)
+    orphan = names.large(str(SegmentName(one.queue.core.now(), 0, "zzzzzz", 1)), 0)
+    await store.put(orphan, b"no segment came", ABSENT)
+    await cluster.clock.sleep(2 * 3600.0)
+    collector, asked = Collector(one.queue), len(cluster.ways[0].asked)
+    await collector.sweep_large()
+    assert len(cluster.ways[0].asked) - asked == 2, "a page, and the segment of its items"
+    assert orphan in cluster.keys(names.all_large)
+    await collector.sweep_large()
+    assert orphan not in cluster.keys(names.all_large)
+    assert len(cluster.keys(names.all_large)) == SWEEP_PAGE

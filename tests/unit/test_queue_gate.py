@@ -12,133 +12,119 @@ from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from tests.support.engines import KINDS, MOST, World, bodies, push
 from tests.support.hands import Hand, hand
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
 @KINDS
-def test_an_item_whose_leases_run_out_again_and_again_is_a_dead_letter_and_no_neighbour_is(kind: str) -> None:
+async def test_an_item_whose_leases_run_out_again_and_again_is_a_dead_letter_and_no_neighbour_is(
+    cluster: Cluster, kind: str
+) -> None:
     """Behind a server a consumer that was killed looks like this; it was redelivered for ever."""
 
-    async def main(cluster: Cluster) -> None:
-        world = World(cluster, kind)
-        engine = await world.engine()
-        await push(engine, "good", "deadly", "alive", batch=3)
-        done, killed = [], 0
-        while killed < 10 and (taken := await engine.take(3, 10.0, 30.0, world.process(f"client {killed}"))):
-            for one in taken:
-                if one.item.body == b"deadly":
-                    killed += 1
-                    break
-                await engine.done([one.id])
-                done.append(one.item.body.decode())
-        assert sorted(done) == ["alive", "good"]
-        (letter,) = await engine.letters(5)
-        assert letter.item.body == b"deadly"
-        assert killed == 1 + MOST, "nobody knows who it was the first time"
-        assert (await engine.counts()).available == (await engine.counts()).pending == 0
-
-    run(main)
+    world = World(cluster, kind)
+    engine = await world.engine()
+    await push(engine, "good", "deadly", "alive", batch=3)
+    done, killed = [], 0
+    while killed < 10 and (taken := await engine.take(3, 10.0, 30.0, world.process(f"client {killed}"))):
+        for one in taken:
+            if one.item.body == b"deadly":
+                killed += 1
+                break
+            await engine.done([one.id])
+            done.append(one.item.body.decode())
+    assert sorted(done) == ["alive", "good"]
+    (letter,) = await engine.letters(5)
+    assert letter.item.body == b"deadly"
+    assert killed == 1 + MOST, "nobody knows who it was the first time"
+    assert (await engine.counts()).available == (await engine.counts()).pending == 0
 
 
 @KINDS
-def test_while_one_process_has_a_suspect_others_go_on(kind: str) -> None:
+async def test_while_one_process_has_a_suspect_others_go_on(cluster: Cluster, kind: str) -> None:
     """A server's own gate was used for all of its clients."""
 
-    async def main(cluster: Cluster) -> None:
-        world = World(cluster, kind)
-        engine, other = await world.engine(), await world.engine()
-        await push(engine, "a", "b", "c")
-        await push(other, "x")
-        one, two = world.process("one"), world.process("two")
-        assert bodies(await engine.take(1, 10.0, 0.0, one)) == ["a"]
-        await cluster.clock.sleep(11.0)
-        assert bodies(await engine.take(3, 600.0, 30.0, one)) == ["a"]
-        assert await engine.take(1, 600.0, 0.0, one) == [], "it is alone"
-        assert await other.take(1, 600.0, 0.0, one) == [], "in its process, not in its queue"
-        assert bodies(await engine.take(3, 600.0, 0.0, two)) == ["b", "c"]
-        assert bodies(await other.take(1, 600.0, 0.0, two)) == ["x"]
-
-    run(main)
+    world = World(cluster, kind)
+    engine, other = await world.engine(), await world.engine()
+    await push(engine, "a", "b", "c")
+    await push(other, "x")
+    one, two = world.process("one"), world.process("two")
+    assert bodies(await engine.take(1, 10.0, 0.0, one)) == ["a"]
+    await cluster.clock.sleep(11.0)
+    assert bodies(await engine.take(3, 600.0, 30.0, one)) == ["a"]
+    assert await engine.take(1, 600.0, 0.0, one) == [], "it is alone"
+    assert await other.take(1, 600.0, 0.0, one) == [], "in its process, not in its queue"
+    assert bodies(await engine.take(3, 600.0, 0.0, two)) == ["b", "c"]
+    assert bodies(await other.take(1, 600.0, 0.0, two)) == ["x"]
 
 
 @KINDS
-def test_a_suspect_waits_for_what_is_out_in_other_queues_until_that_lease_has_run_out(kind: str) -> None:
+async def test_a_suspect_waits_for_what_is_out_in_other_queues_until_that_lease_has_run_out(
+    cluster: Cluster, kind: str
+) -> None:
     """A forgotten lease kept everything else from its process until its own queue was asked."""
 
-    async def main(cluster: Cluster) -> None:
-        world = World(cluster, kind)
-        engine, other = await world.engine(), await world.engine()
-        await push(engine, "a")
-        await push(other, "forgotten")
-        await engine.take(1, 5.0, 0.0, world.process("killed"))
-        assert bodies(await other.take(1, 30.0, 0.0, me := world.process("me"))) == ["forgotten"]
-        assert await engine.take(1, 60.0, 20.0, me) == []
-        assert bodies(await engine.take(1, 60.0, 20.0, me)) == ["a"]
-
-    run(main)
+    world = World(cluster, kind)
+    engine, other = await world.engine(), await world.engine()
+    await push(engine, "a")
+    await push(other, "forgotten")
+    await engine.take(1, 5.0, 0.0, world.process("killed"))
+    assert bodies(await other.take(1, 30.0, 0.0, me := world.process("me"))) == ["forgotten"]
+    assert await engine.take(1, 60.0, 20.0, me) == []
+    assert bodies(await engine.take(1, 60.0, 20.0, me)) == ["a"]
 
 
 @KINDS
-def test_no_lease_is_ever_called_like_another(kind: str) -> None:
+async def test_no_lease_is_ever_called_like_another(cluster: Cluster, kind: str) -> None:
     """A stale holder completed what another had, after a server's restart or in another queue."""
 
-    async def main(cluster: Cluster) -> None:
-        world = World(cluster, kind)
-        engines = [await world.engine() for _ in range(2)]
+    world = World(cluster, kind)
+    engines = [await world.engine() for _ in range(2)]
+    for engine in engines:
+        await push(engine, "a", "b", batch=2)
+    seen: set[str] = set()
+    for failed in (False, True, False):
         for engine in engines:
-            await push(engine, "a", "b", batch=2)
-        seen: set[str] = set()
-        for failed in (False, True, False):
-            for engine in engines:
-                taken = await engine.take(2, 60.0, 0.0, world.process("me"))
-                seen.update(one.id for one in taken)
-                await engine.release([taken[0].id], failed)
-                (again,) = await engine.take(1, 60.0, 0.0, world.process("me"))
-                seen.add(again.id)
-                with pytest.raises(UnknownLease):
-                    await engine.done([taken[0].id])
-                await engine.release([again.id, taken[1].id], False)
-        assert len(seen) == 3 * 2 * 3
-
-    run(main)
+            taken = await engine.take(2, 60.0, 0.0, world.process("me"))
+            seen.update(one.id for one in taken)
+            await engine.release([taken[0].id], failed)
+            (again,) = await engine.take(1, 60.0, 0.0, world.process("me"))
+            seen.add(again.id)
+            with pytest.raises(UnknownLease):
+                await engine.done([taken[0].id])
+            await engine.release([again.id, taken[1].id], False)
+    assert len(seen) == 3 * 2 * 3
 
 
 @KINDS
-def test_a_process_in_whose_hands_nothing_is_leaves_no_trace(kind: str) -> None:
-    async def main(cluster: Cluster) -> None:
-        world = World(cluster, kind)
-        engine = await world.engine()
-        await push(engine, "a", "b", batch=1)
-        (one, two), me = await engine.take(2, 60.0, 0.0, world.process("me")), world.process("me")
-        assert not isolation_of(me).admits(True)
-        await engine.done([one.id])
-        await engine.release([two.id], False)
-        assert isolation_of(me).admits(True)
-
-    run(main)
+async def test_a_process_in_whose_hands_nothing_is_leaves_no_trace(cluster: Cluster, kind: str) -> None:
+    world = World(cluster, kind)
+    engine = await world.engine()
+    await push(engine, "a", "b", batch=1)
+    (one, two), me = await engine.take(2, 60.0, 0.0, world.process("me")), world.process("me")
+    assert not isolation_of(me).admits(True)
+    await engine.done([one.id])
+    await engine.release([two.id], False)
+    assert isolation_of(me).admits(True)
 
 
 # --- callers that are cancelled
 
 
-def test_a_done_whose_caller_was_cancelled_leaves_nothing_out() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("a", "b", batch=2)
-        first, second = await one.take(2, timeout=3.0)
-        await one.consumer.done([first.id])
-        ending = asyncio.create_task(one.consumer.done([second.id]))
-        await cluster.clock.sleep(0.1)
-        ending.cancel()
-        await asyncio.wait([ending])
-        assert ending.cancelled()
-        await cluster.clock.sleep(5.0)
-        assert one.consumer.held == {}
-        assert one.isolation.admits(True)
-        assert (await admin.count_items(one.queue, one.consumer.held)).pending == 0
-        assert await one.bodies() == []
-
-    run(main)
+async def test_a_done_whose_caller_was_cancelled_leaves_nothing_out(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push("a", "b", batch=2)
+    first, second = await one.take(2, timeout=3.0)
+    await one.consumer.done([first.id])
+    ending = asyncio.create_task(one.consumer.done([second.id]))
+    await cluster.clock.sleep(0.1)
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert ending.cancelled()
+    await cluster.clock.sleep(5.0)
+    assert one.consumer.held == {}
+    assert one.isolation.admits(True)
+    assert (await admin.count_items(one.queue, one.consumer.held)).pending == 0
+    assert await one.bodies() == []
 
 
 async def cancelled(cluster: Cluster, one: Hand, after: float) -> None:
@@ -150,45 +136,39 @@ async def cancelled(cluster: Cluster, one: Hand, after: float) -> None:
     assert taking.cancelled()
 
 
-def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a")
+async def test_who_is_cancelled_while_he_takes_gives_back_what_he_gets(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a")
 
-        async def stall() -> None:
-            await cluster.clock.sleep(5.0)
+    async def stall() -> None:
+        await cluster.clock.sleep(5.0)
 
-        cluster.ways[0].before["get", one.queue.keys.segments] = stall
-        await cancelled(cluster, one, 1.0)  # the segment is claimed, and being read
-        assert await two.bodies(wait=20.0) == ["a"]
-        assert one.isolation.admits(True)
-
-    run(main)
+    cluster.ways[0].before["get", one.queue.keys.segments] = stall
+    await cancelled(cluster, one, 1.0)  # the segment is claimed, and being read
+    assert await two.bodies(wait=20.0) == ["a"]
+    assert one.isolation.admits(True)
 
 
-def test_a_start_that_was_marked_for_nobody_does_not_count() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a", "b", batch=2)
-        await one.take(timeout=5.0)
+async def test_a_start_that_was_marked_for_nobody_does_not_count(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a", "b", batch=2)
+    await one.take(timeout=5.0)
+    await cluster.clock.sleep(10.0)
+    way, lease = cluster.ways[1], ("put", two.queue.keys.segments)
+
+    async def slow() -> None:
+        way.before[lease] = slow
+        await cluster.clock.sleep(1.0)
+
+    for _ in range(MOST + 1):
+        way.before[lease] = slow
+        await cancelled(cluster, two, 1.5)  # the first write takes the segment, the second marks the start
         await cluster.clock.sleep(10.0)
-        way, lease = cluster.ways[1], ("put", two.queue.keys.segments)
-
-        async def slow() -> None:
-            way.before[lease] = slow
-            await cluster.clock.sleep(1.0)
-
-        for _ in range(MOST + 1):
-            way.before[lease] = slow
-            await cancelled(cluster, two, 1.5)  # the first write takes the segment, the second marks the start
-            await cluster.clock.sleep(10.0)
-        del way.before[lease]
-        (suspect,) = await two.take()
-        assert all(held.lease.record.suspect for held in two.consumer.held.values())
-        assert suspect.item.body == b"a"
-        assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
-
-    run(main)
+    del way.before[lease]
+    (suspect,) = await two.take()
+    assert all(held.lease.record.suspect for held in two.consumer.held.values())
+    assert suspect.item.body == b"a"
+    assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
 
 
 class Suspect:

@@ -23,7 +23,7 @@ from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.store.interface import ANY, Refused
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import SegmentHeader, encode_segment
-from tests.support.damage import a_queue, on_memory
+from tests.support.damage import a_queue
 from tests.support.hands import NAMES, Hand, hand
 from tests.support.virtual import Cluster, run
 
@@ -67,98 +67,88 @@ async def rest(one: Hand) -> list[str]:
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("body", SEGMENTS.values(), ids=SEGMENTS)
-def test_a_segment_that_is_none_is_set_aside(body: bytes, local: bool) -> None:
+async def test_a_segment_that_is_none_is_set_aside(cluster: Cluster, body: bytes, local: bool) -> None:
     """Every pop of every consumer raised, and what was claimed with it was stranded."""
 
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster, local), await hand(cluster, local)
-        segment = await odd_segment(one, body)
-        await one.push(*"abcde", batch=1)
-        assert len(await admin.peek_items(one.queue, {}, 9)) == 5, "before anybody met it"
-        assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
-        assert (await admin.count_items(one.queue, {})).problems == 1
-        assert await admin.peek_items(one.queue, {}, 9) == []
-        aside = cluster.contents.objects[NAMES.lease(segment)]
-        await cluster.clock.sleep(5000.0)
-        assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
-        assert cluster.contents.objects[NAMES.lease(segment)] == aside, "nobody claimed it again"
-        assert cluster.contents.objects[NAMES.segment(segment)].data == body, "nothing is deleted on suspicion"
-
-    run(main)
+    one, two = await hand(cluster, local), await hand(cluster, local)
+    segment = await odd_segment(one, body)
+    await one.push(*"abcde", batch=1)
+    assert len(await admin.peek_items(one.queue, {}, 9)) == 5, "before anybody met it"
+    assert sorted(await one.bodies(3) + await two.bodies(9)) == list("abcde")
+    assert (await admin.count_items(one.queue, {})).problems == 1
+    assert await admin.peek_items(one.queue, {}, 9) == []
+    aside = cluster.contents.objects[NAMES.lease(segment)]
+    await cluster.clock.sleep(5000.0)
+    assert sorted(await rest(await hand(cluster, local))) == list("abcde"), "nobody ended them"
+    assert cluster.contents.objects[NAMES.lease(segment)] == aside, "nobody claimed it again"
+    assert cluster.contents.objects[NAMES.segment(segment)].data == body, "nothing is deleted on suspicion"
 
 
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("lease", LEASES.values(), ids=LEASES)
-def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(lease: bytes, local: bool) -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster, local)
-        segment = await odd_segment(
-            one, encode_segment(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"])
-        )
-        await one.queue.core.store.put(NAMES.lease(segment), lease, ANY)
-        await one.queue.core.store.put(NAMES.lease(f"{segment[:-1]}7"), lease, ANY)  # one without a segment
-        await one.push(*"abcde", batch=1)
-        found = await rest(one)
-        assert sorted(set(found) - set("123")) == list("abcde")
-        await cluster.clock.sleep(5000.0)
-        two = await hand(cluster, local)
-        assert await rest(two) == []
-        await admin.peek_items(two.queue, {}, 9)
-        await admin.purge_items(two.queue)
-
-    run(main)
-
-
-def test_what_is_no_name_is_nobodys() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("a")
-        [key] = cluster.keys(NAMES.segments)
-        segment = key.rpartition("/")[2]
-        foreign = [
-            NAMES.segments,
-            NAMES.finished,
-            f"{NAMES.segments}{segment[:5]}/",
-            f"{NAMES.segments}zzzzz/zz/{segment}",
-            f"{key}~lease~lease",
-            f"{key}.bak",
-            f"{NAMES.finished}x",
-            f"{NAMES.finished}zzz/",
-            NAMES.doorbell,
-        ]
-        for name in foreign:
-            cluster.contents.set(name, cluster.contents.objects[key])
-        cluster.contents.objects[key] = replace(cluster.contents.objects[key], updated=cluster.clock.wall() + 1000.0)
-        assert await rest(one) == ["a"]
-        await cluster.clock.sleep(5000.0)
-        assert await rest(await hand(cluster)) == []
-        assert set(foreign) <= set(cluster.keys())
-
-    run(main)
+async def test_a_lease_that_is_none_keeps_nobody_from_the_other_items(
+    cluster: Cluster, lease: bytes, local: bool
+) -> None:
+    one = await hand(cluster, local)
+    segment = await odd_segment(
+        one, encode_segment(SegmentHeader(encoding="json", sizes=[1, 1, 1]), [b"1", b"2", b"3"])
+    )
+    await one.queue.core.store.put(NAMES.lease(segment), lease, ANY)
+    await one.queue.core.store.put(NAMES.lease(f"{segment[:-1]}7"), lease, ANY)  # one without a segment
+    await one.push(*"abcde", batch=1)
+    found = await rest(one)
+    assert sorted(set(found) - set("123")) == list("abcde")
+    await cluster.clock.sleep(5000.0)
+    two = await hand(cluster, local)
+    assert await rest(two) == []
+    await admin.peek_items(two.queue, {}, 9)
+    await admin.purge_items(two.queue)
 
 
-def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read() -> None:
-    async def test(core: Core) -> None:
-        queue = await open_queue(core, await a_queue(core))
-        segment = str(SegmentName(core.now(), 0, "abcdef", 2))
-        key = queue.keys.segment(segment)
-        await core.store.put(key, b"half a cop", ANY)
-        consumer = Consumer(queue, QueueDoorbell(queue))
-        assert await consumer.take(2, 60.0, PoisonIsolation()) == []
-        [trouble] = await fsck.check(core)
-        assert trouble.key == key
-        assert "does not hold the segment" in trouble.what
-        assert "--repair" in trouble.remedy
-        await fsck.repair(core)
-        assert len(await fsck.check(core)) == 1, "it still cannot be read"
-        await core.store.put(key, TWO, ANY)
-        await fsck.repair(core)
-        assert await fsck.check(core) == []
-        await core.clock.sleep(100.0)
-        assert [taken.item.body for taken in await consumer.take(2, 60.0, PoisonIsolation())] == [b"1", b"2"]
-        await consumer.close()
+async def test_what_is_no_name_is_nobodys(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push("a")
+    [key] = cluster.keys(NAMES.segments)
+    segment = key.rpartition("/")[2]
+    foreign = [
+        NAMES.segments,
+        NAMES.finished,
+        f"{NAMES.segments}{segment[:5]}/",
+        f"{NAMES.segments}zzzzz/zz/{segment}",
+        f"{key}~lease~lease",
+        f"{key}.bak",
+        f"{NAMES.finished}x",
+        f"{NAMES.finished}zzz/",
+        NAMES.doorbell,
+    ]
+    for name in foreign:
+        cluster.contents.set(name, cluster.contents.objects[key])
+    cluster.contents.objects[key] = replace(cluster.contents.objects[key], updated=cluster.clock.wall() + 1000.0)
+    assert await rest(one) == ["a"]
+    await cluster.clock.sleep(5000.0)
+    assert await rest(await hand(cluster)) == []
+    assert set(foreign) <= set(cluster.keys())
 
-    on_memory(test)
+
+async def test_fsck_names_what_was_set_aside_and_gives_it_back_when_it_can_be_read(core: Core) -> None:
+    queue = await open_queue(core, await a_queue(core))
+    segment = str(SegmentName(core.now(), 0, "abcdef", 2))
+    key = queue.keys.segment(segment)
+    await core.store.put(key, b"half a cop", ANY)
+    consumer = Consumer(queue, QueueDoorbell(queue))
+    assert await consumer.take(2, 60.0, PoisonIsolation()) == []
+    [trouble] = await fsck.check(core)
+    assert trouble.key == key
+    assert "does not hold the segment" in trouble.what
+    assert "--repair" in trouble.remedy
+    await fsck.repair(core)
+    assert len(await fsck.check(core)) == 1, "it still cannot be read"
+    await core.store.put(key, TWO, ANY)
+    await fsck.repair(core)
+    assert await fsck.check(core) == []
+    await core.clock.sleep(100.0)
+    assert [taken.item.body for taken in await consumer.take(2, 60.0, PoisonIsolation())] == [b"1", b"2"]
+    await consumer.close()
 
 
 @pytest.mark.parametrize("kind", ["files", "http"])
@@ -233,81 +223,68 @@ def test_a_request_that_fails_in_any_way_leaves_all_usable(error: Exception, loc
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(local: bool) -> None:
+async def test_a_large_item_that_cannot_be_read_is_told_and_left_alone(cluster: Cluster, local: bool) -> None:
     """Its segment was claimed and given back without end, and nothing else was delivered."""
 
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster, local), await hand(cluster, local)
-        await one.push("x" * LARGE_ITEM_BYTES, "a", batch=1)
-        for way in cluster.ways:
-            way.spoilt.append(("get", NAMES.all_large))
-        assert await one.bodies() == ["a"]
-        with pytest.raises(BadRecord):
-            await two.take()
-        requests = sum(len(way.asked) for way in cluster.ways)
-        assert requests < 60
-
-    run(main)
+    one, two = await hand(cluster, local), await hand(cluster, local)
+    await one.push("x" * LARGE_ITEM_BYTES, "a", batch=1)
+    for way in cluster.ways:
+        way.spoilt.append(("get", NAMES.all_large))
+    assert await one.bodies() == ["a"]
+    with pytest.raises(BadRecord):
+        await two.take()
+    requests = sum(len(way.asked) for way in cluster.ways)
+    assert requests < 60
 
 
-def test_a_refused_acknowledgement_is_told_and_can_be_repeated() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("a")
-        (taken,) = await one.take()
-        fault = Fails(cluster, 0, 1, Refused("403"))
-        with pytest.raises(Exception, match="403"):
-            await one.consumer.done([taken.id])
-        fault.left = 0
+async def test_a_refused_acknowledgement_is_told_and_can_be_repeated(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push("a")
+    (taken,) = await one.take()
+    fault = Fails(cluster, 0, 1, Refused("403"))
+    with pytest.raises(Exception, match="403"):
         await one.consumer.done([taken.id])
-        assert await one.bodies(wait=200.0) == []
+    fault.left = 0
+    await one.consumer.done([taken.id])
+    assert await one.bodies(wait=200.0) == []
 
-    run(main)
 
-
-def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_write_begins_anew() -> None:
+async def test_an_exception_before_a_write_of_the_lease_is_told_and_the_next_write_begins_anew(
+    cluster: Cluster,
+) -> None:
     """Every later acknowledgement failed with the same exception, for ever."""
 
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("a", "b", batch=2)
-        first, second = await one.take(2)
-        await one.consumer.done([first.id])
+    one = await hand(cluster)
+    await one.push("a", "b", batch=2)
+    first, second = await one.take(2)
+    await one.consumer.done([first.id])
 
-        async def fails(seconds: float) -> None:
-            del one.queue.core.clock.sleep  # type: ignore[attr-defined]
-            raise MemoryError
+    async def fails(seconds: float) -> None:
+        del one.queue.core.clock.sleep  # type: ignore[attr-defined]
+        raise MemoryError
 
-        one.queue.core.clock.sleep = fails  # type: ignore[method-assign]
-        with pytest.raises(MemoryError):
-            await one.consumer.done([second.id])
+    one.queue.core.clock.sleep = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryError):
         await one.consumer.done([second.id])
-        assert await one.bodies(wait=200.0) == []
+    await one.consumer.done([second.id])
+    assert await one.bodies(wait=200.0) == []
 
-    run(main)
 
-
-def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_to_be_had() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push(*"abc", batch=1)
-        oldest = min(key for key in cluster.keys(NAMES.segments))
-        cluster.ways[0].refused.append(("get", oldest))
-        assert [await one.bodies(), await one.bodies()] == [["b"], ["c"]]
-        with pytest.raises(StoreRefused, match=oldest):
-            await one.take()
-        assert await one.bodies() == [], "once"
-
-    run(main)
+async def test_a_segment_that_the_storage_refuses_is_told_once_nothing_else_is_to_be_had(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push(*"abc", batch=1)
+    oldest = min(key for key in cluster.keys(NAMES.segments))
+    cluster.ways[0].refused.append(("get", oldest))
+    assert [await one.bodies(), await one.bodies()] == [["b"], ["c"]]
+    with pytest.raises(StoreRefused, match=oldest):
+        await one.take()
+    assert await one.bodies() == [], "once"
 
 
 @pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"segments": 1}'])
-def test_odd_names_of_finished_segments_keep_no_late_segment_from_delivery(body: bytes) -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        now = one.queue.core.now()
-        await one.queue.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
-        await one.producer.create(SegmentName(now - 3600.0, 0, "abcdef", 1), [EncodedItem(b"late")])
-        assert await one.bodies() == ["late"]
-
-    run(main)
+async def test_odd_names_of_finished_segments_keep_no_late_segment_from_delivery(cluster: Cluster, body: bytes) -> None:
+    one = await hand(cluster)
+    now = one.queue.core.now()
+    await one.queue.core.store.put(NAMES.finished_at(now, "a" * 16), body, ANY)
+    await one.producer.create(SegmentName(now - 3600.0, 0, "abcdef", 1), [EncodedItem(b"late")])
+    assert await one.bodies() == ["late"]

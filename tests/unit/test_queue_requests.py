@@ -10,7 +10,7 @@ import pytest
 
 from fray_coordinator.protocol import queue_scan as look
 from tests.support.hands import NAMES, hand
-from tests.support.virtual import Cluster, Way, run
+from tests.support.virtual import Cluster, Way
 
 SECONDS = 20
 
@@ -64,43 +64,39 @@ async def steady(cluster: Cluster, consuming: int, rate: int, seconds: float) ->
 
 
 @pytest.mark.parametrize(("consuming", "rate"), [(1, 3), (2, 4), (20, 20)])
-def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(consuming: int, rate: int) -> None:
+async def test_an_item_by_itself_costs_its_consumers_fewer_than_five_requests(
+    cluster: Cluster, consuming: int, rate: int
+) -> None:
     """Every consumer read the lease of every finished segment, and all of them ran for every item."""
 
-    async def main(cluster: Cluster) -> None:
-        asked, done = await steady(cluster, consuming, rate, SECONDS)
-        assert done > 0.8 * rate * SECONDS
-        each = {verb: number / done for verb, number in asked.items()}
-        assert each["get"] < 1.1, "its segment"
-        assert each["put"] < 2.5, "a claim and an acknowledgement, and claims that somebody else won"
-        assert each.get("lease", 0) < 0.5, "of the claims that somebody else won"
-        assert sum(each.values()) - each["delete"] < 5, "with the looks of those who find nothing"
-
-    run(main)
+    asked, done = await steady(cluster, consuming, rate, SECONDS)
+    assert done > 0.8 * rate * SECONDS
+    each = {verb: number / done for verb, number in asked.items()}
+    assert each["get"] < 1.1, "its segment"
+    assert each["put"] < 2.5, "a claim and an acknowledgement, and claims that somebody else won"
+    assert each.get("lease", 0) < 0.5, "of the claims that somebody else won"
+    assert sum(each.values()) - each["delete"] < 5, "with the looks of those who find nothing"
 
 
-def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy() -> None:
-    async def main(cluster: Cluster) -> None:
-        dead, one, two = [await hand(cluster) for _ in range(3)]
-        await dead.push("left")
-        await dead.take(timeout=20.0)
-        dead.consumer._tend = lambda: None  # type: ignore[method-assign]
-        found: list[str] = []
+async def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy(cluster: Cluster) -> None:
+    dead, one, two = [await hand(cluster) for _ in range(3)]
+    await dead.push("left")
+    await dead.take(timeout=20.0)
+    dead.consumer._tend = lambda: None  # type: ignore[method-assign]
+    found: list[str] = []
 
-        async def consume(busy: object) -> None:
-            worker = one if busy == 1 else two
-            while "left" not in found:
-                for delivery in await worker.take(wait=5.0):
-                    found.append(delivery.item.body.decode())
-                    await worker.consumer.done([delivery.id])
+    async def consume(busy: object) -> None:
+        worker = one if busy == 1 else two
+        while "left" not in found:
+            for delivery in await worker.take(wait=5.0):
+                found.append(delivery.item.body.decode())
+                await worker.consumer.done([delivery.id])
 
-        working = [asyncio.create_task(consume(number)) for number in (1, 2)]
-        while not all(task.done() for task in working):
-            await dead.push(*"xyz", batch=1)
-            await cluster.clock.sleep(1.0)
-        assert cluster.clock.boottime() < 60.0
-
-    run(main)
+    working = [asyncio.create_task(consume(number)) for number in (1, 2)]
+    while not all(task.done() for task in working):
+        await dead.push(*"xyz", batch=1)
+        await cluster.clock.sleep(1.0)
+    assert cluster.clock.boottime() < 60.0
 
 
 def test_consumers_that_know_each_other_share_the_segments_out() -> None:
@@ -115,20 +111,17 @@ def test_consumers_that_know_each_other_share_the_segments_out() -> None:
 
 
 @pytest.mark.parametrize("wait", [0.0, 5.0])
-def test_who_was_beaten_to_one_item_gets_the_next(wait: float) -> None:
+async def test_who_was_beaten_to_one_item_gets_the_next(cluster: Cluster, wait: float) -> None:
     """Who waits may leave what little there is to others, but not for longer than he waits."""
 
-    async def main(cluster: Cluster) -> None:
-        one, other = await hand(cluster), await hand(cluster)
-        way = cluster.ways[0]
-        await other.push(*"ab", batch=1)
-        beaten: list[str] = []
+    one, other = await hand(cluster), await hand(cluster)
+    way = cluster.ways[0]
+    await other.push(*"ab", batch=1)
+    beaten: list[str] = []
 
-        async def beat() -> None:
-            beaten.extend(await other.bodies())
+    async def beat() -> None:
+        beaten.extend(await other.bodies())
 
-        way.before["put", NAMES.segments] = beat
-        assert await one.bodies(wait=wait) == ["b"]
-        assert beaten == ["a"]
-
-    run(main)
+    way.before["put", NAMES.segments] = beat
+    assert await one.bodies(wait=wait) == ["b"]
+    assert beaten == ["a"]

@@ -20,20 +20,17 @@ from fray_coordinator.queue.open_queue import standalone_core
 from fray_coordinator.store.store import Store
 from fray_layouts.queue_keys import SegmentName
 from tests.support.hands import NAMES, hand
-from tests.support.virtual import Cluster, VirtualClock, Way, run
+from tests.support.virtual import Cluster, VirtualClock, Way
 
 
-def test_of_two_who_claim_one_segment_one_is_beaten() -> None:
+async def test_of_two_who_claim_one_segment_one_is_beaten(cluster: Cluster) -> None:
     """The predecessor moved an item by copy and delete, so that both won."""
 
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("x")
-        (segment,) = [found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))]
-        results = await asyncio.gather(claim(one.queue, segment, 60.0), claim(two.queue, segment, 60.0))
-        assert {type(result) for result in results} == {HeldSegment, ClaimLost}
-
-    run(main)
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("x")
+    (segment,) = [found[0] for key in cluster.keys(NAMES.segments) if (found := NAMES.parse(key))]
+    results = await asyncio.gather(claim(one.queue, segment, 60.0), claim(two.queue, segment, 60.0))
+    assert {type(result) for result in results} == {HeldSegment, ClaimLost}
 
 
 class WrongClock(VirtualClock):
@@ -43,161 +40,133 @@ class WrongClock(VirtualClock):
         return super().wall() + 3600.0
 
 
-def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others() -> None:
+async def test_a_host_whose_clock_is_an_hour_ahead_takes_nothing_from_others(cluster: Cluster) -> None:
     """The predecessor let each consumer judge expiry by its own wall clock."""
 
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("x")
-        assert await one.bodies() == ["x"]
-        way, clock, rng = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
-        way.local = False
-        way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
-        two = await hand(cluster, core=standalone_core(Store(way, clock, rng), clock, rng))
-        assert await two.bodies(wait=30.0) == []
-        assert await two.bodies(wait=40.0) == ["x"]
-
-    run(main)
+    one = await hand(cluster)
+    await one.push("x")
+    assert await one.bodies() == ["x"]
+    way, clock, rng = Way(cluster.contents, cluster.clock), WrongClock(), RandomSource(9)
+    way.local = False
+    way.server_offset = lambda: -3600.0  # type: ignore[method-assign]  # what the dates of its answers told it
+    two = await hand(cluster, core=standalone_core(Store(way, clock, rng), clock, rng))
+    assert await two.bodies(wait=30.0) == []
+    assert await two.bodies(wait=40.0) == ["x"]
 
 
-def test_an_observer_takes_over_after_the_time_out_and_the_former_holder_is_told() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a", "b", batch=2)
-        first, second = await one.take(2, timeout=20.0)
-        await one.consumer.done([first.id])
-        began = cluster.clock.boottime()
-        assert await two.bodies(wait=100.0) == ["b"]
-        assert 20.0 <= cluster.clock.boottime() - began < 30.0
-        with pytest.raises(LeaseLost):
-            await one.consumer.done([second.id])
-        with pytest.raises(UnknownLease):
-            await one.consumer.done([second.id])
-
-    run(main)
+async def test_an_observer_takes_over_after_the_time_out_and_the_former_holder_is_told(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a", "b", batch=2)
+    first, second = await one.take(2, timeout=20.0)
+    await one.consumer.done([first.id])
+    began = cluster.clock.boottime()
+    assert await two.bodies(wait=100.0) == ["b"]
+    assert 20.0 <= cluster.clock.boottime() - began < 30.0
+    with pytest.raises(LeaseLost):
+        await one.consumer.done([second.id])
+    with pytest.raises(UnknownLease):
+        await one.consumer.done([second.id])
 
 
-def test_a_lease_that_is_extended_is_not_taken() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a")
-        (delivery,) = await one.take(timeout=20.0)
-        for _ in range(5):
-            assert await two.bodies(wait=15.0) == []
-            await one.consumer.extend(delivery.id, 20.0)
-        await one.consumer.done([delivery.id])
-
-    run(main)
+async def test_a_lease_that_is_extended_is_not_taken(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a")
+    (delivery,) = await one.take(timeout=20.0)
+    for _ in range(5):
+        assert await two.bodies(wait=15.0) == []
+        await one.consumer.extend(delivery.id, 20.0)
+    await one.consumer.done([delivery.id])
 
 
-def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_it() -> None:
+async def test_every_item_of_a_segment_has_two_fifths_of_the_time_out_asked_for_it(cluster: Cluster) -> None:
     """The lease was written for the first item only, so that a later one, with a longer time-out, went to others."""
 
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a", "b", "c", batch=3)
-        await one.take(timeout=5.0)
-        (long,) = await one.take(timeout=600.0)
-        assert long.deadline - one.queue.core.now() >= 0.4 * 600.0
-        asked = len(cluster.ways[0].asked)
-        (short,) = await one.take(timeout=5.0)
-        assert len(cluster.ways[0].asked) == asked, "the longest counts for all: nothing to write"
-        assert await two.bodies(wait=300.0) == []
-        await one.consumer.done([long.id, short.id])
-
-    run(main)
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a", "b", "c", batch=3)
+    await one.take(timeout=5.0)
+    (long,) = await one.take(timeout=600.0)
+    assert long.deadline - one.queue.core.now() >= 0.4 * 600.0
+    asked = len(cluster.ways[0].asked)
+    (short,) = await one.take(timeout=5.0)
+    assert len(cluster.ways[0].asked) == asked, "the longest counts for all: nothing to write"
+    assert await two.bodies(wait=300.0) == []
+    await one.consumer.done([long.id, short.id])
 
 
-def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_out() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a", "b", batch=2)
-        (first,) = await one.take()
-        await one.consumer.done([first.id])
-        assert await two.bodies(wait=45.0) == ["b"]
-
-    run(main)
+async def test_what_a_consumer_does_not_ask_for_goes_to_others_before_the_time_out(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a", "b", batch=2)
+    (first,) = await one.take()
+    await one.consumer.done([first.id])
+    assert await two.bodies(wait=45.0) == ["b"]
 
 
-def test_acknowledgements_of_one_second_are_one_write_on_a_bucket() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push(*map(str, range(50)), batch=50)
-        taken = await one.take(50)
-        before = len(cluster.ways[0].asked)
-        await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[:20]))
-        await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[20:49]))
-        assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put", "put"]
-        assert (await admin.count_items(one.queue, {})).pending == 1
-
-    run(main)
+async def test_acknowledgements_of_one_second_are_one_write_on_a_bucket(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push(*map(str, range(50)), batch=50)
+    taken = await one.take(50)
+    before = len(cluster.ways[0].asked)
+    await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[:20]))
+    await asyncio.gather(*(one.consumer.done([delivery.id]) for delivery in taken[20:49]))
+    assert [verb for verb, _ in cluster.ways[0].asked[before:]] == ["put", "put"]
+    assert (await admin.count_items(one.queue, {})).pending == 1
 
 
-def test_what_is_finished_is_cleared_away_with_its_lease() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("a", "b", "x" * 100_000, batch=3)
-        await one.consumer.done([taken.id for taken in await one.take(3)])
-        await cluster.clock.sleep(2.0)
-        assert cluster.keys(NAMES.all_large) == []
-        [lease] = cluster.keys(NAMES.segments)
-        assert lease.endswith("~lease")
-        await cluster.clock.sleep(27.0)
-        assert cluster.keys(NAMES.segments) == [lease], "a late create finds it"
-        await cluster.clock.sleep(20.0)
-        assert cluster.keys(NAMES.segments) == []
-        assert len(cluster.keys(NAMES.finished)) == 1
-        await cluster.clock.sleep(2 * 3600.0)
-        assert cluster.keys(NAMES.finished) == []
-
-    run(main)
+async def test_what_is_finished_is_cleared_away_with_its_lease(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push("a", "b", "x" * 100_000, batch=3)
+    await one.consumer.done([taken.id for taken in await one.take(3)])
+    await cluster.clock.sleep(2.0)
+    assert cluster.keys(NAMES.all_large) == []
+    [lease] = cluster.keys(NAMES.segments)
+    assert lease.endswith("~lease")
+    await cluster.clock.sleep(27.0)
+    assert cluster.keys(NAMES.segments) == [lease], "a late create finds it"
+    await cluster.clock.sleep(20.0)
+    assert cluster.keys(NAMES.segments) == []
+    assert len(cluster.keys(NAMES.finished)) == 1
+    await cluster.clock.sleep(2 * 3600.0)
+    assert cluster.keys(NAMES.finished) == []
 
 
-def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a")
-        await one.consumer.done([taken.id for taken in await one.take()])
-        await one.consumer.close()
-        assert await two.bodies(wait=300.0) == []
-        assert cluster.keys(NAMES.segments) == []
-
-    run(main)
+async def test_what_a_consumer_that_is_gone_finished_is_cleared_away_by_others(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a")
+    await one.consumer.done([taken.id for taken in await one.take()])
+    await one.consumer.close()
+    assert await two.bodies(wait=300.0) == []
+    assert cluster.keys(NAMES.segments) == []
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is_finished(gone: bool) -> None:
+async def test_what_is_named_far_in_the_future_does_not_stay_for_ever_once_it_is_finished(
+    cluster: Cluster, gone: bool
+) -> None:
     """By the time in its name it was kept until then, by who finished it and by others."""
 
-    async def main(cluster: Cluster) -> None:
-        one, other = await hand(cluster), await hand(cluster)
-        await one.producer.create(SegmentName(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [EncodedItem(b"x")])
-        (delivery,) = await one.take()
-        await one.consumer.done([delivery.id])
-        if gone:
-            await one.consumer.close()
-        quarantine = one.queue.settings.quarantine
-        end = cluster.clock.boottime() + (MAX_CREATE_QUARANTINES + 3) * quarantine
-        while cluster.clock.boottime() < end:
-            assert await other.bodies(wait=quarantine / 4) == []
-        assert cluster.keys(NAMES.segments) == []
-
-    run(main)
+    one, other = await hand(cluster), await hand(cluster)
+    await one.producer.create(SegmentName(cluster.clock.wall() + 1e9, 0, "abcdef", 1), [EncodedItem(b"x")])
+    (delivery,) = await one.take()
+    await one.consumer.done([delivery.id])
+    if gone:
+        await one.consumer.close()
+    quarantine = one.queue.settings.quarantine
+    end = cluster.clock.boottime() + (MAX_CREATE_QUARANTINES + 3) * quarantine
+    while cluster.clock.boottime() < end:
+        assert await other.bodies(wait=quarantine / 4) == []
+    assert cluster.keys(NAMES.segments) == []
 
 
-def test_a_segment_that_came_late_is_handed_out() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
+async def test_a_segment_that_came_late_is_handed_out(cluster: Cluster) -> None:
+    one = await hand(cluster)
 
-        async def stall() -> None:
-            await cluster.clock.sleep(40.0)
+    async def stall() -> None:
+        await cluster.clock.sleep(40.0)
 
-        cluster.ways[0].before["put", NAMES.segments] = stall
-        await one.push("late")
-        assert len(cluster.keys(NAMES.segments)) == 1
-        assert await one.bodies(3) == ["late"]
-
-    run(main)
+    cluster.ways[0].before["put", NAMES.segments] = stall
+    await one.push("late")
+    assert len(cluster.keys(NAMES.segments)) == 1
+    assert await one.bodies(3) == ["late"]
 
 
 def rewritten(cluster: Cluster) -> None:
@@ -207,151 +176,127 @@ def rewritten(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_what_the_storage_says_of_when_it_was_written_voids_nothing(local: bool) -> None:
+async def test_what_the_storage_says_of_when_it_was_written_voids_nothing(cluster: Cluster, local: bool) -> None:
     """Consumers deleted every segment that waited."""
 
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster, local)
-        await one.push(*"abcdef", batch=2)
-        taken = await one.take(3)
-        await one.consumer.done([delivery.id for delivery in taken])
-        for _ in range(3):
-            await cluster.clock.sleep(300.0)
-            rewritten(cluster)
-        two = await hand(cluster, local)
-        assert sorted(await two.bodies(9)) == ["d", "e", "f"]
-
-    run(main)
+    one = await hand(cluster, local)
+    await one.push(*"abcdef", batch=2)
+    taken = await one.take(3)
+    await one.consumer.done([delivery.id for delivery in taken])
+    for _ in range(3):
+        await cluster.clock.sleep(300.0)
+        rewritten(cluster)
+    two = await hand(cluster, local)
+    assert sorted(await two.bodies(9)) == ["d", "e", "f"]
 
 
-def test_a_create_that_lands_again_after_its_items_were_done_brings_nothing_back() -> None:
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        await one.push("a")
-        [key] = cluster.keys(NAMES.segments)
-        segment = cluster.contents.objects[key]
-        await one.consumer.done([taken.id for taken in await one.take()])
-        for seconds in (5.0, 100.0, 2000.0):
-            await cluster.clock.sleep(seconds)
-            assert key not in cluster.contents.objects
-            cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
-            assert await one.bodies(wait=300.0) == []
-            two = await hand(cluster)
-            assert await two.bodies(wait=300.0) == []
-            assert cluster.keys(NAMES.segments) == []
-
-    run(main)
+async def test_a_create_that_lands_again_after_its_items_were_done_brings_nothing_back(cluster: Cluster) -> None:
+    one = await hand(cluster)
+    await one.push("a")
+    [key] = cluster.keys(NAMES.segments)
+    segment = cluster.contents.objects[key]
+    await one.consumer.done([taken.id for taken in await one.take()])
+    for seconds in (5.0, 100.0, 2000.0):
+        await cluster.clock.sleep(seconds)
+        assert key not in cluster.contents.objects
+        cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
+        assert await one.bodies(wait=300.0) == []
+        two = await hand(cluster)
+        assert await two.bodies(wait=300.0) == []
+        assert cluster.keys(NAMES.segments) == []
 
 
-def test_who_is_refused_what_was_finished_takes_nothing_that_may_be_among_it() -> None:
+async def test_who_is_refused_what_was_finished_takes_nothing_that_may_be_among_it(cluster: Cluster) -> None:
     """Else a burst of refusals would bring acknowledged items back, and be remembered for longer than it lasts."""
 
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a")
-        [key] = cluster.keys(NAMES.segments)
-        segment = cluster.contents.objects[key]
-        await one.consumer.done([taken.id for taken in await one.take()])
-        await cluster.clock.sleep(100.0)
-        cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
-        cluster.ways[1].refused = [("get", NAMES.finished)]
-        with pytest.raises(StoreRefused):
-            await two.take()
-        await two.push("b")
-        (other,) = await two.take(wait=60.0)
-        assert other.item.body == b"b"
-        await two.consumer.done([other.id])
-        cluster.ways[1].refused = []
-        assert await two.bodies(wait=300.0) == []
-
-    run(main)
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a")
+    [key] = cluster.keys(NAMES.segments)
+    segment = cluster.contents.objects[key]
+    await one.consumer.done([taken.id for taken in await one.take()])
+    await cluster.clock.sleep(100.0)
+    cluster.contents.set(key, replace(segment, updated=cluster.clock.wall()))
+    cluster.ways[1].refused = [("get", NAMES.finished)]
+    with pytest.raises(StoreRefused):
+        await two.take()
+    await two.push("b")
+    (other,) = await two.take(wait=60.0)
+    assert other.item.body == b"b"
+    await two.consumer.done([other.id])
+    cluster.ways[1].refused = []
+    assert await two.bodies(wait=300.0) == []
 
 
-def test_a_push_is_seen_by_who_waits_within_its_next_poll() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        waiting = asyncio.create_task(two.bodies(wait=1000.0))
-        await cluster.clock.sleep(30.0)
-        asked = len(cluster.ways[1].asked)
-        lists = [verb for verb, _ in cluster.ways[1].asked].count("list")
-        assert lists == 1
-        assert asked < 20
-        await one.push("x")
-        began = cluster.clock.boottime()
-        assert await waiting == ["x"]
-        assert cluster.clock.boottime() - began < 8.0
-
-    run(main)
+async def test_a_push_is_seen_by_who_waits_within_its_next_poll(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    waiting = asyncio.create_task(two.bodies(wait=1000.0))
+    await cluster.clock.sleep(30.0)
+    asked = len(cluster.ways[1].asked)
+    lists = [verb for verb, _ in cluster.ways[1].asked].count("list")
+    assert lists == 1
+    assert asked < 20
+    await one.push("x")
+    began = cluster.clock.boottime()
+    assert await waiting == ["x"]
+    assert cluster.clock.boottime() - began < 8.0
 
 
-def test_a_suspect_is_handed_out_when_nothing_else_is_out() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a", "b", "c", batch=1)
-        await one.take(timeout=5.0)
-        (busy,) = await two.take()
-        assert busy.item.body in (b"b", b"c")
-        await cluster.clock.sleep(10.0)
-        assert await two.bodies() == [], "a is a suspect now, and another is out"
-        await two.consumer.done([busy.id])
-        (suspect,) = await two.take(2)
-        assert suspect.item.body == b"a"
-        assert await two.bodies() == [], "it stays alone"
-        await two.consumer.done([suspect.id])
-        assert await two.bodies() == ["c" if busy.item.body == b"b" else "b"]
-
-    run(main)
+async def test_a_suspect_is_handed_out_when_nothing_else_is_out(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a", "b", "c", batch=1)
+    await one.take(timeout=5.0)
+    (busy,) = await two.take()
+    assert busy.item.body in (b"b", b"c")
+    await cluster.clock.sleep(10.0)
+    assert await two.bodies() == [], "a is a suspect now, and another is out"
+    await two.consumer.done([busy.id])
+    (suspect,) = await two.take(2)
+    assert suspect.item.body == b"a"
+    assert await two.bodies() == [], "it stays alone"
+    await two.consumer.done([suspect.id])
+    assert await two.bodies() == ["c" if busy.item.body == b"b" else "b"]
 
 
-def test_a_close_gives_everything_back_and_takes_the_marks_back() -> None:
-    async def main(cluster: Cluster) -> None:
-        await (await hand(cluster)).push("a", "b", batch=2)
-        for _ in range(5):
-            one = await hand(cluster)
-            await one.take(2, timeout=5.0)
-            await one.consumer.close()
-        two = await hand(cluster)
-        assert await two.bodies(2) == ["a", "b"]
-        assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
-
-    run(main)
+async def test_a_close_gives_everything_back_and_takes_the_marks_back(cluster: Cluster) -> None:
+    await (await hand(cluster)).push("a", "b", batch=2)
+    for _ in range(5):
+        one = await hand(cluster)
+        await one.take(2, timeout=5.0)
+        await one.consumer.close()
+    two = await hand(cluster)
+    assert await two.bodies(2) == ["a", "b"]
+    assert await admin.peek_items(await open_dead_letters(two.queue), {}, 5) == []
 
 
-def test_counts_and_peek_of_what_others_hold() -> None:
-    async def main(cluster: Cluster) -> None:
-        one, two = await hand(cluster), await hand(cluster)
-        await one.push("a", "b", "c", batch=2)
-        (first,) = await one.take()
-        mine = await admin.count_items(one.queue, one.consumer.held)
-        theirs = await admin.count_items(two.queue, two.consumer.held)
-        assert (mine.available, mine.pending) == (2, 1)
-        assert (theirs.available, theirs.pending) == (1, 2)
-        assert [p.item.body for p in await admin.peek_items(two.queue, {}, 5)] == [b"c"]
-        await one.consumer.release([first.id])
-        assert [p.item.body for p in await admin.peek_items(two.queue, {}, 5)] == [b"a", b"b", b"c"]
-
-    run(main)
+async def test_counts_and_peek_of_what_others_hold(cluster: Cluster) -> None:
+    one, two = await hand(cluster), await hand(cluster)
+    await one.push("a", "b", "c", batch=2)
+    (first,) = await one.take()
+    mine = await admin.count_items(one.queue, one.consumer.held)
+    theirs = await admin.count_items(two.queue, two.consumer.held)
+    assert (mine.available, mine.pending) == (2, 1)
+    assert (theirs.available, theirs.pending) == (1, 2)
+    assert [p.item.body for p in await admin.peek_items(two.queue, {}, 5)] == [b"c"]
+    await one.consumer.release([first.id])
+    assert [p.item.body for p in await admin.peek_items(two.queue, {}, 5)] == [b"a", b"b", b"c"]
 
 
-def test_what_is_refused_once_is_still_held_and_can_be_done_again() -> None:
+async def test_what_is_refused_once_is_still_held_and_can_be_done_again(cluster: Cluster) -> None:
     """Completing, giving back and tending: a refusal is like an outage to a consumer, and its item stays out."""
 
-    async def main(cluster: Cluster) -> None:
-        one = await hand(cluster)
-        way = cluster.ways[-1]
-        await one.push("a", "b", batch=2)
-        first, second = await one.take(2, timeout=60.0)
-        way.refused = [(verb, "q/") for verb in ("put", "get", "list", "delete", "get_if_changed")]
-        for end in (one.consumer.done, one.consumer.release):
-            with pytest.raises(StoreRefused):
-                await end([first.id])
-        await asyncio.sleep(10)
-        way.refused = []
-        await one.consumer.done([first.id])
-        await one.consumer.extend(second.id, 60.0)
-        await one.consumer.done([second.id])
-        await asyncio.sleep(200)
-        assert await one.bodies() == []
-        assert cluster.keys(NAMES.segments) == [], "it tends what is finished again"
-
-    run(main)
+    one = await hand(cluster)
+    way = cluster.ways[-1]
+    await one.push("a", "b", batch=2)
+    first, second = await one.take(2, timeout=60.0)
+    way.refused = [(verb, "q/") for verb in ("put", "get", "list", "delete", "get_if_changed")]
+    for end in (one.consumer.done, one.consumer.release):
+        with pytest.raises(StoreRefused):
+            await end([first.id])
+    await asyncio.sleep(10)
+    way.refused = []
+    await one.consumer.done([first.id])
+    await one.consumer.extend(second.id, 60.0)
+    await one.consumer.done([second.id])
+    await asyncio.sleep(200)
+    assert await one.bodies() == []
+    assert cluster.keys(NAMES.segments) == [], "it tends what is finished again"

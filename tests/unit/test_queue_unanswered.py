@@ -8,7 +8,7 @@ import pytest
 
 from fray_coordinator.errors import StoreUnavailable
 from tests.support.hands import NAMES, Hand, hand
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 LOCAL = pytest.mark.parametrize("local", [True, False])
 
@@ -34,23 +34,17 @@ async def delivered(consumer: Hand, seconds: float) -> str:
 
 
 @LOCAL
-def test_a_segment_that_is_not_answered_for_hides_no_other(local: bool) -> None:
-    async def main(cluster: Cluster) -> None:
-        consumer, segments = await pushed(cluster, local)
-        cluster.ways[-1].unanswered = [("get", segments[1])]
-        assert await delivered(consumer, 30.0) == "acde"
-        cluster.ways[-1].unanswered = []
-        assert await delivered(consumer, 300.0) == "b"
-
-    run(main)
+async def test_a_segment_that_is_not_answered_for_hides_no_other(cluster: Cluster, local: bool) -> None:
+    consumer, segments = await pushed(cluster, local)
+    cluster.ways[-1].unanswered = [("get", segments[1])]
+    assert await delivered(consumer, 30.0) == "acde"
+    cluster.ways[-1].unanswered = []
+    assert await delivered(consumer, 300.0) == "b"
 
 
 @LOCAL
-def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(local: bool) -> None:
-    async def main(cluster: Cluster) -> None:
-        consumer, segments = await pushed(cluster, local)
-        cluster.ways[-1].unanswered = [("delete", segments[0])]
-        assert await delivered(consumer, 3000.0) == "abcde"
-        assert [key for key in cluster.keys(NAMES.segments) if not key.startswith(segments[0])] == []
-
-    run(main)
+async def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(cluster: Cluster, local: bool) -> None:
+    consumer, segments = await pushed(cluster, local)
+    cluster.ways[-1].unanswered = [("delete", segments[0])]
+    assert await delivered(consumer, 3000.0) == "abcde"
+    assert [key for key in cluster.keys(NAMES.segments) if not key.startswith(segments[0])] == []

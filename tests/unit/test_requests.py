@@ -99,27 +99,26 @@ def test_a_child_costs_one_write_more(tmp_path: Path) -> None:
     assert _price(tmp_path, with_parent=True)[0] == 6 + 1
 
 
-def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lists(tmp_path: Path) -> None:
+async def test_an_idle_agent_asks_for_its_beats_its_doorbell_and_the_repairs_lists(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     hour = 3600.0
 
-    async def main(cluster: Cluster) -> list[tuple[str, str]]:
-        first, _ = await _cloud_core(cluster)
-        holder = Agent(first, AgentOptions(capacity=HOST, work_dir=tmp_path))
-        second, way = await _cloud_core(cluster)
-        running = [asyncio.create_task(holder.run())]
-        await asyncio.sleep(1)
-        idle = Agent(second, AgentOptions(capacity=HOST, work_dir=tmp_path))
-        running.append(asyncio.create_task(idle.run()))
-        await asyncio.sleep(CALM)
-        way.asked.clear()
-        await asyncio.sleep(hour)
-        asked = list(way.asked)
-        for agent in (holder, idle):
-            agent.terminate()
-        await asyncio.gather(*running)
-        return asked
-
-    asked = run(main)
+    first, _ = await _cloud_core(cluster)
+    holder = Agent(first, AgentOptions(capacity=HOST, work_dir=tmp_path))
+    second, way = await _cloud_core(cluster)
+    running = [asyncio.create_task(holder.run())]
+    await asyncio.sleep(1)
+    idle = Agent(second, AgentOptions(capacity=HOST, work_dir=tmp_path))
+    running.append(asyncio.create_task(idle.run()))
+    await asyncio.sleep(CALM)
+    way.asked.clear()
+    await asyncio.sleep(hour)
+    asked = list(way.asked)
+    for agent in (holder, idle):
+        agent.terminate()
+    await asyncio.gather(*running)
+    asked = asked
     settings_beats = hour / 60
     puts = [key for verb, key in asked if verb == "put"]
     lists = [key for verb, key in asked if verb == "list"]

@@ -24,190 +24,160 @@ from fray_layouts.records import (
     Resources,
 )
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 DEATH, LOOK = 25.0, 8.0
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
 
-def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        await user.store.delete(entry_of(job).key())
-        gate = asyncio.Event()
-        coordinator = Reconciler(await cluster.core(), "p")
-        cluster.ways[-1].before["list", "jobs/"] = gate.wait
-        await passes(coordinator, 400.0)
-        assert (await agent_now(user, agent.id)).state == "dead"
-        assert (await pass_now(user)).repaired_at == 0.0
-        gate.set()
-        await passes(coordinator, 10.0)
-        assert (await pass_now(user)).repaired_at > 0.0
-        assert cluster.keys("pending/") == [entry_of(job).key()]
-
-    run(main)
+async def test_a_death_is_told_while_a_repair_goes_on_and_the_repair_ends(cluster: Cluster) -> None:
+    user, agent = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
+    await user.store.delete(entry_of(job).key())
+    gate = asyncio.Event()
+    coordinator = Reconciler(await cluster.core(), "p")
+    cluster.ways[-1].before["list", "jobs/"] = gate.wait
+    await passes(coordinator, 400.0)
+    assert (await agent_now(user, agent.id)).state == "dead"
+    assert (await pass_now(user)).repaired_at == 0.0
+    gate.set()
+    await passes(coordinator, 10.0)
+    assert (await pass_now(user)).repaired_at > 0.0
+    assert cluster.keys("pending/") == [entry_of(job).key()]
 
 
-def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        coordinator = Reconciler(await cluster.core(), "p")
+async def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again(cluster: Cluster) -> None:
+    user, agent = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
+    coordinator = Reconciler(await cluster.core(), "p")
 
-        async def claimed() -> None:
-            held = await agent.claim()
-            await user.store.delete(entry_of(held.record).key())
+    async def claimed() -> None:
+        held = await agent.claim()
+        await user.store.delete(entry_of(held.record).key())
 
-        cluster.ways[-1].before["list", "pending/"] = claimed
-        before = await user.store.get("pools/default/doorbell")
-        await coordinator.turn()
-        assert cluster.keys("pending/") == []
-        assert await user.store.get("pools/default/doorbell") == before
-        assert (await job_now(user, job.id)).status == "running"
-
-    run(main)
+    cluster.ways[-1].before["list", "pending/"] = claimed
+    before = await user.store.get("pools/default/doorbell")
+    await coordinator.turn()
+    assert cluster.keys("pending/") == []
+    assert await user.store.get("pools/default/doorbell") == before
+    assert (await job_now(user, job.id)).status == "running"
 
 
-def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet() -> None:
-    async def main(cluster: Cluster) -> None:
-        for number in range(30):
-            await join(cluster, f"a{number}")
-        watch = FailureDetector(await cluster.core())
-        with mock.patch.object(FailureDetector, "live", autospec=True, side_effect=FailureDetector.live) as live:
-            await watch.look({})
-        assert live.call_count < 10
-
-    run(main)
+async def test_the_effort_of_a_look_for_each_agent_does_not_grow_with_the_fleet(cluster: Cluster) -> None:
+    for number in range(30):
+        await join(cluster, f"a{number}")
+    watch = FailureDetector(await cluster.core())
+    with mock.patch.object(FailureDetector, "live", autospec=True, side_effect=FailureDetector.live) as live:
+        await watch.look({})
+    assert live.call_count < 10
 
 
-def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first() -> None:
+async def test_a_look_that_takes_long_adds_to_the_age_of_those_whom_it_read_at_first(cluster: Cluster) -> None:
     """Each look hangs for 7 s at one agent's record; the silent other one is dead after its 25 s all the same."""
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
-        watch = FailureDetector(await cluster.core())
-        way = cluster.ways[-1]
-        begun = cluster.clock.boottime()
-        while (await agent_now(user, silent.id)).state == "live":
-            await beating.beat()
-            way.before["get", "agents/beating"] = lambda: cluster.clock.sleep(7.0)
-            await watch.look({})
-            await cluster.clock.sleep(2.0)
-        assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
-
-    run(main)
+    user = await cluster.core()
+    beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
+    watch = FailureDetector(await cluster.core())
+    way = cluster.ways[-1]
+    begun = cluster.clock.boottime()
+    while (await agent_now(user, silent.id)).state == "live":
+        await beating.beat()
+        way.before["get", "agents/beating"] = lambda: cluster.clock.sleep(7.0)
+        await watch.look({})
+        await cluster.clock.sleep(2.0)
+    assert 25.0 <= cluster.clock.boottime() - begun <= 45.0
 
 
-def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_time() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, core = await cluster.core(), await cluster.core()
-        silent = await join(cluster, "silent")
-        coordinator, way = Reconciler(core, "p"), cluster.ways[1]
-        read = way.get
+async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dead_in_time(cluster: Cluster) -> None:
+    user, core = await cluster.core(), await cluster.core()
+    silent = await join(cluster, "silent")
+    coordinator, way = Reconciler(core, "p"), cluster.ways[1]
+    read = way.get
 
-        async def read_slowly(key: str) -> Object | None:
-            await cluster.clock.sleep(1.0)
-            return await read(key)
-
-        await passes(coordinator, LOOK)
-        way.get = read_slowly  # type: ignore[method-assign]
-        for number in range(5000):
-            left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
-            await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
-        await passes(coordinator, DEATH + LOOK)
-        assert (await agent_now(user, silent.id)).state == "dead"
-        assert not coordinator.watch.complete
-        await passes(coordinator, 90.0)
-        assert coordinator.watch.complete
-
-    run(main)
-
-
-def test_many_records_that_are_never_answered_delay_no_death() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, core = await cluster.core(), await cluster.core()
-        coordinator = Reconciler(core, "p")
-        for number in range(640):
-            await user.store.put(AgentKeys.key(f"odd-{number}"), b"", ANY)
-        cluster.ways[1].unanswered = [("get", AgentKeys.key("odd")[: -len(".json")])]
-        await passes(coordinator, 40.0)
-        silent = await join(cluster, "silent")
-        await passes(coordinator, DEATH + 2 * LOOK)
-        assert (await agent_now(user, silent.id)).state == "dead"
-        assert sum(key.startswith("agents/odd") for key in coordinator.watch.problems) == 640
-
-    run(main)
-
-
-def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_child() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a")
-        parent = await launch(user)
-        held = await agent.claim()
-        child = await launch(user, parent=parent.id)
-        await agent.end(held)
-        coordinator = Reconciler(await cluster.core(), "p")
-        way = cluster.ways[-1]
-        await passes(coordinator, 200.0)
-        reads = way.asked.count(("get", JobKeys.key(parent.id)))
-        await passes(coordinator, 200.0)
-        assert coordinator.repair.size == 2
-        assert way.asked.count(("get", JobKeys.key(parent.id))) == reads
-        await cluster.clock.sleep(user.settings.retention + 60.0)
-        await passes(coordinator, 200.0)
-        left = cluster.keys("jobs/")
-        assert left == []
-        removed = [key for verb, key in way.asked if verb == "delete" and key.startswith("jobs/")]
-        assert removed == [JobKeys.key(child.id), JobKeys.key(parent.id)]
-
-    run(main)
-
-
-def test_who_loses_the_lease_leaves_the_repair_to_its_successor() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
-        gate = asyncio.Event()
-        cluster.ways[-1].before["list", "jobs/"] = gate.wait
-        await coordinator.turn()
-        await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
-        await coordinator.turn()
-        gate.set()
+    async def read_slowly(key: str) -> Object | None:
         await cluster.clock.sleep(1.0)
-        assert ("list", "children/") not in cluster.ways[-1].asked
+        return await read(key)
 
-    run(main)
-
-
-def test_a_repair_of_very_many_jobs_comes_more_rarely() -> None:
-    async def main(cluster: Cluster) -> int:
-        coordinator = Reconciler(await cluster.core(), "p")
-        lists = cluster.ways[-1].asked
-        with mock.patch.object(Repair, "size", 1_000_000):
-            await passes(coordinator, 490.0)
-            early = lists.count(("list", "jobs/"))
-            await passes(coordinator, 20.0)
-        assert lists.count(("list", "jobs/")) == early + 1
-        return early
-
-    assert run(main) == 1
+    await passes(coordinator, LOOK)
+    way.get = read_slowly  # type: ignore[method-assign]
+    for number in range(5000):
+        left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
+        await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
+    await passes(coordinator, DEATH + LOOK)
+    assert (await agent_now(user, silent.id)).state == "dead"
+    assert not coordinator.watch.complete
+    await passes(coordinator, 90.0)
+    assert coordinator.watch.complete
 
 
-def test_the_lease_names_only_those_who_owe_a_beat() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
-        coordinator = Reconciler(await cluster.core(), "p")
-        interval = (await agent_now(user, silent.id)).interval
+async def test_many_records_that_are_never_answered_delay_no_death(cluster: Cluster) -> None:
+    user, core = await cluster.core(), await cluster.core()
+    coordinator = Reconciler(core, "p")
+    for number in range(640):
+        await user.store.put(AgentKeys.key(f"odd-{number}"), b"", ANY)
+    cluster.ways[1].unanswered = [("get", AgentKeys.key("odd")[: -len(".json")])]
+    await passes(coordinator, 40.0)
+    silent = await join(cluster, "silent")
+    await passes(coordinator, DEATH + 2 * LOOK)
+    assert (await agent_now(user, silent.id)).state == "dead"
+    assert sum(key.startswith("agents/odd") for key in coordinator.watch.problems) == 640
+
+
+async def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_child(cluster: Cluster) -> None:
+    user, agent = await cluster.core(), await join(cluster, "a")
+    parent = await launch(user)
+    held = await agent.claim()
+    child = await launch(user, parent=parent.id)
+    await agent.end(held)
+    coordinator = Reconciler(await cluster.core(), "p")
+    way = cluster.ways[-1]
+    await passes(coordinator, 200.0)
+    reads = way.asked.count(("get", JobKeys.key(parent.id)))
+    await passes(coordinator, 200.0)
+    assert coordinator.repair.size == 2
+    assert way.asked.count(("get", JobKeys.key(parent.id))) == reads
+    await cluster.clock.sleep(user.settings.retention + 60.0)
+    await passes(coordinator, 200.0)
+    left = cluster.keys("jobs/")
+    assert left == []
+    removed = [key for verb, key in way.asked if verb == "delete" and key.startswith("jobs/")]
+    assert removed == [JobKeys.key(child.id), JobKeys.key(parent.id)]
+
+
+async def test_who_loses_the_lease_leaves_the_repair_to_its_successor(cluster: Cluster) -> None:
+    user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
+    gate = asyncio.Event()
+    cluster.ways[-1].before["list", "jobs/"] = gate.wait
+    await coordinator.turn()
+    await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
+    await coordinator.turn()
+    gate.set()
+    await cluster.clock.sleep(1.0)
+    assert ("list", "children/") not in cluster.ways[-1].asked
+
+
+async def test_a_repair_of_very_many_jobs_comes_more_rarely(cluster: Cluster) -> None:
+    coordinator = Reconciler(await cluster.core(), "p")
+    lists = cluster.ways[-1].asked
+    with mock.patch.object(Repair, "size", 1_000_000):
+        await passes(coordinator, 490.0)
+        early = lists.count(("list", "jobs/"))
+        await passes(coordinator, 20.0)
+    assert lists.count(("list", "jobs/")) == early + 1
+    assert early == 1
+
+
+async def test_the_lease_names_only_those_who_owe_a_beat(cluster: Cluster) -> None:
+    user = await cluster.core()
+    beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
+    coordinator = Reconciler(await cluster.core(), "p")
+    interval = (await agent_now(user, silent.id)).interval
+    await coordinator.turn()
+    for _ in range(3):
+        await cluster.clock.sleep(0.6 * interval)
+        await beating.beat()
         await coordinator.turn()
-        for _ in range(3):
-            await cluster.clock.sleep(0.6 * interval)
-            await beating.beat()
-            await coordinator.turn()
-        assert list((await pass_now(user)).suspects) == [silent.id]
-
-    run(main)
+    assert list((await pass_now(user)).suspects) == [silent.id]
 
 
 @pytest.mark.parametrize(("live", "seconds"), [(1, 5.0), (2500, 5.0), (10_000, 20.0)])
@@ -215,52 +185,46 @@ def test_the_larger_the_fleet_the_more_rarely_each_looks(live: int, seconds: flo
     assert paced_interval(5.0, live, 500.0) == seconds
 
 
-def test_every_agent_of_a_large_fleet_asks_more_rarely(tmp_path: Path) -> None:
+async def test_every_agent_of_a_large_fleet_asks_more_rarely(cluster: Cluster, tmp_path: Path) -> None:
     """It is told the size of the fleet by the pass of another."""
 
-    async def main(cluster: Cluster) -> dict[str, int]:
-        core = await cluster.core(local=False)
-        way = cluster.ways[-1]
-        held = ReconcilerRecord(holder="another", pools={"default": PoolSummary(agents=10_000, slots=10_000)})
-        agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
-        running = asyncio.create_task(agent.run())
-        for _ in range(200):  # the other's pass goes on
-            await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
-            await cluster.clock.sleep(5.0)
-        way.asked.clear()
-        for _ in range(720):
-            await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
-            await cluster.clock.sleep(5.0)
-        counts = {
-            "bells": way.asked.count(("get_if_changed", "pools/default/doorbell")),
-            "lists": way.asked.count(("list", "pending/default/")),
-            "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in way.asked),
-            "turns": way.asked.count(("get_if_changed", CoordinatorKeys.lease)),
-        }
-        agent.terminate()
-        await running
-        return counts
-
-    counts = run(main)
+    core = await cluster.core(local=False)
+    way = cluster.ways[-1]
+    held = ReconcilerRecord(holder="another", pools={"default": PoolSummary(agents=10_000, slots=10_000)})
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path))
+    running = asyncio.create_task(agent.run())
+    for _ in range(200):  # the other's pass goes on
+        await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
+        await cluster.clock.sleep(5.0)
+    way.asked.clear()
+    for _ in range(720):
+        await core.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: held)
+        await cluster.clock.sleep(5.0)
+    counts = {
+        "bells": way.asked.count(("get_if_changed", "pools/default/doorbell")),
+        "lists": way.asked.count(("list", "pending/default/")),
+        "beats": sum(verb == "put" and key.startswith("agents/") for verb, key in way.asked),
+        "turns": way.asked.count(("get_if_changed", CoordinatorKeys.lease)),
+    }
+    agent.terminate()
+    await running
+    counts = counts
     assert counts["bells"] == pytest.approx(180, rel=0.1)  # each 20 s
     assert counts["lists"] == pytest.approx(18, abs=3)  # each 200 s
     assert counts["beats"] == pytest.approx(15, abs=2)  # each 240 s
     assert counts["turns"] < 100  # each 60 s, but for a rare shift as a watcher
 
 
-def test_very_many_items_are_worked_off_a_few_at_a_time_in_order() -> None:
-    async def main(cluster: Cluster) -> None:
-        busy: list[int] = []
-        tasks: list[int] = []
+async def test_very_many_items_are_worked_off_a_few_at_a_time_in_order(cluster: Cluster) -> None:
+    busy: list[int] = []
+    tasks: list[int] = []
 
-        async def act(item: int) -> int:
-            busy.append(item)
-            tasks.append(len(asyncio.all_tasks()))
-            await asyncio.sleep(1.0 / (item + 1))
-            busy.remove(item)
-            return 2 * item
+    async def act(item: int) -> int:
+        busy.append(item)
+        tasks.append(len(asyncio.all_tasks()))
+        await asyncio.sleep(1.0 / (item + 1))
+        busy.remove(item)
+        return 2 * item
 
-        assert await map_concurrently(range(100), act, at_once=4) == [2 * n for n in range(100)]
-        assert max(tasks) <= 4 + 2
-
-    run(main)
+    assert await map_concurrently(range(100), act, at_once=4) == [2 * n for n in range(100)]
+    assert max(tasks) <= 4 + 2

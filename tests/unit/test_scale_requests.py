@@ -20,44 +20,40 @@ from fray_layouts import object_keys
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.faketask import fake
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)
 
 
 @pytest.mark.parametrize("seconds", [0.1, 60.0])
-def test_the_entry_of_a_job_is_deleted_once_however_long_it_runs(tmp_path: Path, seconds: float) -> None:
-    async def main(cluster: Cluster) -> list[str]:
-        core = await cluster.core(local=False)
-        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": seconds}))
-        agent = Agent(core, options)
-        running = asyncio.create_task(agent.run())
-        (submitted,) = await submit(core, [parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})])
-        await wait_for(core, [submitted.job.id])
-        await asyncio.sleep(60)
-        agent.terminate()
-        await running
-        return [key for verb, key in cluster.ways[0].asked if verb == "delete"]
-
-    deleted = run(main)
+async def test_the_entry_of_a_job_is_deleted_once_however_long_it_runs(
+    cluster: Cluster, tmp_path: Path, seconds: float
+) -> None:
+    core = await cluster.core(local=False)
+    options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": seconds}))
+    agent = Agent(core, options)
+    running = asyncio.create_task(agent.run())
+    (submitted,) = await submit(core, [parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})])
+    await wait_for(core, [submitted.job.id])
+    await asyncio.sleep(60)
+    agent.terminate()
+    await running
+    deleted = [key for verb, key in cluster.ways[0].asked if verb == "delete"]
     assert len(deleted) == 1
     assert deleted[0].startswith("pending/")
 
 
-def test_what_fits_is_found_behind_a_page_of_what_does_not(tmp_path: Path) -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core(local=False)
-        wide = {"name": "wide", "entrypoint": {"command": ["true"]}, "resources": {"cpu": 64}}
-        await submit(core, [parse_spec(wide)] * 1001)
-        await asyncio.sleep(0.01)
-        (wanted,) = await submit(core, [parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})])
-        options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 1.0}))
-        running = asyncio.create_task((agent := Agent(core, options)).run())
-        await asyncio.wait_for(wait_for(core, [wanted.job.id]), 30)
-        agent.terminate()
-        await running
-
-    run(main)
+async def test_what_fits_is_found_behind_a_page_of_what_does_not(cluster: Cluster, tmp_path: Path) -> None:
+    core = await cluster.core(local=False)
+    wide = {"name": "wide", "entrypoint": {"command": ["true"]}, "resources": {"cpu": 64}}
+    await submit(core, [parse_spec(wide)] * 1001)
+    await asyncio.sleep(0.01)
+    (wanted,) = await submit(core, [parse_spec({"name": "job", "entrypoint": {"command": ["true"]}})])
+    options = AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=fake(tmp_path, {"job": 1.0}))
+    running = asyncio.create_task((agent := Agent(core, options)).run())
+    await asyncio.wait_for(wait_for(core, [wanted.job.id]), 30)
+    agent.terminate()
+    await running
 
 
 def test_of_many_who_ring_at_once_few_ring_and_the_others_see_that(tmp_path: Path) -> None:
@@ -80,21 +76,15 @@ def test_of_many_who_ring_at_once_few_ring_and_the_others_see_that(tmp_path: Pat
     assert sum(fleet.storage.asked["pools", "writes"].values()) < 150
 
 
-def test_a_lone_ring_is_one_request() -> None:
-    async def main(cluster: Cluster) -> list[tuple[str, str]]:
-        core = await cluster.core(local=False)
-        cluster.ways[-1].asked.clear()
+async def test_a_lone_ring_is_one_request(cluster: Cluster) -> None:
+    core = await cluster.core(local=False)
+    cluster.ways[-1].asked.clear()
+    await doorbell.ring(core, "default")
+    assert cluster.ways[-1].asked == [("put", object_keys.PoolKeys.doorbell("default"))]
+
+
+async def test_a_bell_that_cannot_be_rung_is_told_of(cluster: Cluster) -> None:
+    core = await cluster.core(local=False)
+    cluster.cut()
+    with pytest.raises(StoreUnavailable):
         await doorbell.ring(core, "default")
-        return cluster.ways[-1].asked
-
-    assert run(main) == [("put", object_keys.PoolKeys.doorbell("default"))]
-
-
-def test_a_bell_that_cannot_be_rung_is_told_of() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core(local=False)
-        cluster.cut()
-        with pytest.raises(StoreUnavailable):
-            await doorbell.ring(core, "default")
-
-    run(main)

@@ -13,139 +13,115 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import CheckpointKey
 from tests.support.participants import launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 
-def test_an_attempt_goes_on_from_the_last_checkpoint_and_shuts_the_earlier_one_out() -> None:
-    async def main(cluster: Cluster) -> None:
-        core, other = await cluster.core(), await cluster.core()
-        state, first = await open_log(core, "a-1", "a", 1)
-        assert state is None
-        await first.write(b"one")
-        await first.write(b"two")
-        state, second = await open_log(other, "a-1", "a", 2)
-        assert state == b"two"
-        with pytest.raises(Fenced):
-            await first.write(b"three")
-        with pytest.raises(Fenced):
-            await open_log(core, "a-1", "a", 1)
-        await second.write(b"drei")
-        assert (await open_log(core, "a-1", "a", 3))[0] == b"drei"
-
-    run(main)
+async def test_an_attempt_goes_on_from_the_last_checkpoint_and_shuts_the_earlier_one_out(cluster: Cluster) -> None:
+    core, other = await cluster.core(), await cluster.core()
+    state, first = await open_log(core, "a-1", "a", 1)
+    assert state is None
+    await first.write(b"one")
+    await first.write(b"two")
+    state, second = await open_log(other, "a-1", "a", 2)
+    assert state == b"two"
+    with pytest.raises(Fenced):
+        await first.write(b"three")
+    with pytest.raises(Fenced):
+        await open_log(core, "a-1", "a", 1)
+    await second.write(b"drei")
+    assert (await open_log(core, "a-1", "a", 3))[0] == b"drei"
 
 
-def test_an_empty_state_is_a_state() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        _, log = await open_log(core, "a-1", "a", 1)
-        await log.write(b"")
-        assert (await open_log(core, "a-1", "a", 2))[0] == b""
-        assert (await open_log(core, "a-1", "b", 1))[0] is None, "another actor of the job"
-
-    run(main)
+async def test_an_empty_state_is_a_state(cluster: Cluster) -> None:
+    core = await cluster.core()
+    _, log = await open_log(core, "a-1", "a", 1)
+    await log.write(b"")
+    assert (await open_log(core, "a-1", "a", 2))[0] == b""
+    assert (await open_log(core, "a-1", "b", 1))[0] is None, "another actor of the job"
 
 
-def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing() -> None:
+async def test_a_checkpoint_that_lands_behind_a_fence_acknowledges_nothing(cluster: Cluster) -> None:
     """The number below a fence is free again once it was collected: only the listing tells."""
 
-    async def main(cluster: Cluster) -> None:
-        core, other = await cluster.core(), await cluster.core()
-        _, old = await open_log(core, "a-1", "a", 1)
+    core, other = await cluster.core(), await cluster.core()
+    _, old = await open_log(core, "a-1", "a", 1)
 
-        async def meanwhile() -> None:
-            _, new = await open_log(other, "a-1", "a", 2)
-            await new.write(b"new")
-            await new.write(b"newer")
+    async def meanwhile() -> None:
+        _, new = await open_log(other, "a-1", "a", 2)
+        await new.write(b"new")
+        await new.write(b"newer")
 
-        cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
-        with pytest.raises(Fenced):
-            await old.write(b"old")
-        assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
-
-    run(main)
+    cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
+    with pytest.raises(Fenced):
+        await old.write(b"old")
+    assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
 
 
-def test_a_fence_that_lands_below_later_numbers_shuts_nobody_out() -> None:
-    async def main(cluster: Cluster) -> None:
-        core, other = await cluster.core(), await cluster.core()
+async def test_a_fence_that_lands_below_later_numbers_shuts_nobody_out(cluster: Cluster) -> None:
+    core, other = await cluster.core(), await cluster.core()
 
-        async def meanwhile() -> None:
-            _, new = await open_log(other, "a-1", "a", 2)
-            await new.write(b"new")
-            await new.write(b"newer")
+    async def meanwhile() -> None:
+        _, new = await open_log(other, "a-1", "a", 2)
+        await new.write(b"new")
+        await new.write(b"newer")
 
-        cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
-        with pytest.raises(Fenced):
-            await open_log(core, "a-1", "a", 1)
-        assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
-
-    run(main)
+    cluster.ways[0].before["put", CheckpointKey.prefix("a-1", "a")] = meanwhile
+    with pytest.raises(Fenced):
+        await open_log(core, "a-1", "a", 1)
+    assert (await open_log(other, "a-1", "a", 3))[0] == b"newer"
 
 
-def test_what_a_new_attempt_reads_while_the_old_one_collects_is_found_all_the_same() -> None:
-    async def main(cluster: Cluster) -> None:
-        core, other = await cluster.core(), await cluster.core()
-        _, old = await open_log(core, "a-1", "a", 1)
-        await old.write(b"one")
+async def test_what_a_new_attempt_reads_while_the_old_one_collects_is_found_all_the_same(cluster: Cluster) -> None:
+    core, other = await cluster.core(), await cluster.core()
+    _, old = await open_log(core, "a-1", "a", 1)
+    await old.write(b"one")
 
-        async def meanwhile() -> None:
-            await old.write(b"two")
+    async def meanwhile() -> None:
+        await old.write(b"two")
 
-        cluster.ways[1].before["get", CheckpointKey.prefix("a-1", "a")] = meanwhile
-        assert (await open_log(other, "a-1", "a", 2))[0] == b"two"
-
-    run(main)
+    cluster.ways[1].before["get", CheckpointKey.prefix("a-1", "a")] = meanwhile
+    assert (await open_log(other, "a-1", "a", 2))[0] == b"two"
 
 
-def test_a_checkpoint_without_an_answer_is_written_again_or_found() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        _, log = await open_log(core, "a-1", "a", 1)
-        way = cluster.ways[0]
+async def test_a_checkpoint_without_an_answer_is_written_again_or_found(cluster: Cluster) -> None:
+    core = await cluster.core()
+    _, log = await open_log(core, "a-1", "a", 1)
+    way = cluster.ways[0]
 
-        async def lost() -> None:
-            """The write lands, and nobody hears of it."""
-            body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
-            await way._backend.put(CheckpointKey("a-1", "a", log.last.number + 1).key(), body, ABSENT)
-            way.cut = True
+    async def lost() -> None:
+        """The write lands, and nobody hears of it."""
+        body = b'{"attempt":1,"writer":"' + log.last.writer.encode() + b'"}\none'
+        await way._backend.put(CheckpointKey("a-1", "a", log.last.number + 1).key(), body, ABSENT)
+        way.cut = True
 
-        way.before["put", CheckpointKey.prefix("a-1", "a")] = lost
-        with pytest.raises(StoreUnavailable):
-            await log.write(b"one")
-        way.cut = False
-        await log.write(b"one and two")
-        assert (await open_log(core, "a-1", "a", 2))[0] == b"one and two"
-
-    run(main)
+    way.before["put", CheckpointKey.prefix("a-1", "a")] = lost
+    with pytest.raises(StoreUnavailable):
+        await log.write(b"one")
+    way.cut = False
+    await log.write(b"one and two")
+    assert (await open_log(core, "a-1", "a", 2))[0] == b"one and two"
 
 
-def test_old_checkpoints_are_collected_and_the_rest_goes_with_the_job() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        job = await launch(core, name="actor", actor=True, max_retries_failure=9)
-        for attempt in (1, 2):
-            _, log = await open_log(core, job.id, "a", attempt)
-            for number in range(20):
-                await log.write(bytes([number]))
-            assert len(cluster.keys(CheckpointKey.prefix(job.id, "a"))) <= 2
-        await stop(core, job.id, "enough")
-        await asyncio.sleep(core.settings.retention + 1)
-        await Reconciler(core, "p").repair.run({})
-        assert cluster.keys(f"jobs/{job.id}") == []
-        assert cluster.keys("work/") == []
-
-    run(main)
+async def test_old_checkpoints_are_collected_and_the_rest_goes_with_the_job(cluster: Cluster) -> None:
+    core = await cluster.core()
+    job = await launch(core, name="actor", actor=True, max_retries_failure=9)
+    for attempt in (1, 2):
+        _, log = await open_log(core, job.id, "a", attempt)
+        for number in range(20):
+            await log.write(bytes([number]))
+        assert len(cluster.keys(CheckpointKey.prefix(job.id, "a"))) <= 2
+    await stop(core, job.id, "enough")
+    await asyncio.sleep(core.settings.retention + 1)
+    await Reconciler(core, "p").repair.run({})
+    assert cluster.keys(f"jobs/{job.id}") == []
+    assert cluster.keys("work/") == []
 
 
-def test_a_checkpoint_costs_a_write_and_a_list() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        _, log = await open_log(core, "a-1", "a", 1)
-        await log.write(b"x")
-        asked = cluster.ways[0].asked
-        asked.clear()
-        await log.write(b"y")
-        assert sorted(verb for verb, _ in asked) == ["delete", "list", "put"]
-
-    run(main)
+async def test_a_checkpoint_costs_a_write_and_a_list(cluster: Cluster) -> None:
+    core = await cluster.core()
+    _, log = await open_log(core, "a-1", "a", 1)
+    await log.write(b"x")
+    asked = cluster.ways[0].asked
+    asked.clear()
+    await log.write(b"y")
+    assert sorted(verb for verb, _ in asked) == ["delete", "list", "put"]

@@ -15,7 +15,7 @@ from fray_coordinator.store.interface import (
 )
 from fray_layouts.object_keys import JobKeys, PendingKey
 from tests.support.participants import join, launch
-from tests.support.virtual import Cluster, Way, run
+from tests.support.virtual import Cluster, Way
 
 
 class Late:
@@ -40,71 +40,64 @@ class Late:
         self._way.put = self._put  # type: ignore[method-assign]
 
 
-def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more() -> None:
-    async def main(cluster: Cluster) -> None:
-        holder = await join(cluster, "holder")
-        parent = await launch(holder.core)
-        held = await holder.claim()
-        child = await launch(holder.core, attempt_of_parent=1, name="child", id="one", parent=parent.id)
-        (key,) = [key for key in cluster.keys("pending/") if child.id in key]
-        entry = PendingKey.parse(key)
-        assert entry is not None
-        claimer = await join(cluster, "claimer")
-        late = Late(cluster.ways[-1], f"jobs/{child.id}")
-        with pytest.raises(StoreUnavailable):
-            await try_claim(claimer.core, entry, "claimer", "host")
-        late.heal()
-        await holder.end(held, kind="preempted")  # now the child waits for its parent's next attempt
-        answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
-        assert isinstance(answer, NotClaimed)
-        assert answer.until is not None
-        with pytest.raises(PreconditionFailed):
-            await late.land()
-
-    run(main)
+async def test_a_claim_in_doubt_that_is_no_longer_wanted_cannot_land_any_more(cluster: Cluster) -> None:
+    holder = await join(cluster, "holder")
+    parent = await launch(holder.core)
+    held = await holder.claim()
+    child = await launch(holder.core, attempt_of_parent=1, name="child", id="one", parent=parent.id)
+    (key,) = [key for key in cluster.keys("pending/") if child.id in key]
+    entry = PendingKey.parse(key)
+    assert entry is not None
+    claimer = await join(cluster, "claimer")
+    late = Late(cluster.ways[-1], f"jobs/{child.id}")
+    with pytest.raises(StoreUnavailable):
+        await try_claim(claimer.core, entry, "claimer", "host")
+    late.heal()
+    await holder.end(held, kind="preempted")  # now the child waits for its parent's next attempt
+    answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
+    assert isinstance(answer, NotClaimed)
+    assert answer.until is not None
+    with pytest.raises(PreconditionFailed):
+        await late.land()
 
 
 @pytest.mark.parametrize("parent_is", ["spoilt", "refused"])
-def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(parent_is: str) -> None:
+async def test_a_claim_in_doubt_is_resolved_whatever_became_of_the_parents_record(
+    cluster: Cluster, parent_is: str
+) -> None:
     """Dropped in doubt, it could land late: the job would run for ever under an agent that does not list it."""
 
-    async def main(cluster: Cluster) -> None:
-        holder = await join(cluster, "holder")
-        parent = await launch(holder.core)
-        await holder.claim()
-        child = await launch(holder.core, attempt_of_parent=1, name="child", parent=parent.id)
-        (key,) = [key for key in cluster.keys("pending/") if child.id in key]
-        entry = PendingKey.parse(key)
-        assert entry is not None
-        claimer = await join(cluster, "claimer")
-        late = Late(cluster.ways[-1], f"jobs/{child.id}")
-        with pytest.raises(StoreUnavailable):
-            await try_claim(claimer.core, entry, "claimer", "host")
-        late.heal()
-        if parent_is == "spoilt":
-            await holder.core.store.put(JobKeys.key(parent.id), b"no record", ANY)
-        else:
-            cluster.ways[-1].refused = [("get", JobKeys.key(parent.id))]
-        answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
-        assert isinstance(answer, NotClaimed)
-        with pytest.raises(PreconditionFailed):
-            await late.land()
-
-    run(main)
-
-
-def test_a_claim_in_doubt_that_landed_is_found() -> None:
-    async def main(cluster: Cluster) -> None:
-        claimer = await join(cluster, "claimer")
-        job = await launch(claimer.core)
-        (key,) = cluster.keys("pending/")
-        entry = PendingKey.parse(key)
-        assert entry is not None
-        late = Late(cluster.ways[-1], f"jobs/{job.id}")
-        with pytest.raises(StoreUnavailable):
-            await try_claim(claimer.core, entry, "claimer", "host")
+    holder = await join(cluster, "holder")
+    parent = await launch(holder.core)
+    await holder.claim()
+    child = await launch(holder.core, attempt_of_parent=1, name="child", parent=parent.id)
+    (key,) = [key for key in cluster.keys("pending/") if child.id in key]
+    entry = PendingKey.parse(key)
+    assert entry is not None
+    claimer = await join(cluster, "claimer")
+    late = Late(cluster.ways[-1], f"jobs/{child.id}")
+    with pytest.raises(StoreUnavailable):
+        await try_claim(claimer.core, entry, "claimer", "host")
+    late.heal()
+    if parent_is == "spoilt":
+        await holder.core.store.put(JobKeys.key(parent.id), b"no record", ANY)
+    else:
+        cluster.ways[-1].refused = [("get", JobKeys.key(parent.id))]
+    answer = await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True)
+    assert isinstance(answer, NotClaimed)
+    with pytest.raises(PreconditionFailed):
         await late.land()
-        late.heal()
-        assert isinstance(await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True), Claimed)
 
-    run(main)
+
+async def test_a_claim_in_doubt_that_landed_is_found(cluster: Cluster) -> None:
+    claimer = await join(cluster, "claimer")
+    job = await launch(claimer.core)
+    (key,) = cluster.keys("pending/")
+    entry = PendingKey.parse(key)
+    assert entry is not None
+    late = Late(cluster.ways[-1], f"jobs/{job.id}")
+    with pytest.raises(StoreUnavailable):
+        await try_claim(claimer.core, entry, "claimer", "host")
+    await late.land()
+    late.heal()
+    assert isinstance(await try_claim(claimer.core, entry, "claimer", "host", in_doubt=True), Claimed)

@@ -22,7 +22,7 @@ from fray_layouts.records import (
     Suspect,
 )
 from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 DEATH = 25.0
 LOOK = 8.0
@@ -46,79 +46,52 @@ async def bury_all(watch: FailureDetector) -> None:
         await reaper.reap(watch.core, dead)
 
 
-def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before() -> None:
-    async def main(cluster: Cluster) -> None:
-        watch = FailureDetector(await cluster.core())
-        await join(cluster, "a")
-        suspects: dict[str, Suspect] = {}
-        while (await agent_now(watch.core, "a")).state == "live":
-            suspects = await watch.look(suspects)
-            await cluster.clock.sleep(LOOK)
-        silent = cluster.clock.boottime() - LOOK
-        assert DEATH <= silent <= DEATH + 2 * LOOK
-
-    run(main)
+async def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before(cluster: Cluster) -> None:
+    watch = FailureDetector(await cluster.core())
+    await join(cluster, "a")
+    suspects: dict[str, Suspect] = {}
+    while (await agent_now(watch.core, "a")).state == "live":
+        suspects = await watch.look(suspects)
+        await cluster.clock.sleep(LOOK)
+    silent = cluster.clock.boottime() - LOOK
+    assert DEATH <= silent <= DEATH + 2 * LOOK
 
 
 @pytest.mark.parametrize(("promised", "believed"), [(1e9, 240.0), (1e-9, 5.0)])
-def test_a_strange_promise_keeps_nobody_from_being_declared_dead(promised: float, believed: float) -> None:
+async def test_a_strange_promise_keeps_nobody_from_being_declared_dead(
+    cluster: Cluster, promised: float, believed: float
+) -> None:
     """One of years would never be over; within one of an instant nobody looks twice."""
 
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a", interval=promised)
-        job = await launch(user)
-        await agent.claim()
-        coordinator = Reconciler(await cluster.core(), "p")
-        await passes(coordinator, 5 * believed - 2 * LOOK)
-        assert (await agent_now(user, "a")).state == "live"
-        await passes(coordinator, 5 * LOOK)
-        assert (await agent_now(user, "a")).state == "dead"
-        assert (await job_now(user, job.id)).status == "pending"
-
-    run(main)
+    user, agent = await cluster.core(), await join(cluster, "a", interval=promised)
+    job = await launch(user)
+    await agent.claim()
+    coordinator = Reconciler(await cluster.core(), "p")
+    await passes(coordinator, 5 * believed - 2 * LOOK)
+    assert (await agent_now(user, "a")).state == "live"
+    await passes(coordinator, 5 * LOOK)
+    assert (await agent_now(user, "a")).state == "dead"
+    assert (await job_now(user, job.id)).status == "pending"
 
 
-def test_an_agent_that_beats_lives_for_ever() -> None:
-    async def main(cluster: Cluster) -> None:
-        watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
-        beating = asyncio.create_task(agent.beat_for_ever())
-        await watched(watch, 3600.0)
-        assert (await agent_now(watch.core, "a")).state == "live"
-        beating.cancel()
-
-    run(main)
+async def test_an_agent_that_beats_lives_for_ever(cluster: Cluster) -> None:
+    watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
+    beating = asyncio.create_task(agent.beat_for_ever())
+    await watched(watch, 3600.0)
+    assert (await agent_now(watch.core, "a")).state == "live"
+    beating.cancel()
 
 
-def test_an_idle_agent_is_given_the_time_that_it_promised() -> None:
-    async def main(cluster: Cluster) -> None:
-        watch = FailureDetector(await cluster.core())
-        await join(cluster, "a", interval=60.0)
-        suspects = await watched(watch, 290.0)
-        assert (await agent_now(watch.core, "a")).state == "live"
-        await watched(watch, 30.0, suspects)
-        assert (await agent_now(watch.core, "a")).state == "dead"
-
-    run(main)
+async def test_an_idle_agent_is_given_the_time_that_it_promised(cluster: Cluster) -> None:
+    watch = FailureDetector(await cluster.core())
+    await join(cluster, "a", interval=60.0)
+    suspects = await watched(watch, 290.0)
+    assert (await agent_now(watch.core, "a")).state == "live"
+    await watched(watch, 30.0, suspects)
+    assert (await agent_now(watch.core, "a")).state == "dead"
 
 
-def test_an_outage_kills_nobody() -> None:
-    async def main(cluster: Cluster) -> None:
-        core = await cluster.core()
-        agents = [await join(cluster, name) for name in ("a", "b")]
-        watch = FailureDetector(core)
-        suspects = await watched(watch, 60.0, {})
-        beating = [asyncio.create_task(_through_outages(agent)) for agent in agents]
-        suspects = await watched(watch, 30.0, suspects)
-        cluster.cut()
-        for _ in range(4):
-            with pytest.raises(StoreUnavailable):
-                await watch.look(suspects)
-        cluster.cut(False)
-        await watched(watch, 300.0, suspects)
-        assert {(await agent_now(core, name)).state for name in ("a", "b")} == {"live"}
-        for task in beating:
-            task.cancel()
-
+async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
     async def _through_outages(agent: Hand) -> None:
         while True:
             try:
@@ -128,231 +101,217 @@ def test_an_outage_kills_nobody() -> None:
             await agent.core.clock.sleep(5.0)
 
     settings = ClusterSettings(idle_beat_interval=5.0)
-    run(main, settings)
+    cluster.settings = settings
+    core = await cluster.core()
+    agents = [await join(cluster, name) for name in ("a", "b")]
+    watch = FailureDetector(core)
+    suspects = await watched(watch, 60.0, {})
+    beating = [asyncio.create_task(_through_outages(agent)) for agent in agents]
+    suspects = await watched(watch, 30.0, suspects)
+    cluster.cut()
+    for _ in range(4):
+        with pytest.raises(StoreUnavailable):
+            await watch.look(suspects)
+    cluster.cut(False)
+    await watched(watch, 300.0, suspects)
+    assert {(await agent_now(core, name)).state for name in ("a", "b")} == {"live"}
+    for task in beating:
+        task.cancel()
 
 
-def test_who_cannot_write_takes_nobody_for_silent() -> None:
+async def test_who_cannot_write_takes_nobody_for_silent(cluster: Cluster) -> None:
     """Writes are refused to everybody, reads are answered: once they work again, agents have their time to beat."""
 
-    async def main(cluster: Cluster) -> None:
-        coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "a")
-        for _ in range(3):
-            await agent.beat()
-            await passes(coordinator, 5.0, every=5.0)
-        cluster.ways[0].refused = [("put", "")]
-        for _ in range(10):
-            with pytest.raises(StoreRefused):
-                await coordinator.turn()
-            await cluster.clock.sleep(8.0)
-        cluster.ways[0].refused = []
-        await passes(coordinator, 10.0, every=5.0)
-        assert (await agent_now(agent.core, "a")).state == "live"
-        await passes(coordinator, 40.0)
-        assert (await agent_now(agent.core, "a")).state == "dead"
-
-    run(main)
+    coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "a")
+    for _ in range(3):
+        await agent.beat()
+        await passes(coordinator, 5.0, every=5.0)
+    cluster.ways[0].refused = [("put", "")]
+    for _ in range(10):
+        with pytest.raises(StoreRefused):
+            await coordinator.turn()
+        await cluster.clock.sleep(8.0)
+    cluster.ways[0].refused = []
+    await passes(coordinator, 10.0, every=5.0)
+    assert (await agent_now(agent.core, "a")).state == "live"
+    await passes(coordinator, 40.0)
+    assert (await agent_now(agent.core, "a")).state == "dead"
 
 
-def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobodys_silence() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a", interval=60.0)
-        await passes(Reconciler(user, "p"), 280.0)
-        visitor = Reconciler(await cluster.core(), "once")
-        await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-        cluster.ways[-1].read_only = True
-        visit = asyncio.create_task(visitor.once())
-        await cluster.clock.sleep(50.0)
-        cluster.ways[-1].read_only = False
-        await visit
-        assert (await agent_now(user, agent.id)).state == "live"
-        assert not cluster.keys(InboxKeys.area)
+async def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_for_nobodys_silence(
+    cluster: Cluster,
+) -> None:
+    user, agent = await cluster.core(), await join(cluster, "a", interval=60.0)
+    await passes(Reconciler(user, "p"), 280.0)
+    visitor = Reconciler(await cluster.core(), "once")
+    await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
+    cluster.ways[-1].read_only = True
+    visit = asyncio.create_task(visitor.once())
+    await cluster.clock.sleep(50.0)
+    cluster.ways[-1].read_only = False
+    await visit
+    assert (await agent_now(user, agent.id)).state == "live"
+    assert not cluster.keys(InboxKeys.area)
 
-    run(main)
 
-
-def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_which_it_was_due() -> None:
+async def test_a_death_is_not_declared_at_the_end_of_the_outage_of_writes_in_which_it_was_due(cluster: Cluster) -> None:
     """The verdict waits for the same instant as the beat of an agent that only was late."""
 
-    async def main(cluster: Cluster) -> None:
-        coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "late")
-        full_disk = asyncio.Event()
+    coordinator, agent = Reconciler(await cluster.core(), "p"), await join(cluster, "late")
+    full_disk = asyncio.Event()
 
-        async def fill() -> None:
-            cluster.ways[0].read_only = True
-            full_disk.set()
+    async def fill() -> None:
+        cluster.ways[0].read_only = True
+        full_disk.set()
 
-        cluster.ways[0].before["put", AgentKeys.area] = fill
-        passing = asyncio.create_task(passes(coordinator, 100.0))
-        await full_disk.wait()
-        await cluster.clock.sleep(20.0)
-        cluster.ways[0].read_only = False
-        await cluster.clock.sleep(7.0)
-        assert await agent.beat()
-        passing.cancel()
-
-    run(main)
+    cluster.ways[0].before["put", AgentKeys.area] = fill
+    passing = asyncio.create_task(passes(coordinator, 100.0))
+    await full_disk.wait()
+    await cluster.clock.sleep(20.0)
+    cluster.ways[0].read_only = False
+    await cluster.clock.sleep(7.0)
+    assert await agent.beat()
+    passing.cancel()
 
 
-def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_that_it_did_not_notice() -> None:
+async def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_that_it_did_not_notice(
+    cluster: Cluster,
+) -> None:
     """It has nothing to write, and goes on from the silence that another saw before the outage."""
 
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "late")
-        await passes(Reconciler(user, "p"), 20.0)
-        visitor = Reconciler(await cluster.core(), "once")
-        cluster.ways[-1].read_only = True
-        visit = asyncio.create_task(visitor.once())
-        await cluster.clock.sleep(10.0)
-        cluster.ways[-1].read_only = False
-        await cluster.clock.sleep(5.0)
-        assert await agent.beat()
-        await visit
-        assert (await agent_now(user, agent.id)).state == "live"
-
-    run(main)
+    user, agent = await cluster.core(), await join(cluster, "late")
+    await passes(Reconciler(user, "p"), 20.0)
+    visitor = Reconciler(await cluster.core(), "once")
+    cluster.ways[-1].read_only = True
+    visit = asyncio.create_task(visitor.once())
+    await cluster.clock.sleep(10.0)
+    cluster.ways[-1].read_only = False
+    await cluster.clock.sleep(5.0)
+    assert await agent.beat()
+    await visit
+    assert (await agent_now(user, agent.id)).state == "live"
 
 
-def test_a_frozen_observer_kills_nobody() -> None:
+async def test_a_frozen_observer_kills_nobody(cluster: Cluster) -> None:
     """It looks, freezes for an hour, and looks again at an agent that beat all the time but for the last moment."""
 
-    async def main(cluster: Cluster) -> None:
-        watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
-        suspects = await watch.look({})
-        await cluster.clock.sleep(3600.0)
-        suspects = await watch.look(suspects)
-        await cluster.clock.sleep(3600.0)
-        suspects = await watch.look(suspects)
-        assert suspects["a"].age == 0.0
+    watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
+    suspects = await watch.look({})
+    await cluster.clock.sleep(3600.0)
+    suspects = await watch.look(suspects)
+    await cluster.clock.sleep(3600.0)
+    suspects = await watch.look(suspects)
+    assert suspects["a"].age == 0.0
+    assert await agent.beat()
+
+
+async def test_a_beat_between_the_look_and_the_verdict_saves_the_agent(cluster: Cluster) -> None:
+    agent = await join(cluster, "a")
+    watch = FailureDetector(await cluster.core())
+    suspects = await watched(watch, 4 * LOOK - 1)
+
+    async def in_time() -> None:
         assert await agent.beat()
 
-    run(main)
+    cluster.ways[-1].before["put", "agents/"] = in_time
+    await watch.look(suspects)
+    assert cluster.ways[-1].before == {}, "the observer meant to declare it dead"
+    assert (await agent_now(watch.core, "a")).state == "live"
 
 
-def test_a_beat_between_the_look_and_the_verdict_saves_the_agent() -> None:
-    async def main(cluster: Cluster) -> None:
-        agent = await join(cluster, "a")
-        watch = FailureDetector(await cluster.core())
-        suspects = await watched(watch, 4 * LOOK - 1)
-
-        async def in_time() -> None:
-            assert await agent.beat()
-
-        cluster.ways[-1].before["put", "agents/"] = in_time
-        await watch.look(suspects)
-        assert cluster.ways[-1].before == {}, "the observer meant to declare it dead"
-        assert (await agent_now(watch.core, "a")).state == "live"
-
-    run(main)
-
-
-def test_many_at_once_get_one_more_time_out_and_then_die() -> None:
-    async def main(cluster: Cluster) -> None:
-        for name in "abc":
-            await join(cluster, name)
-        watch = FailureDetector(await cluster.core())
-        suspects = await watched(watch, 41.0)
-        assert all(suspects[name].deferred for name in "abc")
-        await watched(watch, 41.0, suspects)
-        assert [(await agent_now(watch.core, name)).state for name in "abc"] == ["dead"] * 3
-
-    run(main)
+async def test_many_at_once_get_one_more_time_out_and_then_die(cluster: Cluster) -> None:
+    for name in "abc":
+        await join(cluster, name)
+    watch = FailureDetector(await cluster.core())
+    suspects = await watched(watch, 41.0)
+    assert all(suspects[name].deferred for name in "abc")
+    await watched(watch, 41.0, suspects)
+    assert [(await agent_now(watch.core, name)).state for name in "abc"] == ["dead"] * 3
 
 
 # --- burial ------------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, dead = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        held = await dead.claim()
-        await user.store.delete(entry_of(job).key())
-        await watched(FailureDetector(user), 60.0)
-        back = await job_now(user, job.id)
-        assert (back.status, back.attempt, back.failures, back.preemptions) == ("pending", 2, 0, 1)
-        assert cluster.keys("pending/") == [entry_of(back).key()]
-        assert (await agent_now(user, "a")).reaped
-        assert not await dead.beat()
-        other = await (await join(cluster, "b")).claim()
-        zombie = await dead.end(held)
-        assert zombie == other.record
-
-    run(main)
+async def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing(cluster: Cluster) -> None:
+    user, dead = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
+    held = await dead.claim()
+    await user.store.delete(entry_of(job).key())
+    await watched(FailureDetector(user), 60.0)
+    back = await job_now(user, job.id)
+    assert (back.status, back.attempt, back.failures, back.preemptions) == ("pending", 2, 0, 1)
+    assert cluster.keys("pending/") == [entry_of(back).key()]
+    assert (await agent_now(user, "a")).reaped
+    assert not await dead.beat()
+    other = await (await join(cluster, "b")).claim()
+    zombie = await dead.end(held)
+    assert zombie == other.record
 
 
-def test_a_commit_that_lands_before_the_burial_counts() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, dead = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        held = await dead.claim()
-        observer = await cluster.core()
+async def test_a_commit_that_lands_before_the_burial_counts(cluster: Cluster) -> None:
+    user, dead = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
+    held = await dead.claim()
+    observer = await cluster.core()
 
-        async def in_time() -> None:
-            await dead.end(held)
+    async def in_time() -> None:
+        await dead.end(held)
 
-        cluster.ways[-1].before["put", "jobs/"] = in_time
-        await watched(FailureDetector(observer), 60.0)
-        assert (await job_now(user, job.id)).status == "succeeded"
-        assert (await agent_now(user, "a")).reaped
-        assert cluster.keys("pending/") == []
-
-    run(main)
+    cluster.ways[-1].before["put", "jobs/"] = in_time
+    await watched(FailureDetector(observer), 60.0)
+    assert (await job_now(user, job.id)).status == "succeeded"
+    assert (await agent_now(user, "a")).reaped
+    assert cluster.keys("pending/") == []
 
 
 @pytest.mark.parametrize("step", [("put", "jobs/"), ("put", "pending/"), ("delete", "pending/"), ("put", "agents/")])
-def test_a_burial_that_was_cut_short_is_finished_by_the_next(step: tuple[str, str]) -> None:
-    async def main(cluster: Cluster) -> None:
-        user, dead = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        await dead.claim()
-        await user.store.delete(entry_of(job).key())
-        watch = FailureDetector(user)
-        await _declare_dead(user, "a")
+async def test_a_burial_that_was_cut_short_is_finished_by_the_next(cluster: Cluster, step: tuple[str, str]) -> None:
+    user, dead = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
+    await dead.claim()
+    await user.store.delete(entry_of(job).key())
+    watch = FailureDetector(user)
+    await _declare_dead(user, "a")
 
-        async def die() -> None:
-            raise asyncio.CancelledError
+    async def die() -> None:
+        raise asyncio.CancelledError
 
-        mortal = FailureDetector(await cluster.core())
-        await mortal.look({})
-        cluster.ways[-1].before[step] = die
-        with pytest.raises(asyncio.CancelledError):
-            await bury_all(mortal)
-        assert not (await agent_now(user, "a")).reaped
-        await watch.look({})
-        await bury_all(watch)
-        back = await job_now(user, job.id)
-        assert (back.status, back.attempt) == ("pending", 2)
-        assert cluster.keys("pending/") == [entry_of(back).key()]
-        assert (await agent_now(user, "a")).reaped
-
-    run(main)
+    mortal = FailureDetector(await cluster.core())
+    await mortal.look({})
+    cluster.ways[-1].before[step] = die
+    with pytest.raises(asyncio.CancelledError):
+        await bury_all(mortal)
+    assert not (await agent_now(user, "a")).reaped
+    await watch.look({})
+    await bury_all(watch)
+    back = await job_now(user, job.id)
+    assert (back.status, back.attempt) == ("pending", 2)
+    assert cluster.keys("pending/") == [entry_of(back).key()]
+    assert (await agent_now(user, "a")).reaped
 
 
-def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, dead = await cluster.core(), await join(cluster, "a")
-        odd, *sound = [(await launch(user)).id for _ in range(20)]
-        for _ in range(20):
-            held = await dead.claim(listed=False)
-            await user.store.delete(entry_of(held.record).key())
-        dead.holding = {job: Holding(attempt=1, phase="running") for job in (odd, *sound)}
-        await dead.beat()
-        lies = await user.store.get(JobKeys.key(odd))
-        assert lies is not None
-        await user.store.put(JobKeys.key(odd), b"{}", ANY)
-        await _declare_dead(user, "a")
-        coordinator = Reconciler(user, "p")
-        await coordinator.turn()
-        assert {(await job_now(user, job)).status for job in sound} == {"pending"}
-        assert len(cluster.keys("pending/")) == len(sound)
-        assert odd in coordinator.problems[AgentKeys.key("a")]
-        assert not (await agent_now(user, "a")).reaped
-        await user.store.put(JobKeys.key(odd), lies.data, ANY)
-        await coordinator.turn()
-        assert (await job_now(user, odd)).status == "pending"
-        assert (await agent_now(user, "a")).reaped
-
-    run(main)
+async def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back(cluster: Cluster) -> None:
+    user, dead = await cluster.core(), await join(cluster, "a")
+    odd, *sound = [(await launch(user)).id for _ in range(20)]
+    for _ in range(20):
+        held = await dead.claim(listed=False)
+        await user.store.delete(entry_of(held.record).key())
+    dead.holding = {job: Holding(attempt=1, phase="running") for job in (odd, *sound)}
+    await dead.beat()
+    lies = await user.store.get(JobKeys.key(odd))
+    assert lies is not None
+    await user.store.put(JobKeys.key(odd), b"{}", ANY)
+    await _declare_dead(user, "a")
+    coordinator = Reconciler(user, "p")
+    await coordinator.turn()
+    assert {(await job_now(user, job)).status for job in sound} == {"pending"}
+    assert len(cluster.keys("pending/")) == len(sound)
+    assert odd in coordinator.problems[AgentKeys.key("a")]
+    assert not (await agent_now(user, "a")).reaped
+    await user.store.put(JobKeys.key(odd), lies.data, ANY)
+    await coordinator.turn()
+    assert (await job_now(user, odd)).status == "pending"
+    assert (await agent_now(user, "a")).reaped
 
 
 async def _declare_dead(core: Core, name: str) -> None:
@@ -361,52 +320,43 @@ async def _declare_dead(core: Core, name: str) -> None:
     assert await reaper.declare_agent_dead(core, agent) is not None
 
 
-def test_a_claim_that_lands_after_its_agents_burial_is_found_through_its_entry() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, late = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
+async def test_a_claim_that_lands_after_its_agents_burial_is_found_through_its_entry(cluster: Cluster) -> None:
+    user, late = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
 
-        async def dies_first() -> None:
-            await _declare_dead(user, "a")
-            watch = FailureDetector(user)
-            await watch.look({})
-            await bury_all(watch)
+    async def dies_first() -> None:
+        await _declare_dead(user, "a")
+        watch = FailureDetector(user)
+        await watch.look({})
+        await bury_all(watch)
 
-        cluster.ways[-1].before["put", "jobs/"] = dies_first
-        await late.try_claim()
-        assert (await job_now(user, job.id)).status == "running"
-        await Reconciler(user, "p").turn()
-        back = await job_now(user, job.id)
-        assert (back.status, back.attempt) == ("pending", 2)
-        assert cluster.keys("pending/") == [entry_of(back).key()]
-
-    run(main)
+    cluster.ways[-1].before["put", "jobs/"] = dies_first
+    await late.try_claim()
+    assert (await job_now(user, job.id)).status == "running"
+    await Reconciler(user, "p").turn()
+    back = await job_now(user, job.id)
+    assert (back.status, back.attempt) == ("pending", 2)
+    assert cluster.keys("pending/") == [entry_of(back).key()]
 
 
-def test_a_job_that_kills_its_hosts_fails_before_it_takes_them_all() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        job = await launch(user, name="killer", max_retries_failure=0)
-        for name in ("a", "b", "c"):
-            victim = await join(cluster, name)
-            await victim.claim()
-            await watched(FailureDetector(user), 60.0)
-        end = await job_now(user, job.id)
-        assert end.exit is not None
-        assert (end.status, end.attempt, end.failures, end.preemptions) == ("failed", 3, 1, 2)
-        assert "kills its hosts" in end.exit.message
-        assert cluster.keys("pending/") == []
-
-    run(main)
+async def test_a_job_that_kills_its_hosts_fails_before_it_takes_them_all(cluster: Cluster) -> None:
+    user = await cluster.core()
+    job = await launch(user, name="killer", max_retries_failure=0)
+    for name in ("a", "b", "c"):
+        victim = await join(cluster, name)
+        await victim.claim()
+        await watched(FailureDetector(user), 60.0)
+    end = await job_now(user, job.id)
+    assert end.exit is not None
+    assert (end.status, end.attempt, end.failures, end.preemptions) == ("failed", 3, 1, 2)
+    assert "kills its hosts" in end.exit.message
+    assert cluster.keys("pending/") == []
 
 
-def test_what_cannot_be_read_among_the_agents_is_reported_and_the_rest_is_watched() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await join(cluster, "a")
-        await user.store.put("agents/odd.json", b"[]", ANY)
-        await passes(Reconciler(user, "p"), 60.0)
-        assert (await agent_now(user, "a")).state == "dead"
-        assert list((await pass_now(user)).problems) == ["agents/odd.json"]
-
-    run(main)
+async def test_what_cannot_be_read_among_the_agents_is_reported_and_the_rest_is_watched(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await join(cluster, "a")
+    await user.store.put("agents/odd.json", b"[]", ANY)
+    await passes(Reconciler(user, "p"), 60.0)
+    assert (await agent_now(user, "a")).state == "dead"
+    assert list((await pass_now(user)).problems) == ["agents/odd.json"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from fray_layouts.records import (
     JobRecord,
 )
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 SETTINGS = ClusterSettings(poll_interval=0.05, repair_interval=3600.0)
 """The regular repair comes too late for any of these tests."""
@@ -73,22 +74,21 @@ async def program(cluster: Cluster) -> Program:
     return Program(cluster, await cluster.core())
 
 
-def drive(main: Callable[[Cluster, Program, Reconciler], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def drive(cluster: Cluster) -> AsyncIterator[tuple[Program, Reconciler]]:
     """Run with one program, and an agent that runs the coordinator's pass."""
+    cluster.settings = SETTINGS
 
-    async def all_of_it(cluster: Cluster) -> None:
-        agent = await join(cluster, "a")
-        beating = asyncio.create_task(agent.beat_for_ever())
-        coordinator = Reconciler(agent.core, "a")
-        await coordinator.turn()
-        await main(cluster, await program(cluster), coordinator)
-        beating.cancel()
-
-    run(all_of_it, SETTINGS)
+    agent = await join(cluster, "a")
+    beating = asyncio.create_task(agent.beat_for_ever())
+    coordinator = Reconciler(agent.core, "a")
+    await coordinator.turn()
+    yield await program(cluster), coordinator
+    beating.cancel()
 
 
-def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         job = await program.driver.job()
         await passes(coordinator, 600.0)
         found = await job_now(program.core, job)
@@ -101,11 +101,9 @@ def test_a_driver_is_a_job_that_runs_while_it_beats_and_counts_as_no_agent() -> 
         live = live_agents(await read_agents(program.core, {}), "default", program.core.now())
         assert [one.id for one in live] == ["a"], "nobody waits for it to run a job"
 
-    drive(main)
 
-
-def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned = await program.owns()
         detached = await launch(program.core, parent=await program.driver.job(), detached=True)
         await program.driver.host(Served(program.core))
@@ -125,11 +123,9 @@ def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on() -> None:
         assert await discovery.lookup(program.core, "ns", "a") == []
         assert coordinator.problems == {}
 
-    drive(main)
 
-
-def test_one_repair_after_the_death_is_enough_also_if_the_burial_is_slower() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_one_repair_after_the_death_is_enough_also_if_the_burial_is_slower(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned, agent = await program.owns(), await program.agent()
         await program.driver.host(Served(program.core))
         await program.driver.close()
@@ -140,11 +136,9 @@ def test_one_repair_after_the_death_is_enough_also_if_the_burial_is_slower() -> 
         assert (await job_now(program.core, owned.id)).status == "stopped"
         assert await discovery.lookup(program.core, "ns", "a") == []
 
-    drive(main)
 
-
-def test_a_driver_that_leaves_ends_what_it_owns_at_once() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_a_driver_that_leaves_ends_what_it_owns_at_once(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, _coordinator):
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         begun = cluster.clock.boottime()
         await program.driver.leave()
@@ -154,22 +148,20 @@ def test_a_driver_that_leaves_ends_what_it_owns_at_once() -> None:
         assert (await agent_now(program.core, agent.id)).state == "left"
         assert await program.driver.job() != job, "it may begin again"
 
-    drive(main)
 
-
-def test_a_driver_that_cannot_leave_in_time_is_found_dead() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_a_driver_that_cannot_leave_in_time_is_found_dead(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned = await program.owns()
         program.way.cut = True
         await program.driver.leave()
         await passes(coordinator, DEATH)
         assert (await job_now(coordinator.core, owned.id)).status == "stopped"
 
-    drive(main)
 
-
-def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned, dead = await program.owns(), await program.driver.job()
         served = Served(program.core)
         await program.driver.host(served)
@@ -188,11 +180,9 @@ def test_a_driver_that_comes_back_from_the_dead_owns_nothing_and_begins_anew(cap
         assert await program.driver.job() == back
         assert f"not heard of for so long that it counted as dead, as driver {dead}" in caplog.text
 
-    drive(main)
 
-
-def test_what_a_dead_driver_submits_is_not_started() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_what_a_dead_driver_submits_is_not_started(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         dead = await program.driver.job()
         await program.driver.close()
         await passes(coordinator, DEATH)
@@ -203,11 +193,10 @@ def test_what_a_dead_driver_submits_is_not_started() -> None:
         with pytest.raises(ParentNotRunning, match=dead):
             await launch(program.core, parent=dead)
 
-    drive(main)
 
+async def test_a_driver_whose_job_is_created_after_its_death_is_dead_too(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
 
-def test_a_driver_whose_job_is_created_after_its_death_is_dead_too() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
         async def frozen() -> None:
             await passes(coordinator, DEATH)
             assert cluster.keys(JobKeys.area) == [], "its record comes only now"
@@ -218,11 +207,9 @@ def test_a_driver_whose_job_is_created_after_its_death_is_dead_too() -> None:
         await coordinator.repair.run(coordinator.watch.live())
         assert (await job_now(program.core, job)).status == "failed"
 
-    drive(main)
 
-
-def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned, job = await program.owns(), await program.driver.job()
         await stopping.stop(coordinator.core, job, "it is too much")
         await asyncio.sleep(SETTINGS.beat_interval + 1.0)
@@ -231,13 +218,11 @@ def test_stopping_a_driver_ends_what_it_owns_and_it_owns_nothing_more() -> None:
         with pytest.raises(ParentNotRunning, match="it is too much"):
             await program.driver.job()
 
-    drive(main)
-
 
 @pytest.mark.parametrize("body", [b"{", b'{"recent_ops":[' + b"1," * 10**5 + b'""]}', b"[" * 10**5])
 @pytest.mark.parametrize("spoilt", ["agent", "job"])
-def test_an_odd_record_buries_no_driver_and_stops_no_pass(spoilt: str, body: bytes) -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_an_odd_record_buries_no_driver_and_stops_no_pass(cluster: Cluster, spoilt: str, body: bytes) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         other = Program(cluster, await cluster.core())
         others, key = await other.owns(), AgentKeys.key(agent.id) if spoilt == "agent" else JobKeys.key(job)
@@ -248,11 +233,9 @@ def test_an_odd_record_buries_no_driver_and_stops_no_pass(spoilt: str, body: byt
         assert (await job_now(program.core, owned.id)).status == "pending"
         assert key in (await pass_now(program.core)).problems
 
-    drive(main)
 
-
-def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_the_end() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_the_end(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         await coordinator.core.store.put(AgentKeys.key(agent.id), b"{", ANY)
         for _ in range(25):
@@ -262,22 +245,18 @@ def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_the_en
         assert (await job_now(program.core, owned.id)).status == "stopped"
         assert await program.driver.job() != job
 
-    drive(main)
 
-
-def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_a_driver_that_a_later_version_knows_more_of_is_left_as_it_is(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         agent = await program.agent()
         haunted = replace(agent, id="later", state="haunted", holdings={})
         await program.core.store.put(AgentKeys.key("later"), codec.encode(haunted), ABSENT)
         await passes(coordinator, DEATH)
         assert (await agent_now(program.core, "later")).state == "haunted"
 
-    drive(main)
 
-
-def test_what_an_idle_driver_costs() -> None:
-    async def main(cluster: Cluster, program: Program, coordinator: Reconciler) -> None:
+async def test_what_an_idle_driver_costs(cluster: Cluster) -> None:
+    async with drive(cluster) as (program, coordinator):
         await program.owns()
         before, seen = len(program.way.asked), len(cluster.ways[0].asked)
         await passes(coordinator, 3600.0, every=7.5)
@@ -287,5 +266,3 @@ def test_what_an_idle_driver_costs() -> None:
         assert asked["list"] == asked["get"] == asked["delete"] == 0
         passed = Counter(cluster.ways[0].asked[seen:])
         assert passed["get", AgentKeys.key((await program.agent()).id)] <= 3600 / SETTINGS.beat_interval
-
-    drive(main)

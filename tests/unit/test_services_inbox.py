@@ -17,7 +17,7 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.records import JobRecord, Rejection
 from tests.support.participants import job_now, join, launch
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 SPEC: dict[str, Any] = {"name": "job", "entrypoint": {"command": ["true"]}}
 KEY = "inbox/a.json"
@@ -40,231 +40,200 @@ async def rejections(core: Core) -> list[Rejection]:
     return [msgspec.json.decode(each.data, type=Rejection) for each in found if each is not None]
 
 
-def test_a_dropped_spec_becomes_a_job_and_leaves_the_inbox() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-        await Reconciler(await cluster.core(), "p").turn()
-        (job,) = await jobs(user)
-        assert (job.status, job.spec.name, job.spec.namespace) == ("pending", "job", job.id)
-        assert cluster.keys("inbox/") == []
-        assert (await (await join(cluster, "a")).claim()).record.id == job.id
-
-    run(main)
+async def test_a_dropped_spec_becomes_a_job_and_leaves_the_inbox(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await drop(user)
+    await Reconciler(await cluster.core(), "p").turn()
+    (job,) = await jobs(user)
+    assert (job.status, job.spec.name, job.spec.namespace) == ("pending", "job", job.id)
+    assert cluster.keys("inbox/") == []
+    assert (await (await join(cluster, "a")).claim()).record.id == job.id
 
 
 @pytest.mark.parametrize("looks", [2, 3])
-def test_several_who_look_at_once_admit_one_job(looks: int) -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-        admissions = [Admission(await cluster.core()) for _ in range(looks)]
-        await asyncio.gather(*(admission.look(KEY) for admission in admissions))
-        assert [job.status for job in await jobs(user)] == ["pending"]
-        assert len(cluster.keys("pending/")) == 1
-        assert cluster.keys("inbox/") == []
-
-    run(main)
+async def test_several_who_look_at_once_admit_one_job(cluster: Cluster, looks: int) -> None:
+    user = await cluster.core()
+    await drop(user)
+    admissions = [Admission(await cluster.core()) for _ in range(looks)]
+    await asyncio.gather(*(admission.look(KEY) for admission in admissions))
+    assert [job.status for job in await jobs(user)] == ["pending"]
+    assert len(cluster.keys("pending/")) == 1
+    assert cluster.keys("inbox/") == []
 
 
-def test_a_slow_second_look_does_not_run_the_job_again() -> None:
+async def test_a_slow_second_look_does_not_run_the_job_again(cluster: Cluster) -> None:
     """It read the file before; meanwhile the job is admitted, runs and ends."""
 
-    async def main(cluster: Cluster) -> None:
-        user, agent = await cluster.core(), await join(cluster, "a")
+    user, agent = await cluster.core(), await join(cluster, "a")
+    await drop(user)
+    slow = Admission(await cluster.core())
+
+    async def meanwhile() -> None:
+        await Admission(user).look(KEY)
+        await agent.end(await agent.claim())
+
+    cluster.ways[-1].before["put", "jobs/"] = meanwhile
+    await slow.look(KEY)
+    assert [job.status for job in await jobs(user)] == ["succeeded"]
+    assert cluster.keys("pending/") == []
+
+
+async def test_the_same_bytes_dropped_again_later_are_a_new_job(cluster: Cluster) -> None:
+    user = await cluster.core()
+    for _ in range(2):
         await drop(user)
-        slow = Admission(await cluster.core())
-
-        async def meanwhile() -> None:
-            await Admission(user).look(KEY)
-            await agent.end(await agent.claim())
-
-        cluster.ways[-1].before["put", "jobs/"] = meanwhile
-        await slow.look(KEY)
-        assert [job.status for job in await jobs(user)] == ["succeeded"]
-        assert cluster.keys("pending/") == []
-
-    run(main)
-
-
-def test_the_same_bytes_dropped_again_later_are_a_new_job() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        for _ in range(2):
-            await drop(user)
-            await Admission(user).look(KEY)
-            await cluster.clock.sleep(1.0)
-        assert [job.status for job in await jobs(user)] == ["pending", "pending"]
-
-    run(main)
+        await Admission(user).look(KEY)
+        await cluster.clock.sleep(1.0)
+    assert [job.status for job in await jobs(user)] == ["pending", "pending"]
 
 
 @pytest.mark.parametrize("change", ["overwritten", "withdrawn"])
-def test_a_file_that_is_changed_before_its_admission_does_not_run(change: str) -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-        slow = Admission(await cluster.core())
+async def test_a_file_that_is_changed_before_its_admission_does_not_run(cluster: Cluster, change: str) -> None:
+    user = await cluster.core()
+    await drop(user)
+    slow = Admission(await cluster.core())
 
-        async def meanwhile() -> None:
-            if change == "overwritten":
-                await drop(user, {**SPEC, "name": "better"})
-            else:
-                await user.store.delete(KEY)
+    async def meanwhile() -> None:
+        if change == "overwritten":
+            await drop(user, {**SPEC, "name": "better"})
+        else:
+            await user.store.delete(KEY)
 
-        cluster.ways[-1].before["put", "jobs/"] = meanwhile
-        await slow.look(KEY)
-        (job,) = await jobs(user)
-        assert job.exit is not None
-        assert job.status == "stopped"
-        assert "changed or taken away" in job.exit.message
-        await slow.look(KEY)
-        wanted = {"job": "stopped"} | ({"better": "pending"} if change == "overwritten" else {})
-        assert {job.spec.name: job.status for job in await jobs(user)} == wanted
-        assert cluster.keys("inbox/") == []
-
-    run(main)
+    cluster.ways[-1].before["put", "jobs/"] = meanwhile
+    await slow.look(KEY)
+    (job,) = await jobs(user)
+    assert job.exit is not None
+    assert job.status == "stopped"
+    assert "changed or taken away" in job.exit.message
+    await slow.look(KEY)
+    wanted = {"job": "stopped"} | ({"better": "pending"} if change == "overwritten" else {})
+    assert {job.spec.name: job.status for job in await jobs(user)} == wanted
+    assert cluster.keys("inbox/") == []
 
 
 @pytest.mark.parametrize("verb_and_key", [("get", KEY), ("put", "jobs/"), ("put", "pending/"), ("withdraw", KEY)])
-def test_whoever_dies_at_whatever_step_the_job_comes_once(verb_and_key: tuple[str, str]) -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-        mortal = Admission(await cluster.core())
+async def test_whoever_dies_at_whatever_step_the_job_comes_once(
+    cluster: Cluster, verb_and_key: tuple[str, str]
+) -> None:
+    user = await cluster.core()
+    await drop(user)
+    mortal = Admission(await cluster.core())
 
-        async def die() -> None:
-            raise RuntimeError("killed")
+    async def die() -> None:
+        raise RuntimeError("killed")
 
-        way = cluster.ways[-1]
-        if verb_and_key == ("get", KEY):  # the second read, after the record was created
-
-            async def die_next_time() -> None:
-                way.before["get", KEY] = die
-
-            way.before["put", "jobs/"] = die_next_time
-        else:
-            way.before[verb_and_key] = die
-        with pytest.raises(RuntimeError):
-            await mortal.look(KEY)
-        await Reconciler(await cluster.core(), "p").turn()
-        assert [job.status for job in await jobs(user)] == ["pending"]
-        assert len(cluster.keys("pending/")) == 1
-        assert cluster.keys("inbox/") == []
-
-    run(main)
-
-
-def test_an_unadmitted_record_is_decided_by_the_repair() -> None:
-    """Its creator died, and the file was taken away before anybody looked again."""
-
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-
-        async def die() -> None:
-            await user.store.delete(KEY)
-            raise RuntimeError("killed")
-
-        mortal = Admission(await cluster.core())
+    way = cluster.ways[-1]
+    if verb_and_key == ("get", KEY):  # the second read, after the record was created
 
         async def die_next_time() -> None:
-            cluster.ways[-1].before["get", KEY] = die
+            way.before["get", KEY] = die
 
-        cluster.ways[-1].before["put", "jobs/"] = die_next_time
-        with pytest.raises(RuntimeError):
-            await mortal.look(KEY)
-        assert [job.status for job in await jobs(user)] == ["unadmitted"]
-        await Reconciler(user, "p").turn()
-        assert [job.status for job in await jobs(user)] == ["stopped"]
-
-    run(main)
-
-
-def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_file_for_ever() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-
-        async def die() -> None:
-            raise RuntimeError("killed")
-
-        mortal = Admission(await cluster.core())
-        cluster.ways[-1].before["withdraw", KEY] = die
-        with pytest.raises(RuntimeError):
-            await mortal.look(KEY)
-        (job,) = await jobs(user)
-        await stopping.stop(user, job.id, "not wanted any more")
-        await Reconciler(user, "p").turn()
-        assert cluster.keys("inbox/") == []
-        assert [job.status for job in await jobs(user)] == ["stopped"]
-
-    run(main)
+        way.before["put", "jobs/"] = die_next_time
+    else:
+        way.before[verb_and_key] = die
+    with pytest.raises(RuntimeError):
+        await mortal.look(KEY)
+    await Reconciler(await cluster.core(), "p").turn()
+    assert [job.status for job in await jobs(user)] == ["pending"]
+    assert len(cluster.keys("pending/")) == 1
+    assert cluster.keys("inbox/") == []
 
 
-def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox() -> None:
+async def test_an_unadmitted_record_is_decided_by_the_repair(cluster: Cluster) -> None:
+    """Its creator died, and the file was taken away before anybody looked again."""
+
+    user = await cluster.core()
+    await drop(user)
+
+    async def die() -> None:
+        await user.store.delete(KEY)
+        raise RuntimeError("killed")
+
+    mortal = Admission(await cluster.core())
+
+    async def die_next_time() -> None:
+        cluster.ways[-1].before["get", KEY] = die
+
+    cluster.ways[-1].before["put", "jobs/"] = die_next_time
+    with pytest.raises(RuntimeError):
+        await mortal.look(KEY)
+    assert [job.status for job in await jobs(user)] == ["unadmitted"]
+    await Reconciler(user, "p").turn()
+    assert [job.status for job in await jobs(user)] == ["stopped"]
+
+
+async def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_file_for_ever(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await drop(user)
+
+    async def die() -> None:
+        raise RuntimeError("killed")
+
+    mortal = Admission(await cluster.core())
+    cluster.ways[-1].before["withdraw", KEY] = die
+    with pytest.raises(RuntimeError):
+        await mortal.look(KEY)
+    (job,) = await jobs(user)
+    await stopping.stop(user, job.id, "not wanted any more")
+    await Reconciler(user, "p").turn()
+    assert cluster.keys("inbox/") == []
+    assert [job.status for job in await jobs(user)] == ["stopped"]
+
+
+async def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox(cluster: Cluster) -> None:
     """Retention removed the record and a zombie created it again, between the second look at the inbox and the CAS."""
 
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user)
-        slow = Admission(await cluster.core())
-        way = cluster.ways[-1]
+    user = await cluster.core()
+    await drop(user)
+    slow = Admission(await cluster.core())
+    way = cluster.ways[-1]
 
-        async def reborn() -> None:
-            (row,) = await user.store.list("jobs/")
-            body = await user.records.read(row.key, JobRecord)
-            assert body is not None
-            await user.store.delete(row.key)
-            await user.store.delete(KEY)
-            await user.records.write(row.key, JobRecord, body.record, None)
+    async def reborn() -> None:
+        (row,) = await user.store.list("jobs/")
+        body = await user.records.read(row.key, JobRecord)
+        assert body is not None
+        await user.store.delete(row.key)
+        await user.store.delete(KEY)
+        await user.records.write(row.key, JobRecord, body.record, None)
 
-        async def at_the_second_put() -> None:
-            way.before["put", "jobs/"] = reborn
+    async def at_the_second_put() -> None:
+        way.before["put", "jobs/"] = reborn
 
-        way.before["put", "jobs/"] = at_the_second_put
-        await slow.look(KEY)
-        await Reconciler(user, "p").turn()
-        assert [job.status for job in await jobs(user)] == ["stopped"]
-
-    run(main)
+    way.before["put", "jobs/"] = at_the_second_put
+    await slow.look(KEY)
+    await Reconciler(user, "p").turn()
+    assert [job.status for job in await jobs(user)] == ["stopped"]
 
 
-def test_a_file_that_does_not_parse_is_rejected_after_two_looks_and_not_before() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        admission = Admission(user)
-        await drop(user, b'{"name": "jo')
-        await admission.look(KEY)
-        await cluster.clock.sleep(4.0)
-        await admission.look(KEY)
-        assert await rejections(user) == []
-        await cluster.clock.sleep(1.0)
-        await admission.look(KEY)
-        (rejection,) = await rejections(user)
-        assert (rejection.key, rejection.content) == (KEY, '{"name": "jo')
-        assert "must be one JSON object" in rejection.reason
-        assert cluster.keys("inbox/") == cluster.keys("inbox/rejected/")
-
-    run(main)
+async def test_a_file_that_does_not_parse_is_rejected_after_two_looks_and_not_before(cluster: Cluster) -> None:
+    user = await cluster.core()
+    admission = Admission(user)
+    await drop(user, b'{"name": "jo')
+    await admission.look(KEY)
+    await cluster.clock.sleep(4.0)
+    await admission.look(KEY)
+    assert await rejections(user) == []
+    await cluster.clock.sleep(1.0)
+    await admission.look(KEY)
+    (rejection,) = await rejections(user)
+    assert (rejection.key, rejection.content) == (KEY, '{"name": "jo')
+    assert "must be one JSON object" in rejection.reason
+    assert cluster.keys("inbox/") == cluster.keys("inbox/rejected/")
 
 
-def test_a_file_that_is_copied_in_slowly_is_admitted_once_it_is_whole() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        coordinator = Reconciler(user, "p")
-        whole = msgspec.json.encode(SPEC)
-        for length in range(5, len(whole), 5):
-            await drop(user, whole[:length])
-            await coordinator.turn()
-            await cluster.clock.sleep(6.0)
-        assert await jobs(user) == []
-        await drop(user, whole)
+async def test_a_file_that_is_copied_in_slowly_is_admitted_once_it_is_whole(cluster: Cluster) -> None:
+    user = await cluster.core()
+    coordinator = Reconciler(user, "p")
+    whole = msgspec.json.encode(SPEC)
+    for length in range(5, len(whole), 5):
+        await drop(user, whole[:length])
         await coordinator.turn()
-        assert [job.status for job in await jobs(user)] == ["pending"]
-        assert await rejections(user) == []
-
-    run(main)
+        await cluster.clock.sleep(6.0)
+    assert await jobs(user) == []
+    await drop(user, whole)
+    await coordinator.turn()
+    assert [job.status for job in await jobs(user)] == ["pending"]
+    assert await rejections(user) == []
 
 
 @pytest.mark.parametrize(
@@ -276,56 +245,46 @@ def test_a_file_that_is_copied_in_slowly_is_admitted_once_it_is_whole() -> None:
         ({**SPEC, "parent": "nobody-1"}, ["nobody-1", "running parent"]),
     ],
 )
-def test_a_bad_spec_is_rejected_at_once_with_the_reason(content: dict[str, Any], words: list[str]) -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await drop(user, content)
-        await drop(user, key="inbox/good.json")
-        await Reconciler(user, "p").turn()
-        (rejection,) = await rejections(user)
-        assert all(word in rejection.reason for word in words), rejection.reason
-        assert msgspec.json.decode(rejection.content) == content
-        assert [job.status for job in await jobs(user)] == ["pending"]
-        assert cluster.keys("inbox/") == cluster.keys("inbox/rejected/")
-
-    run(main)
-
-
-def test_a_drop_with_an_id_that_exists_stands_for_the_first_job() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        first = await launch(user, id="monday")
-        await drop(user, {**SPEC, "id": "monday"})
-        await Reconciler(user, "p").turn()
-        assert [job.id for job in await jobs(user)] == [first.id]
-        assert cluster.keys("inbox/") == []
-
-    run(main)
+async def test_a_bad_spec_is_rejected_at_once_with_the_reason(
+    cluster: Cluster, content: dict[str, Any], words: list[str]
+) -> None:
+    user = await cluster.core()
+    await drop(user, content)
+    await drop(user, key="inbox/good.json")
+    await Reconciler(user, "p").turn()
+    (rejection,) = await rejections(user)
+    assert all(word in rejection.reason for word in words), rejection.reason
+    assert msgspec.json.decode(rejection.content) == content
+    assert [job.status for job in await jobs(user)] == ["pending"]
+    assert cluster.keys("inbox/") == cluster.keys("inbox/rejected/")
 
 
-def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        first = await launch(user, id="monday")
-        await drop(user, {**SPEC, "id": "monday", "entrypoint": {"command": ["false"]}})
-        await Reconciler(user, "p").turn()
-        (rejection,) = await rejections(user)
-        assert f"{first.id} was submitted under it with another entrypoint.command" in rejection.reason
-        assert [job.id for job in await jobs(user)] == [first.id]
-
-    run(main)
+async def test_a_drop_with_an_id_that_exists_stands_for_the_first_job(cluster: Cluster) -> None:
+    user = await cluster.core()
+    first = await launch(user, id="monday")
+    await drop(user, {**SPEC, "id": "monday"})
+    await Reconciler(user, "p").turn()
+    assert [job.id for job in await jobs(user)] == [first.id]
+    assert cluster.keys("inbox/") == []
 
 
-def test_odd_files_do_not_keep_others_from_their_admission() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        await user.store.put(JobKeys.key(JobId.given("", "job", "broken")), b"not a record", ANY)
-        await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
-        await drop(user, key="inbox/1.json")
-        coordinator = Reconciler(user, "p")
-        await coordinator.turn()
-        assert "inbox/1.json" not in cluster.keys("inbox/")
-        assert coordinator.lease is not None
-        assert "inbox/0.json" in coordinator.lease.record.problems
+async def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected(cluster: Cluster) -> None:
+    user = await cluster.core()
+    first = await launch(user, id="monday")
+    await drop(user, {**SPEC, "id": "monday", "entrypoint": {"command": ["false"]}})
+    await Reconciler(user, "p").turn()
+    (rejection,) = await rejections(user)
+    assert f"{first.id} was submitted under it with another entrypoint.command" in rejection.reason
+    assert [job.id for job in await jobs(user)] == [first.id]
 
-    run(main)
+
+async def test_odd_files_do_not_keep_others_from_their_admission(cluster: Cluster) -> None:
+    user = await cluster.core()
+    await user.store.put(JobKeys.key(JobId.given("", "job", "broken")), b"not a record", ANY)
+    await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
+    await drop(user, key="inbox/1.json")
+    coordinator = Reconciler(user, "p")
+    await coordinator.turn()
+    assert "inbox/1.json" not in cluster.keys("inbox/")
+    assert coordinator.lease is not None
+    assert "inbox/0.json" in coordinator.lease.record.problems

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -31,22 +30,19 @@ def spoil(root: Path, private: Path) -> set[str]:
     return {f"{area}/{name}.json" for area in ("inbox", "jobs", "agents") for name in ("pipe", "zeros", "link", "huge")}
 
 
-def test_the_pass_names_what_is_no_file_and_admits_the_others(tmp_path: Path) -> None:
-    async def act() -> tuple[set[str], list[str], set[str]]:
-        root = tmp_path / "root"
-        core = await open_core(str(root), LOCAL_SETTINGS)
-        odd = spoil(root, tmp_path / "private")
-        (root / "inbox/sound.json").write_text('{"name": "sound", "entrypoint": {"command": ["true"]}}')
-        one = Reconciler(core, "one")
-        record = ReconcilerRecord()
-        while not odd <= record.problems.keys():
-            assert await one.turn()
-            record = record_of(await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)) or record
-        jobs = [row.key for row in await core.store.list("jobs/") if row.key.startswith("jobs/sound-")]
-        told = {one.key for one in await fsck.check(core)}
-        return odd - told, jobs, {key.rpartition("/")[2] for key in told}
-
-    untold, jobs, told = asyncio.run(act())
+async def test_the_pass_names_what_is_no_file_and_admits_the_others(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    core = await open_core(str(root), LOCAL_SETTINGS)
+    odd = spoil(root, tmp_path / "private")
+    (root / "inbox/sound.json").write_text('{"name": "sound", "entrypoint": {"command": ["true"]}}')
+    one = Reconciler(core, "one")
+    record = ReconcilerRecord()
+    while not odd <= record.problems.keys():
+        assert await one.turn()
+        record = record_of(await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)) or record
+    jobs = [row.key for row in await core.store.list("jobs/") if row.key.startswith("jobs/sound-")]
+    told = {one.key for one in await fsck.check(core)}
+    untold, jobs, told = (odd - told, jobs, {key.rpartition("/")[2] for key in told})
     assert untold == set()
     assert len(jobs) == 1
     assert "" in told, "the folders, by names that end in a slash"

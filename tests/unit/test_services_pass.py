@@ -15,189 +15,147 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import ClusterSettings, Holding, Suspect
 from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
-from tests.support.virtual import Cluster, run
+from tests.support.virtual import Cluster
 
 DEATH = 25.0
 LOOK = 8.0
 
 
-def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies() -> None:
-    async def main(cluster: Cluster) -> None:
-        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-        assert await first.turn()
-        for _ in range(20):
-            await cluster.clock.sleep(LOOK)
-            assert await first.turn()
-            assert not await second.turn()
-        died = cluster.clock.boottime()
-        while not await second.turn():
-            await cluster.clock.sleep(LOOK)
-        assert 3 * 10.0 - LOOK <= cluster.clock.boottime() - died <= 3 * 10.0 + 2 * LOOK
-        assert not await first.turn(), "the old holder sees that it lost the lease"
-
-    run(main, ClusterSettings(pass_interval=10.0))
-
-
-def test_runs_of_once_do_not_keep_a_dead_holders_lease_young() -> None:
-    async def main(cluster: Cluster) -> None:
-        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-        beating = asyncio.create_task((await join(cluster, "agent")).beat_for_ever())
-        assert await first.turn()
-        visitor = Reconciler(await cluster.core(), "once-1")
-        for _ in range(6):
-            await visitor.once()  # it writes down at which beat it saw the agent
-            await second.turn()
-        beating.cancel()
-        assert (await pass_now(second.core)).holder == "p2"
-
-    run(main)
-
-
-def test_a_holder_whose_record_cannot_be_read_is_followed_by_another() -> None:
-    async def main(cluster: Cluster) -> None:
-        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-        assert await first.turn()
-        await first.core.store.put(AgentKeys.key("p1"), b"{}", ANY)
-        await passes(second, 60.0)
-        assert (await pass_now(second.core)).holder == "p2"
-        assert AgentKeys.key("p1") in (await pass_now(second.core)).problems
-
-    run(main)
-
-
-def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back() -> None:
-    async def main(cluster: Cluster) -> None:
-        first = Reconciler(await cluster.core(), "p1")
-        await first.turn()
+async def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies(cluster: Cluster) -> None:
+    cluster.settings = ClusterSettings(pass_interval=10.0)
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    assert await first.turn()
+    for _ in range(20):
         await cluster.clock.sleep(LOOK)
-
-        async def frozen_meanwhile() -> None:
-            second = Reconciler(await cluster.core(), "p2")
-            await passes(second, 60.0)
-            assert second.holds_lease
-
-        cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
-        await first.turn()
-        assert not first.holds_lease
-        assert (await pass_now(first.core)).holder == "p2"
-
-    run(main)
-
-
-def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over() -> None:
-    async def main(cluster: Cluster) -> None:
-        first = Reconciler(await cluster.core(), "p1")
-        await passes(first, 120.0)
-        successor = await join(cluster, "p2")
-        beating = asyncio.create_task(successor.beat_for_ever())
-
-        async def frozen_meanwhile() -> None:
-            await passes(Reconciler(successor.core, "p2", lambda: 5), 60.0)
-
-        cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
-        await first.turn()
-        assert not await first.turn(), "the successor has only just renewed the lease"
-        assert (await agent_now(first.core, "p2")).state == "live"
-        beating.cancel()
-
-    run(main)
-
-
-def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
-        await launch(user)
-
-        async def outage() -> None:
-            cluster.cut()
-
-        cluster.ways[1].before["get", "jobs/"] = outage
-        with pytest.raises(StoreUnavailable):
-            await coordinator.turn()
-        cluster.cut(False)
-        await coordinator.turn()
-        assert (await pass_now(user)).problems == {}
-
-    run(main)
-
-
-def test_a_holder_that_resigns_is_followed_at_once() -> None:
-    async def main(cluster: Cluster) -> None:
-        first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-        await first.turn()
+        assert await first.turn()
         assert not await second.turn()
-        await first.resign()
-        assert await second.turn()
+    died = cluster.clock.boottime()
+    while not await second.turn():
+        await cluster.clock.sleep(LOOK)
+    assert 3 * 10.0 - LOOK <= cluster.clock.boottime() - died <= 3 * 10.0 + 2 * LOOK
+    assert not await first.turn(), "the old holder sees that it lost the lease"
 
-    run(main)
+
+async def test_runs_of_once_do_not_keep_a_dead_holders_lease_young(cluster: Cluster) -> None:
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    beating = asyncio.create_task((await join(cluster, "agent")).beat_for_ever())
+    assert await first.turn()
+    visitor = Reconciler(await cluster.core(), "once-1")
+    for _ in range(6):
+        await visitor.once()  # it writes down at which beat it saw the agent
+        await second.turn()
+    beating.cancel()
+    assert (await pass_now(second.core)).holder == "p2"
 
 
-def test_suspects_outlive_the_holder_of_the_pass() -> None:
+async def test_a_holder_whose_record_cannot_be_read_is_followed_by_another(cluster: Cluster) -> None:
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    assert await first.turn()
+    await first.core.store.put(AgentKeys.key("p1"), b"{}", ANY)
+    await passes(second, 60.0)
+    assert (await pass_now(second.core)).holder == "p2"
+    assert AgentKeys.key("p1") in (await pass_now(second.core)).problems
+
+
+async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back(cluster: Cluster) -> None:
+    first = Reconciler(await cluster.core(), "p1")
+    await first.turn()
+    await cluster.clock.sleep(LOOK)
+
+    async def frozen_meanwhile() -> None:
+        second = Reconciler(await cluster.core(), "p2")
+        await passes(second, 60.0)
+        assert second.holds_lease
+
+    cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
+    await first.turn()
+    assert not first.holds_lease
+    assert (await pass_now(first.core)).holder == "p2"
+
+
+async def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_over(cluster: Cluster) -> None:
+    first = Reconciler(await cluster.core(), "p1")
+    await passes(first, 120.0)
+    successor = await join(cluster, "p2")
+    beating = asyncio.create_task(successor.beat_for_ever())
+
+    async def frozen_meanwhile() -> None:
+        await passes(Reconciler(successor.core, "p2", lambda: 5), 60.0)
+
+    cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
+    await first.turn()
+    assert not await first.turn(), "the successor has only just renewed the lease"
+    assert (await agent_now(first.core, "p2")).state == "live"
+    beating.cancel()
+
+
+async def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem(cluster: Cluster) -> None:
+    user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
+    await launch(user)
+
+    async def outage() -> None:
+        cluster.cut()
+
+    cluster.ways[1].before["get", "jobs/"] = outage
+    with pytest.raises(StoreUnavailable):
+        await coordinator.turn()
+    cluster.cut(False)
+    await coordinator.turn()
+    assert (await pass_now(user)).problems == {}
+
+
+async def test_a_holder_that_resigns_is_followed_at_once(cluster: Cluster) -> None:
+    first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
+    await first.turn()
+    assert not await second.turn()
+    await first.resign()
+    assert await second.turn()
+
+
+async def test_suspects_outlive_the_holder_of_the_pass(cluster: Cluster) -> None:
     """Each holder runs for less than a time-out, and dies; the silent agent is declared dead all the same."""
 
-    async def main(cluster: Cluster) -> None:
-        await join(cluster, "silent")
-        cores = [await cluster.core() for _ in range(6)]
-        ages = []
-        for number, core in enumerate(cores):
-            holder = Reconciler(core, f"p{number}")
-            await passes(holder, 2 * LOOK)
-            await holder.resign()
-            ages.append((await pass_now(core)).suspects.get("silent", Suspect(beat=0, age=-1.0)).age)
-        assert ages[:2] == [LOOK, 2 * LOOK]
-        assert (await agent_now(cores[0], "silent")).state == "dead"
-
-    run(main)
+    await join(cluster, "silent")
+    cores = [await cluster.core() for _ in range(6)]
+    ages = []
+    for number, core in enumerate(cores):
+        holder = Reconciler(core, f"p{number}")
+        await passes(holder, 2 * LOOK)
+        await holder.resign()
+        ages.append((await pass_now(core)).suspects.get("silent", Suspect(beat=0, age=-1.0)).age)
+    assert ages[:2] == [LOOK, 2 * LOOK]
+    assert (await agent_now(cores[0], "silent")).state == "dead"
 
 
-def test_a_dead_holder_is_itself_a_suspect_whose_age_is_credited() -> None:
-    async def main(cluster: Cluster) -> None:
-        agents = [await join(cluster, name) for name in ("a", "b")]
-        first = Reconciler(agents[0].core, "a", own_beat=lambda: 1)
-        second = Reconciler(agents[1].core, "b")
-        beating = asyncio.create_task(agents[1].beat_for_ever())
-        await first.turn()
-        died = cluster.clock.boottime()
-        await passes(second, 2 * DEATH)
-        beating.cancel()
-        assert (await agent_now(agents[1].core, "a")).state == "dead"
-        assert cluster.clock.boottime() - died <= 2 * DEATH + LOOK
-        assert (await agent_now(agents[1].core, "b")).state == "live"
-
-    run(main)
+async def test_a_dead_holder_is_itself_a_suspect_whose_age_is_credited(cluster: Cluster) -> None:
+    agents = [await join(cluster, name) for name in ("a", "b")]
+    first = Reconciler(agents[0].core, "a", own_beat=lambda: 1)
+    second = Reconciler(agents[1].core, "b")
+    beating = asyncio.create_task(agents[1].beat_for_ever())
+    await first.turn()
+    died = cluster.clock.boottime()
+    await passes(second, 2 * DEATH)
+    beating.cancel()
+    assert (await agent_now(agents[1].core, "a")).state == "dead"
+    assert cluster.clock.boottime() - died <= 2 * DEATH + LOOK
+    assert (await agent_now(agents[1].core, "b")).state == "live"
 
 
-def test_several_runs_of_once_declare_a_death_and_one_does_not() -> None:
-    async def main(cluster: Cluster) -> None:
-        user, dead = await cluster.core(), await join(cluster, "a")
-        job = await launch(user)
-        await dead.claim()
-        runs = 0
-        while (await agent_now(user, "a")).state == "live":
-            await Reconciler(await cluster.core(), f"once-{runs}").once()
-            await cluster.clock.sleep(60.0)
-            runs += 1
-        assert 2 <= runs <= 5
-        assert (await job_now(user, job.id)).attempt == 2
-
-    run(main)
+async def test_several_runs_of_once_declare_a_death_and_one_does_not(cluster: Cluster) -> None:
+    user, dead = await cluster.core(), await join(cluster, "a")
+    job = await launch(user)
+    await dead.claim()
+    runs = 0
+    while (await agent_now(user, "a")).state == "live":
+        await Reconciler(await cluster.core(), f"once-{runs}").once()
+        await cluster.clock.sleep(60.0)
+        runs += 1
+    assert 2 <= runs <= 5
+    assert (await job_now(user, job.id)).attempt == 2
 
 
-def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twice() -> None:
+async def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twice(cluster: Cluster) -> None:
     """An agent that beats every 20 s is late but never silent for the 25 s that would kill it."""
-
-    async def main(cluster: Cluster) -> None:
-        user, slow = await cluster.core(), await join(cluster, "slow")
-        tasks = [
-            asyncio.create_task(slow.beat_for_ever(every=20.0)),
-            asyncio.create_task(passes(Reconciler(await cluster.core(), "p"), 3600.0, every=9.5)),
-            *[asyncio.create_task(_once_after_once(await cluster.core(), n)) for n in range(4)],
-        ]
-        await cluster.clock.sleep(300.0)
-        state = (await agent_now(user, "slow")).state
-        for task in tasks:
-            task.cancel()
-        assert state == "live"
 
     async def _once_after_once(core: Core, number: int) -> None:
         await core.clock.sleep(number * 2.3)
@@ -205,23 +163,20 @@ def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twice() ->
             await Reconciler(core, f"once-{number}").once()
             await core.clock.sleep(1.0)
 
-    run(main)
+    user, slow = await cluster.core(), await join(cluster, "slow")
+    tasks = [
+        asyncio.create_task(slow.beat_for_ever(every=20.0)),
+        asyncio.create_task(passes(Reconciler(await cluster.core(), "p"), 3600.0, every=9.5)),
+        *[asyncio.create_task(_once_after_once(await cluster.core(), n)) for n in range(4)],
+    ]
+    await cluster.clock.sleep(300.0)
+    state = (await agent_now(user, "slow")).state
+    for task in tasks:
+        task.cancel()
+    assert state == "live"
 
 
-def test_two_passes_at_once_do_no_harm() -> None:
-    async def main(cluster: Cluster) -> None:
-        user = await cluster.core()
-        jobs = [await launch(user, name=f"job{n}") for n in range(10)]
-        dead = await join(cluster, "dead")
-        held = [await dead.claim() for _ in jobs[:5] if await _first_entry_goes(user, dead)]
-        assert len(held) == 5
-        others = [Reconciler(await cluster.core(), f"once-{n}") for n in range(3)]
-        for _ in range(5):
-            await asyncio.gather(*(other.once() for other in others))
-        now = [await job_now(user, job.id) for job in jobs]
-        assert [(job.status, job.attempt) for job in now] == [("pending", 2)] * 5 + [("pending", 1)] * 5
-        assert cluster.keys("pending/") == sorted(entry_of(job).key() for job in now)
-
+async def test_two_passes_at_once_do_no_harm(cluster: Cluster) -> None:
     async def _first_entry_goes(user: Core, agent: Hand) -> bool:
         for job_id, holding in agent.holding.items():
             job: Any = await job_now(user, job_id)
@@ -229,21 +184,29 @@ def test_two_passes_at_once_do_no_harm() -> None:
             await user.store.delete(entry_of(job).key())
         return True
 
-    run(main)
+    user = await cluster.core()
+    jobs = [await launch(user, name=f"job{n}") for n in range(10)]
+    dead = await join(cluster, "dead")
+    held = [await dead.claim() for _ in jobs[:5] if await _first_entry_goes(user, dead)]
+    assert len(held) == 5
+    others = [Reconciler(await cluster.core(), f"once-{n}") for n in range(3)]
+    for _ in range(5):
+        await asyncio.gather(*(other.once() for other in others))
+    now = [await job_now(user, job.id) for job in jobs]
+    assert [(job.status, job.attempt) for job in now] == [("pending", 2)] * 5 + [("pending", 1)] * 5
+    assert cluster.keys("pending/") == sorted(entry_of(job).key() for job in now)
 
 
-def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_dies() -> None:
+async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_agent_dies(cluster: Cluster) -> None:
     """No beat lists it, so no burial sees it; the repair that would is far away."""
 
-    async def main(cluster: Cluster) -> None:
-        coordinator = Reconciler(await cluster.core(), "pass")
-        dead = await join(cluster, "dead")
-        await coordinator.turn()
-        job = await launch(dead.core)
-        await dead.claim(listed=False)
-        await passes(coordinator, 60.0, every=7.5)
-        assert (await agent_now(dead.core, "dead")).state == "dead"
-        now = await job_now(dead.core, job.id)
-        assert (now.status, now.attempt) == ("pending", 2)
-
-    run(main, ClusterSettings(repair_interval=1e6))
+    cluster.settings = ClusterSettings(repair_interval=1000000.0)
+    coordinator = Reconciler(await cluster.core(), "pass")
+    dead = await join(cluster, "dead")
+    await coordinator.turn()
+    job = await launch(dead.core)
+    await dead.claim(listed=False)
+    await passes(coordinator, 60.0, every=7.5)
+    assert (await agent_now(dead.core, "dead")).state == "dead"
+    now = await job_now(dead.core, job.id)
+    assert (now.status, now.attempt) == ("pending", 2)

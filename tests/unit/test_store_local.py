@@ -280,7 +280,7 @@ def test_on_a_full_disk_a_delete_works_and_no_lock_stays_held(
     assert list(lock_holders(FileTree(tmp_path))) == []
 
 
-def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
+async def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
     class ToldOfSleep(SystemClock):
         def __init__(self) -> None:
             self.sleeping = asyncio.Event()
@@ -289,22 +289,19 @@ def test_a_waiting_writer_does_not_stop_the_loop(tmp_path: Path) -> None:
             self.sleeping.set()
             await super().sleep(seconds)
 
-    async def act() -> None:
-        clock = ToldOfSleep()
-        backend = LocalBackend(tmp_path, clock)
-        await backend.put("key", b"one", ANY)
-        (lock,) = (tmp_path / ".fray/locks").iterdir()
-        with lock.open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            writer = asyncio.ensure_future(backend.put("key", b"two", ANY))
-            await clock.sleeping.wait()
-            found = await backend.get("key")
-            assert found is not None
-            assert found.data == b"one"
-        await writer
-        assert (tmp_path / "key").read_bytes() == b"two"
-
-    asyncio.run(act())
+    clock = ToldOfSleep()
+    backend = LocalBackend(tmp_path, clock)
+    await backend.put("key", b"one", ANY)
+    (lock,) = (tmp_path / ".fray/locks").iterdir()
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        writer = asyncio.ensure_future(backend.put("key", b"two", ANY))
+        await clock.sleeping.wait()
+        found = await backend.get("key")
+        assert found is not None
+        assert found.data == b"one"
+    await writer
+    assert (tmp_path / "key").read_bytes() == b"two"
 
 
 def test_the_storage_may_be_taken_away_and_come_back(tmp_path: Path) -> None:

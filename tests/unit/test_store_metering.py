@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from email.utils import formatdate
 
 import pytest
@@ -30,21 +29,18 @@ from fray_coordinator.store.store import Store
 from tests.unit.test_store_outcomes import FakeClock
 
 
-def test_each_verb_has_its_price() -> None:
+async def test_each_verb_has_its_price() -> None:
     clock = FakeClock()
     store = Store(MemoryBackend("memory://m", MemoryContents(), clock), clock, RandomSource(1))
 
-    async def act() -> None:
-        await store.put("a", b"", ABSENT)
-        await store.put("a", b"other", ABSENT)
-        found = await store.get("a")
-        assert found is not None
-        await store.get_if_changed("a", found.version)
-        await store.list("")
-        await store.delete("a", found.version)
-        await store.withdraw("a", found.version, "aside")
-
-    asyncio.run(act())
+    await store.put("a", b"", ABSENT)
+    await store.put("a", b"other", ABSENT)
+    found = await store.get("a")
+    assert found is not None
+    await store.get_if_changed("a", found.version)
+    await store.list("")
+    await store.delete("a", found.version)
+    await store.withdraw("a", found.version, "aside")
     assert store.usage == RequestCounts(writes=2, lists=1, reads=3, deletes=2)
 
 
@@ -62,19 +58,16 @@ def test_usage_adds_up() -> None:
     assert usage - before == RequestCounts(1)
 
 
-def test_a_long_listing_is_several_requests() -> None:
+async def test_a_long_listing_is_several_requests() -> None:
     clock = FakeClock()
     store = Store(MemoryBackend("memory://m", MemoryContents(), clock), clock, RandomSource(1))
 
-    async def act() -> None:
-        for number in range(2001):
-            await store.put(f"{number:04}", b"", ABSENT)
-        await store.list("", limit=1000)
-        assert store.usage.lists == 1
-        await store.list("")
-        assert store.usage.lists == 4
-
-    asyncio.run(act())
+    for number in range(2001):
+        await store.put(f"{number:04}", b"", ABSENT)
+    await store.list("", limit=1000)
+    assert store.usage.lists == 1
+    await store.list("")
+    assert store.usage.lists == 4
 
 
 def test_a_name_is_written_three_times_and_then_once_a_second() -> None:
@@ -97,22 +90,19 @@ def test_a_name_is_written_three_times_and_then_once_a_second() -> None:
         limit.spend("hot")
 
 
-def test_a_hot_name_slows_its_writers_down() -> None:
+async def test_a_hot_name_slows_its_writers_down() -> None:
     clock = FakeClock()
     backend = MemoryBackend("memory://m", MemoryContents(), clock, NameLimit(clock))
     store = Store(backend, clock, RandomSource(1))
 
-    async def act() -> None:
-        started = clock.time
-        for number in range(13):
-            await store.put("hot", b"%d" % number, ANY)
-        assert clock.time - started == pytest.approx(10, abs=2)
-        assert store.usage.writes > 13, "what was refused is counted too"
-        impatient = Store(backend, clock, RandomSource(1), patience=0.5)
-        with pytest.raises(StoreUnavailable, match="faster than once a second"):
-            await impatient.put("hot", b"once more", ANY)
-
-    asyncio.run(act())
+    started = clock.time
+    for number in range(13):
+        await store.put("hot", b"%d" % number, ANY)
+    assert clock.time - started == pytest.approx(10, abs=2)
+    assert store.usage.writes > 13, "what was refused is counted too"
+    impatient = Store(backend, clock, RandomSource(1), patience=0.5)
+    with pytest.raises(StoreUnavailable, match="faster than once a second"):
+        await impatient.put("hot", b"once more", ANY)
 
 
 @pytest.mark.parametrize(

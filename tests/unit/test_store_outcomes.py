@@ -257,41 +257,35 @@ def test_a_refusal_says_nothing_of_an_attempt_whose_answer_was_lost(expect: Expe
         asyncio.run(_await(put(expect)(Store(Script(refused), FakeClock(), RandomSource(1)))))
 
 
-def test_what_fails_is_told_until_it_works_or_nobody_asks_any_more() -> None:
+async def test_what_fails_is_told_until_it_works_or_nobody_asks_any_more() -> None:
     clock, refused = FakeClock(), Refused("HTTP 403: no")
     store = Store(Script(refused, BEFORE, refused, BUSY, LOST), clock, RandomSource(1))
 
-    async def act() -> None:
-        for key in ("jobs/a.json", "jobs/b.json", "pools/default/doorbell"):
-            try:
-                await store.get(key)
-            except StoreRefused:
-                assert store.failing.now() == {f"get {key.partition('/')[0]}": f"get memory://script/{key}: {refused}"}
-            else:
-                assert store.failing.now() == {}
-        for answer in ("429", "no answer"):
-            with pytest.raises(StoreUnavailable, match=answer):
-                await store.get_if_changed("pools/default/doorbell", None, patience=0.0)
-
-    asyncio.run(act())
+    for key in ("jobs/a.json", "jobs/b.json", "pools/default/doorbell"):
+        try:
+            await store.get(key)
+        except StoreRefused:
+            assert store.failing.now() == {f"get {key.partition('/')[0]}": f"get memory://script/{key}: {refused}"}
+        else:
+            assert store.failing.now() == {}
+    for answer in ("429", "no answer"):
+        with pytest.raises(StoreUnavailable, match=answer):
+            await store.get_if_changed("pools/default/doorbell", None, patience=0.0)
     assert list(store.failing.now()) == ["get pools"]
     clock.time += FAILURE_MEMORY_SECONDS + 1
     assert store.failing.now() == {}
 
 
-def test_every_attempt_is_counted() -> None:
+async def test_every_attempt_is_counted() -> None:
     backend = Script(LOST, BEFORE, BUSY, FULL)
     store = Store(backend, FakeClock(), RandomSource(1))
     backend.answers = [LOST, BEFORE, BUSY, BEFORE, Applied("v2"), None, LOST, None]
 
-    async def act() -> None:
-        await store.put("key", OURS, "v1", "ours")
-        before = store.usage.snapshot()
-        await store.get("key")
-        await store.delete("key")
-        assert store.usage - before == RequestCounts(reads=1, deletes=2)
-
-    asyncio.run(act())
+    await store.put("key", OURS, "v1", "ours")
+    before = store.usage.snapshot()
+    await store.get("key")
+    await store.delete("key")
+    assert store.usage - before == RequestCounts(reads=1, deletes=2)
     assert store.usage == RequestCounts(writes=3, reads=3, deletes=2)
 
 

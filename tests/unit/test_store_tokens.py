@@ -91,63 +91,51 @@ async def until_sent(token: AccessToken, wanted: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_token_is_renewed_ahead_of_time_and_no_request_waits_for_it(metadata: Metadata) -> None:
-    async def main() -> None:
-        metadata.open.clear()
-        token = AccessToken(credentials(RENEW_AHEAD_SECONDS - 10), SystemClock())
-        assert await sent(token) == "Bearer first"
-        await asyncio.to_thread(metadata.asked.wait)
-        assert await sent(token) == "Bearer first"
-        metadata.open.set()
-        await until_sent(token, "Bearer token-1")
-        assert await sent(token) == "Bearer token-1"
-        assert metadata.given == 1
-
-    asyncio.run(main())
+async def test_a_token_is_renewed_ahead_of_time_and_no_request_waits_for_it(metadata: Metadata) -> None:
+    metadata.open.clear()
+    token = AccessToken(credentials(RENEW_AHEAD_SECONDS - 10), SystemClock())
+    assert await sent(token) == "Bearer first"
+    await asyncio.to_thread(metadata.asked.wait)
+    assert await sent(token) == "Bearer first"
+    metadata.open.set()
+    await until_sent(token, "Bearer token-1")
+    assert await sent(token) == "Bearer token-1"
+    assert metadata.given == 1
 
 
-def test_the_loop_goes_on_while_an_old_token_is_renewed(metadata: Metadata) -> None:
-    async def main() -> None:
-        metadata.open.clear()
-        token = AccessToken(credentials(-1), SystemClock())
-        waiting = [asyncio.create_task(sent(token)) for _ in range(3)]
-        await asyncio.to_thread(metadata.asked.wait)  # this loop stands still if the request is made in it
-        assert not any(task.done() for task in waiting)
-        waiting.pop().cancel()  # who waits no longer takes it from nobody
-        await asyncio.sleep(0)
-        metadata.open.set()
-        assert await asyncio.gather(*waiting) == ["Bearer token-1"] * 2
-        assert metadata.given == 1
-
-    asyncio.run(main())
+async def test_the_loop_goes_on_while_an_old_token_is_renewed(metadata: Metadata) -> None:
+    metadata.open.clear()
+    token = AccessToken(credentials(-1), SystemClock())
+    waiting = [asyncio.create_task(sent(token)) for _ in range(3)]
+    await asyncio.to_thread(metadata.asked.wait)  # this loop stands still if the request is made in it
+    assert not any(task.done() for task in waiting)
+    waiting.pop().cancel()  # who waits no longer takes it from nobody
+    await asyncio.sleep(0)
+    metadata.open.set()
+    assert await asyncio.gather(*waiting) == ["Bearer token-1"] * 2
+    assert metadata.given == 1
 
 
 @pytest.mark.parametrize("status", [404, 503])
-def test_a_good_token_is_used_while_the_metadata_server_is_away(metadata: Metadata, status: int) -> None:
-    async def main() -> None:
-        metadata.status = status
-        token = AccessToken(credentials(RENEW_AHEAD_SECONDS - 10), Stopped())
-        attempts = set()
-        for _ in range(3):
-            assert await sent(token) == "Bearer first"
-            assert token._renewing is not None
-            attempts.add(token._renewing)
-            await asyncio.wait([token._renewing])
-        assert len(attempts) == 1, "the server is not asked for each request"
-
-    asyncio.run(main())
+async def test_a_good_token_is_used_while_the_metadata_server_is_away(metadata: Metadata, status: int) -> None:
+    metadata.status = status
+    token = AccessToken(credentials(RENEW_AHEAD_SECONDS - 10), Stopped())
+    attempts = set()
+    for _ in range(3):
+        assert await sent(token) == "Bearer first"
+        assert token._renewing is not None
+        attempts.add(token._renewing)
+        await asyncio.wait([token._renewing])
+    assert len(attempts) == 1, "the server is not asked for each request"
 
 
-def test_without_a_good_token_a_metadata_server_that_is_away_is_an_outage(metadata: Metadata) -> None:
-    async def main() -> None:
-        metadata.status = 503
-        token = AccessToken(credentials(-1), SystemClock())
-        with pytest.raises(NotApplied, match=r"access tokens does not answer: (?s:.)*out of order"):
-            await sent(token)
-        metadata.status = 200
-        assert await sent(token) == "Bearer token-1"
-
-    asyncio.run(main())
+async def test_without_a_good_token_a_metadata_server_that_is_away_is_an_outage(metadata: Metadata) -> None:
+    metadata.status = 503
+    token = AccessToken(credentials(-1), SystemClock())
+    with pytest.raises(NotApplied, match=r"access tokens does not answer: (?s:.)*out of order"):
+        await sent(token)
+    metadata.status = 200
+    assert await sent(token) == "Bearer token-1"
 
 
 def test_credentials_that_were_revoked_are_refused_with_the_remedy() -> None:
@@ -195,15 +183,12 @@ def test_a_token_that_the_storage_does_not_accept_is_renewed(
         asyncio.run(main())
 
 
-def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+async def test_who_has_no_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """They are not sent to the storage without any, as gcsfs would do."""
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setattr(_metadata, "_NO_GCE_CHECK", True)
 
-    async def main() -> None:
-        with pytest.raises(Refused, match=r"no valid credentials.*gcloud auth application-default login"):
-            await gcs.GcsBackend("bucket", "root", SystemClock()).get("key")
-
-    asyncio.run(main())
+    with pytest.raises(Refused, match=r"no valid credentials.*gcloud auth application-default login"):
+        await gcs.GcsBackend("bucket", "root", SystemClock()).get("key")

@@ -36,11 +36,8 @@ def test_many_threads_share_one_loop() -> None:
         assert len(set(pool.map(lambda _: sync.run(thread_name()), range(8)))) == 1
 
 
-def test_it_works_inside_a_running_loop() -> None:
-    async def notebook_cell() -> int:
-        return sync.run(double(4))
-
-    assert asyncio.run(notebook_cell()) == 8
+async def test_it_works_inside_a_running_loop() -> None:
+    assert sync.run(double(4)) == 8
 
 
 def test_an_exception_comes_back_with_its_type() -> None:
@@ -124,20 +121,17 @@ def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end() -> None:
     assert process.communicate(timeout=20)[0].splitlines() == ["cleaned up", "interrupted"]
 
 
-def test_a_call_that_is_cancelled_before_it_began_never_runs() -> None:
+async def test_a_call_that_is_cancelled_before_it_began_never_runs() -> None:
     ran: list[bool] = []
 
     async def work() -> None:
         ran.append(True)
 
-    async def main() -> None:
-        call = sync._LoopCall(work())
-        call.cancel()
-        call.start()
-        await asyncio.sleep(0)
-        assert isinstance(call.outcome.exception(), CancelledError)
-
-    asyncio.run(main())
+    call = sync._LoopCall(work())
+    call.cancel()
+    call.start()
+    await asyncio.sleep(0)
+    assert isinstance(call.outcome.exception(), CancelledError)
     assert ran == []
 
 
@@ -150,23 +144,20 @@ async def note_its_course(begun: threading.Event, cleaned: threading.Event) -> N
         cleaned.set()
 
 
-def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> None:
+async def test_who_is_cancelled_cancels_the_coroutine_and_nobody_complains() -> None:
     begun, cleaned = threading.Event(), threading.Event()
     complaints: list[dict[str, Any]] = []
 
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        waiting = asyncio.ensure_future(sync.awaited(note_its_course(begun, cleaned)))
-        assert await asyncio.to_thread(begun.wait, 20)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert await asyncio.to_thread(cleaned.wait, 20)
-        await sync.awaited(double(1))
-        del waiting
-        gc.collect()
-
-    asyncio.run(main())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    waiting = asyncio.ensure_future(sync.awaited(note_its_course(begun, cleaned)))
+    assert await asyncio.to_thread(begun.wait, 20)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await asyncio.to_thread(cleaned.wait, 20)
+    await sync.awaited(double(1))
+    del waiting
+    gc.collect()
     assert complaints == []
 
 

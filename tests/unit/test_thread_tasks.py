@@ -53,17 +53,14 @@ async def exit_of(directory: Path) -> TaskExit:
     return await (await started(directory, lambda: 1)).exit
 
 
-def test_a_thread_that_does_not_listen_is_stopped_all_the_same(tmp_path: Path) -> None:
-    async def main() -> TaskExit:
-        task = await started(tmp_path, deaf)
-        await asyncio.to_thread(listens.wait)
-        task.stop(0.1, "stopped")
-        end = await task.exit
-        released.set()
-        await asyncio.to_thread(thread_of("job").join)
-        return end
-
-    assert asyncio.run(main()).exit.kind == "stopped"
+async def test_a_thread_that_does_not_listen_is_stopped_all_the_same(tmp_path: Path) -> None:
+    task = await started(tmp_path, deaf)
+    await asyncio.to_thread(listens.wait)
+    task.stop(0.1, "stopped")
+    end = await task.exit
+    released.set()
+    await asyncio.to_thread(thread_of("job").join)
+    assert end.exit.kind == "stopped"
 
 
 def thread_of(job: str) -> threading.Thread:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 
 def processes(variable: str, value: str, place: str) -> list[int]:
@@ -25,10 +22,3 @@ def processes(variable: str, value: str, place: str) -> list[int]:
         if wanted in environment or place in works_in:
             found.append(int(folder.name))
     return found
-
-
-def wait_for(condition: Callable[[], Any], otherwise: str, within: float = 60.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.05)

@@ -1,0 +1,39 @@
+"""How tests wait for what others do: they look until it is so. The bound only turns a hang into a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 100.0
+"""Seconds: a busy machine needs long, and the time limit of a test is 120."""
+
+PAUSE = 0.02
+"""Seconds between two looks."""
+
+
+def wait_until(look: Callable[[], T], within: float = PATIENCE) -> T:
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + within
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"not within {within} s"
+        time.sleep(PAUSE)
+    return answer
+
+
+async def eventually(look: Callable[[], Awaitable[T | None]] | Callable[[], T | None], within: float = PATIENCE) -> T:
+    """The first true answer of `look`, a function or a coroutine function."""
+    deadline = time.monotonic() + within
+    while True:
+        answer = look()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not within {within} s"
+        await asyncio.sleep(PAUSE)
