@@ -22,7 +22,8 @@ from fray_coordinator.store.interface import (
     Version,
 )
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.metering import ROWS_PER_REQUEST, NameLimit
+from fray_coordinator.store.metering import ROWS_PER_REQUEST
+from tests.support.name_limit import LimitedMemory
 
 
 class ManyContents(MemoryContents):
@@ -97,8 +98,8 @@ class Storage:
         self.clock = clock
         self._chance = random.Random(seed)
         self._rates: dict[tuple[str, str], Rate] = {}
-        limit = NameLimit(clock) if service.one_name else None
-        self.memory = MemoryBackend("memory://scale", self.contents, clock, limit)
+        kind = LimitedMemory if service.one_name else MemoryBackend
+        self.memory = kind("memory://scale", self.contents, clock)
 
     def time_for(self, verb: str) -> float:
         """Seconds that a request takes."""

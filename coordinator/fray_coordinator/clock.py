@@ -7,6 +7,8 @@ import random
 import time
 from typing import Protocol
 
+from fray_layouts.key_encoding import BASE32_DIGITS
+
 
 class Clock(Protocol):
     """Time as one process sees it."""
@@ -35,15 +37,12 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-TOKEN_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-
-
 class RandomSource(random.Random):
     """Every random choice: operation ids, suffixes of names, jitter. Seeded, it repeats itself."""
 
     def token(self, length: int = 12) -> str:
         """A random string of `length` characters (5 bits each), safe in keys, paths and host names."""
-        return "".join(self.choices(TOKEN_ALPHABET, k=length))
+        return "".join(self.choices(BASE32_DIGITS, k=length))
 
 
 def system_random() -> RandomSource:

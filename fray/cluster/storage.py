@@ -56,6 +56,7 @@ from fray_coordinator.jobs.waiting import (
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
+from fray_coordinator.store.root_url import root_url
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
@@ -79,7 +80,7 @@ class StorageCluster(Cluster):
     """
 
     def __init__(self, root: str, namespace: str | None = None) -> None:
-        self.root = root if "://" in root else Path(os.path.abspath(os.path.expanduser(root))).as_uri()
+        self.root = root_url(root)
         self._namespace = namespace
         self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_random().token()}"
         check_namespace(namespace or self._outside)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -34,6 +33,7 @@ from fray_coordinator.queue.open_queue import (
 )
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_coordinator.queue.producer import Producer
+from fray_coordinator.store.root_url import root_url
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord
@@ -105,7 +105,7 @@ class QueueAddress:
     def checked(
         path: str, name: str | None, namespace: str | None, max_deliveries: int, incarnation: int | None = None
     ) -> QueueAddress:
-        root = path if "://" in path else Path(os.path.abspath(os.path.expanduser(path))).as_uri()
+        root = root_url(path)
         if name is None:
             return QueueAddress(root, "", "", max_deliveries)
         space = namespace or os.environ.get("FRAY_NAMESPACE") or "default"

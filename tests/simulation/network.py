@@ -30,11 +30,11 @@ from fray_coordinator.store.interface import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.metering import NameLimit
+from fray_coordinator.store.memory import MemoryContents
 from tests.simulation.clocks import HostClock
 from tests.simulation.loop import Participant, SimLoop
 from tests.simulation.weather import Rates
+from tests.support.name_limit import LimitedMemory
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Storage:
         self.owner = Participant("storage")
         self.contents = MemoryContents()
         self.clock = HostClock(loop)
-        self.backend = MemoryBackend("memory://sim", self.contents, self.clock, NameLimit(self.clock))
+        self.backend = LimitedMemory("memory://sim", self.contents, self.clock)
         self.on_write = on_write
         self.down_until = 0.0
         self.unwritable: dict[str, float] = {}

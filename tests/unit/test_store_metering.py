@@ -22,10 +22,10 @@ from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.metering import (
     GCS_PRICES,
     S3_PRICES,
-    NameLimit,
     RequestCounts,
 )
 from fray_coordinator.store.store import Store
+from tests.support.name_limit import LimitedMemory, NameLimit
 from tests.unit.test_store_outcomes import FakeClock
 
 
@@ -92,7 +92,7 @@ def test_a_name_is_written_three_times_and_then_once_a_second() -> None:
 
 async def test_a_hot_name_slows_its_writers_down() -> None:
     clock = FakeClock()
-    backend = MemoryBackend("memory://m", MemoryContents(), clock, NameLimit(clock))
+    backend = LimitedMemory("memory://m", MemoryContents(), clock)
     store = Store(backend, clock, RandomSource(1))
 
     started = clock.time

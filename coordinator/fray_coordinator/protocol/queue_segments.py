@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 
+from fray_layouts.key_encoding import BASE32_DIGITS
 from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
 
 CLOCK_MARGIN = 2.0
@@ -26,7 +27,6 @@ MAX_BATCH_ITEMS = 250
 MIN_SEGMENTS = 64
 LARGE_ITEM_BYTES = 64 * 1024
 """Bytes from which an item is an object of its own."""
-LETTER_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def looks_late(named: float, updated: float, quarantine: float) -> bool:
@@ -65,5 +65,5 @@ def batch_size(items: int, wanted: int | None) -> int:
 def dead_letter_name(time: float, segment: str, item: int) -> SegmentName:
     """The name under which an item is a dead letter: the same for everybody who buries it at that time."""
     number = int.from_bytes(hashlib.blake2b(segment.encode(), digest_size=8).digest(), "big")
-    token = "".join(LETTER_DIGITS[number >> 5 * digit & 31] for digit in range(6))
+    token = "".join(BASE32_DIGITS[number >> 5 * digit & 31] for digit in range(6))
     return SegmentName(time, item, token, 1)

@@ -24,7 +24,6 @@ from fray_coordinator.store.interface import (
     PreconditionFailed,
     Version,
 )
-from fray_coordinator.store.metering import NameLimit
 from fray_coordinator.store.size_limits import check_length, max_bytes
 
 
@@ -60,22 +59,20 @@ class MemoryContents:
 
 
 class MemoryBackend:
-    """One attempt at objects in memory; it never fails, except for the limit.
+    """One attempt at objects in memory; it never fails.
 
     Args:
         root: for messages.
         contents: shared by all backends that show the same root.
-        limit: imitates the limit that GCS puts on writing one name.
     """
 
     scheme = "memory"
     local = True
 
-    def __init__(self, root: str, contents: MemoryContents, clock: Clock, limit: NameLimit | None = None) -> None:
+    def __init__(self, root: str, contents: MemoryContents, clock: Clock) -> None:
         self.root = root
         self._contents = contents
         self._clock = clock
-        self._limit = limit
 
     async def get(self, key: str) -> Object | None:
         found = self._contents.objects.get(key)
@@ -88,8 +85,6 @@ class MemoryBackend:
         return NOT_MODIFIED if current is not None and current.version == version else current
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied:
-        if self._limit:
-            self._limit.spend(key)
         self._check(key, expect)
         written = Object(bytes(data), digest(data), self._clock.wall())
         self._contents.set(key, written)

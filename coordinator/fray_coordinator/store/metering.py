@@ -1,4 +1,4 @@
-"""Counts the requests that are paid for, prices them, and imitates the one limit that clusters run into.
+"""Counts the requests that are paid for, and prices them.
 
 Providers price by class: a write or a list (class A) costs twelve times a read (class B), a delete nothing.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
-from fray_coordinator.clock import Clock
 from fray_coordinator.store.interface import (
     Applied,
     Expectation,
     Listed,
-    NotApplied,
     NotModified,
     Object,
     StoreBackend,
@@ -100,22 +98,3 @@ class MeteredBackend:
         rows = await self._backend.list(prefix, after, limit, versions)
         self._usage.lists += max(0, len(rows) - 1) // ROWS_PER_REQUEST
         return rows
-
-
-class NameLimit:
-    """The documented limit of one name on GCS: a burst of 3 writes, refilled at 1 a second; beyond it, 429."""
-
-    BURST = 3.0
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._names: dict[str, tuple[float, float]] = {}
-
-    def spend(self, key: str) -> None:
-        """Account for one write of `key`. Raises `NotApplied` when the name has been written too fast."""
-        now = self._clock.boottime()
-        left, since = self._names.get(key, (self.BURST, now))
-        left = min(self.BURST, left + now - since)
-        if left < 1:
-            raise NotApplied(f"429: {key} is written faster than once a second", after=1 - left)
-        self._names[key] = (left - 1, now)

@@ -18,6 +18,7 @@ from fray_coordinator.store.interface import StoreBackend
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.mounts import refuse_network
+from fray_coordinator.store.root_url import local_folder
 from fray_coordinator.store.store import Store
 from fray_layouts.errors import InvalidInput
 
@@ -56,19 +57,18 @@ def open_backend(root: str, clock: Clock) -> StoreBackend:
     if not root or (not separator and re.match(r"[a-z0-9]+:", root)):
         raise InvalidInput("root", root, ACCEPTED_FORMS)
     if not separator:
-        return _local(os.path.expanduser(root), clock)
+        return _local(local_folder(root), clock)
     match scheme:
         case "memory":
             return MemoryBackend(root, _memories.setdefault(rest, MemoryContents()), clock)
         case "file" if rest.startswith("/"):
-            return _local(unquote(rest), clock)
+            return _local(local_folder(unquote(rest)), clock)
         case "gs" | "s3" if re.match(r"[^/]+", rest):
             return _bucket(scheme, *_split(root, rest), clock)
     raise InvalidInput("root", root, ACCEPTED_FORMS)
 
 
-def _local(path: str, clock: Clock) -> StoreBackend:
-    folder = Path(os.path.abspath(path))
+def _local(folder: Path, clock: Clock) -> StoreBackend:
     refuse_network(folder)
     if os.path.exists(folder):
         if not folder.is_dir():
