@@ -151,9 +151,9 @@ class FileEngine:
 
     def __init__(self, queue: OpenQueue) -> None:
         self.queue = queue
-        self._bell = QueueDoorbell(queue)
-        self._producer = Producer(queue, self._bell)
-        self._consumer = Consumer(queue, self._bell)
+        self._doorbell = QueueDoorbell(queue)
+        self._producer = Producer(queue, self._doorbell)
+        self._consumer = Consumer(queue, self._doorbell)
 
     @staticmethod
     async def open(address: QueueAddress, create: bool = True) -> FileEngine:
@@ -162,7 +162,7 @@ class FileEngine:
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         await self._producer.push(items, batch)
-        self._consumer.news()
+        self._consumer.pushed()
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         return await self._consumer.take(count, timeout, isolation_of(process), wait)
@@ -207,7 +207,7 @@ class FileEngine:
                 REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved), 60.0, gate
             ):
                 await self._producer.push([letter.item for letter in letters])
-                self._consumer.news()
+                self._consumer.pushed()
                 await consumer.done([letter.id for letter in letters])
                 moved += len(letters)
         finally:

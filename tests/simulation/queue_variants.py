@@ -160,7 +160,7 @@ def a_segment_that_landed_again_is_left() -> list[Swap]:
     async def let_go(self: Collector, segment: str) -> None:
         await collector.discard_lease(self._queue, self._leases.pop(segment))
 
-    return [(Collector, "_let_go", let_go)]
+    return [(Collector, "_delete_lease", let_go)]
 
 
 @variant
@@ -206,13 +206,13 @@ def nothing_is_collected() -> list[Swap]:
 @variant
 def the_position_is_kept_for_ever() -> list[Swap]:
     """What lands behind the position is never found."""
-    real = scanner.SegmentScanner._begin_anew_if_due
+    real = scanner.SegmentScanner._begin_again_if_due
 
     async def once(self: Any) -> None:
         if self._repair_at == float("-inf"):
             await real(self)
 
-    return [(scanner.SegmentScanner, "_begin_anew_if_due", once), (scanner.look, "CREATE_SETTLE_SECONDS", -10.0)]
+    return [(scanner.SegmentScanner, "_begin_again_if_due", once), (scanner.scan, "CREATE_SETTLE_SECONDS", -10.0)]
 
 
 @variant

@@ -1,19 +1,20 @@
-"""The lease of a segment: who may hand out its items, and which are done.
+"""The lease of a segment: who may hand out its items, and which of them are done.
 
-Invariants: an item whose acknowledgement returned is never handed out again; only the owner completes, releases or
-extends.
+**Invariant.** An item whose acknowledgement returned is never handed out again. Only the owner of a lease completes,
+releases or extends.
 
-Unsafe sequences, each found by exploration: a holder that was frozen hands out what another has done meanwhile; a late
-write of a former owner changes the lease; a successor forgets what was done.
+**Unsafe sequence.** A holder that was frozen hands out what another has done meanwhile. Or: a late write of a former
+owner changes the lease. Or: a successor forgets what was done. Each was found by exploration.
 
-Why they cannot happen: a holder hands out only while it trusts its lease, for less than its time-out, counted from
-before the write last found applied was sent, whereas an observer counts the whole time-out from when it saw the lease
-(or the storage wrote it). Every change is a CAS and keeps the bitmap; the owner is a nonce of the claim, so a former
-claim of the same process is a stranger.
+**Why this cannot happen.** A holder hands out only while it trusts its lease: for less than its time-out, counted from
+before it sent the last write that was found applied. An observer counts the whole time-out from when it saw the lease,
+or from when the storage wrote it. Every change is a compare-and-swap and keeps the bitmap. The owner is a nonce of the
+claim, so a former claim of the same process is a stranger.
 
-Poison: an item may kill its process, or hang in it until its lease runs out. Which of those that were out did it,
-nobody knows after a claim that ended without a word; so from then on each item is marked before it is handed out and is
-alone in its process, and only such marks (and failures that a live process told) count towards the maximum.
+**Poison items.** An item may kill its process, or hang in it until its lease runs out. After a claim that ended without
+a word nobody knows which of the items that were out did it. So from then on each item of the segment is a suspect: its
+start is counted as a failure before it is handed out, and it is alone in its process. Only such starts, and failures
+that a live process reported, count towards the maximum of deliveries.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_records import QueueLease
 
 TRUSTED_SHARE = 0.6
-"""Of the time-out: how long a holder hands out without writing its lease again."""
+"""The part of a lease's time-out for which its holder hands out without writing it again. The rest is what an item that
+is handed out at the last moment has left."""
 
 
 def checked_timeout(field: str, seconds: float) -> float:
-    """`seconds`, if a lease can last so long and a record can say it; else InvalidInput."""
+    """`seconds` as a lease's time-out. Raises InvalidInput for what no lease can last."""
     if not isinstance(seconds, int | float) or not 0 < seconds <= sys.float_info.max:
         raise InvalidInput(field, seconds, "use a number of seconds above 0")
     return float(seconds)
 
 
 def checked_maximum(deliveries: int) -> int:
-    """`deliveries`, if it can be the maximum; else InvalidInput."""
+    """`deliveries` as the maximum of a queue. Raises InvalidInput for what is none."""
     if not isinstance(deliveries, int) or deliveries < 0:
         raise InvalidInput("max_deliveries", deliveries, "use 0 for never, or how many")
     return deliveries
@@ -50,7 +52,7 @@ def claimed(owner: str, holder: str, timeout: float) -> QueueLease:
 
 
 def taken_over(lease: QueueLease, owner: str, holder: str, timeout: float, with_word: bool = False) -> QueueLease:
-    """The lease in new hands, released or expired.
+    """The lease under a new owner; it was released, or has expired.
 
     Args:
         with_word: the former claim was this very process's, and nothing of it was out.
@@ -82,7 +84,7 @@ def expires_in(lease: QueueLease, unchanged_for: float, updated: float, now: flo
 
 
 def trusted_until(sent: float, timeout: float) -> float:
-    """Until when a holder hands out, if its last write that was applied was first sent at `sent`."""
+    """When a holder stops handing out, if its last applied write was sent at `sent`."""
     return sent + TRUSTED_SHARE * timeout
 
 
@@ -92,6 +94,7 @@ def leaves_enough(remaining: float, timeout: float) -> bool:
 
 
 def is_done(lease: QueueLease, item: int) -> bool:
+    """Whether the item is done."""
     return bool(int(lease.done, 16) >> item & 1)
 
 
@@ -102,60 +105,61 @@ def undone_items(lease: QueueLease, items: int) -> list[int]:
 
 
 def is_complete(lease: QueueLease, items: int) -> bool:
+    """Whether all of so many items are done."""
     every = (1 << items) - 1
     return int(lease.done, 16) & every == every
 
 
 def is_exhausted(lease: QueueLease, item: int, max_deliveries: int) -> bool:
-    """Whether the item has had all its chances and is to be a dead letter."""
+    """Whether the item has failed as often as it may, and becomes a dead letter."""
     return 0 < max_deliveries <= lease.failures.get(str(item), 0)
 
 
 def delivery_number(lease: QueueLease, item: int) -> int:
-    """Which delivery of the item the next hand-out is, counted from 1; at least as many as there were."""
+    """The number of the item's next delivery, counted from 1; it may count some that did not happen."""
     return max(lease.claims, lease.failures.get(str(item), 0) + 1)
 
 
-# --- what an owner changes; it is for the caller to see that the owner is still the same
+# --- changes by the owner; the caller makes sure that the owner is still the same
 
 
 def completed(lease: QueueLease, items: int) -> QueueLease:
-    """items: bitmap of what is done."""
+    """The lease with more items done. items: their bitmap."""
     return replace(lease, done=f"{int(lease.done, 16) | items:x}")
 
 
 def counted(lease: QueueLease, item: int, by: int = 1) -> QueueLease:
-    """A start or a failure that counts; `by` -1 takes it back."""
+    """The lease with one more failure of the item, or with `by` -1 one fewer."""
     count = max(0, lease.failures.get(str(item), 0) + by)
     others = {name: failures for name, failures in lease.failures.items() if name != str(item)}
     return replace(lease, failures={**others, str(item): count} if count else others)
 
 
 def renewed(lease: QueueLease, timeout: float) -> QueueLease:
-    """The lease renewed; the longest time-out that was asked for counts."""
+    """The lease renewed, for the longest time-out that was asked for."""
     return replace(lease, timeout=max(lease.timeout, timeout))
 
 
 def released(lease: QueueLease) -> QueueLease:
-    """Nobody's, with all that is known of its items."""
+    """The lease without an owner; what is known of its items stays."""
     return replace(lease, owner="", holder="")
 
 
 def dead_lettered(lease: QueueLease, item: int, time: float) -> QueueLease:
-    """The item is to be a dead letter under a name of this time."""
+    """The lease of an item that becomes a dead letter, under a name of this time."""
     return replace(lease, dead_lettered_at={**lease.dead_lettered_at, str(item): time})
 
 
 def purged(lease: QueueLease, items: int, owner: str) -> QueueLease:
-    """All items done by decree, whoever holds them (a purge)."""
+    """The lease with all items done, whoever holds them."""
     return replace(lease, owner=owner, done=f"{(1 << items) - 1:x}", problem="")
 
 
 def set_aside(lease: QueueLease, problem: str) -> QueueLease:
-    """Nobody's, and nobody takes it until it is given back."""
+    """The lease of a segment that cannot be read: nobody takes it until it is restored."""
     return replace(lease, owner="", holder="", problem=problem)
 
 
 def restored(lease: QueueLease) -> QueueLease:
-    """What was set aside is there for everybody."""
+    """The lease of a segment that was set aside, open to everybody again."""
     return replace(lease, problem="")

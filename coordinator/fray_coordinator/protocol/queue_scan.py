@@ -1,9 +1,10 @@
-"""What a listing of segments and leases tells, which segment to try, and when to look again.
+"""Scans of a queue: what a listing of segments and leases says, which segment to claim, and when to scan again.
 
-A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: that a segment had
-no lease is a reason to try, not to hold it. A claim that another won costs two requests; so consumers that know each
-other share the segments out among themselves by rendezvous hashing, and each begins with those for which it comes
-first. Who looks in vain because of others rests longer, who finds work rests less: as many stay awake as are needed.
+A lease sorts right behind its segment, so one listing shows both. A listing is old when it arrives: a segment without a
+lease in it may be claimed, but only the claim decides. A claim that another consumer won costs two requests. So
+consumers that know of each other share the segments by rendezvous hashing, and each begins with those for which it
+ranks first. A consumer that scans in vain because of others rests longer, and one that finds work rests less, so that
+as many stay awake as are needed.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from fray_layouts.key_encoding import encode_time
 from fray_layouts.queue_keys import QueueKeys
 
 MAX_SPREAD_PER_CONSUMER = 8
-"""Segments for each consumer, at most, among which one is chosen."""
+"""Segments, for each consumer, among which one chooses at most: how far items may overtake each other."""
 MIN_REST, MAX_REST = 0.2, 5.0
-"""Seconds between looks of a consumer that finds nothing."""
+"""Seconds between two scans of a consumer that finds nothing."""
 REST_HALF_LIFE = 2.0
-"""Seconds of work after which the rest is half as long."""
+"""Seconds of work that halve a consumer's rest."""
 MAX_LISTING_AGE = 0.3
 """Seconds after which a listing of few segments is old: others take one each in about that time."""
 CREATE_SETTLE_SECONDS = 5.0
-"""Seconds after which a create has landed, as a rule: later names are looked at again before a queue counts as empty.
-What lands later still is found on the repair interval."""
+"""Seconds in which a create lands, as a rule: later names are listed again before a queue counts as empty. What lands
+later still is found on the repair interval."""
 
 
 @dataclass(slots=True)
 class SegmentListing:
-    """One listing: segments without and with a lease, leases without a segment, all in order of the queue."""
+    """One listing, in order of the queue: segments without and with a lease, and leases without a segment."""
 
     free: list[str] = field(default_factory=list)
     leased: list[str] = field(default_factory=list)
@@ -39,20 +40,20 @@ class SegmentListing:
 
 
 def parse_listing(names: QueueKeys, keys: Iterable[str], before: str = "") -> SegmentListing:
-    """Take a listing apart. before: the last segment of the page before this one."""
-    sight = SegmentListing()
+    """The segments and leases of a listing. before: the last segment of the page before this one."""
+    listing = SegmentListing()
     last = before
     for segment, is_lease in filter(None, map(names.parse, keys)):
         if not is_lease:
-            sight.free.append(segment)
+            listing.free.append(segment)
             last = segment
         elif segment != last:
-            sight.orphans.append(segment)
+            listing.orphans.append(segment)
         else:
-            sight.leased.append(segment)
-            if sight.free and sight.free[-1] == segment:
-                sight.free.pop()
-    return sight
+            listing.leased.append(segment)
+            if listing.free and listing.free[-1] == segment:
+                listing.free.pop()
+    return listing
 
 
 def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) -> int:
@@ -75,12 +76,12 @@ def pick_segment(free: Sequence[str], me: str, others: Set[str], spread: int) ->
 
 
 def _salt(consumer: str) -> int:
-    """Of what it drew, which ends its name: not of its host and process."""
+    """A hash of the random end of a consumer's name, not of its host and process."""
     return crc32(consumer.rpartition(" ")[2].encode())
 
 
 def _weight(segment: int, salt: int) -> int:
-    """Evenly spread, and drawn anew for each pair."""
+    """The rank of a consumer for a segment: evenly spread, and independent for each pair."""
     return (segment ^ salt) * 0x9E3779B1 & 0xFFFFFFFF
 
 
@@ -90,7 +91,7 @@ def is_scarce(free: int, others: int) -> bool:
 
 
 def widened(spread: float, others: int) -> float:
-    """Among how many to choose after a claim that another won."""
+    """The number of segments to choose among, after a claim that another won."""
     return min(2 * spread, MAX_SPREAD_PER_CONSUMER * (others + 1.0))
 
 
@@ -100,16 +101,16 @@ def narrowed(spread: float) -> float:
 
 
 def lengthened(rest: float) -> float:
-    """The rest after a look that was in vain because of others."""
+    """The rest in seconds, after a scan that was in vain because of others."""
     return min(1.5 * rest, MAX_REST)
 
 
 def shortened(rest: float, worked: float) -> float:
-    """The rest after seconds of work: who finds work is needed."""
+    """The rest in seconds, after `worked` seconds of work: a consumer that finds work is needed."""
     return max(MIN_REST, rest * exp2(-worked / REST_HALF_LIFE))
 
 
 def rescan_from(names: QueueKeys, reached: str, now: float) -> str:
-    """The key after which creates may still be landing: `reached`, or earlier."""
+    """The key after which creates may still be landing: `reached`, or one before it."""
     start = encode_time(max(0.0, now - CREATE_SETTLE_SECONDS))
     return min(reached, names.segment(f"{start}{'0' * 9}"))

@@ -1,15 +1,15 @@
-"""Segments of a queue: how they are named, and when what is left of a finished one may go.
+"""Segments of a queue: their size and name, and when what is left of a finished one may be deleted.
 
-Invariant: a segment counts whenever it lands, until its lease says that its items are done; then never again.
+**Invariant.** A segment counts whenever it lands, until its lease says that its items are done; then never again.
 
-Unsafe sequence: a producer's create is on its way for minutes, the producer sends it again, a consumer does the items,
-segment and lease are deleted, and then the first create lands: the items are back from the dead.
+**Unsafe sequence.** A producer's create is on its way for minutes. The producer sends it again, a consumer does the
+items, segment and lease are deleted, and then the first create lands: finished items are delivered again.
 
-Why it cannot happen: the lease of a finished segment stays until half the quarantine after the time in its name. Then
-its name is written down, together with many others, before the lease goes, and is kept until no create is on its way
-any more. What lands later looks late by the storage's own time; so whoever claims what looks late looks there first,
-and takes what is written down for finished. That something looks late alone means nothing: a copy, a restored backup or
-a changed mode looks so, too.
+**Why this cannot happen.** The lease of a finished segment stays until half the quarantine after the time in its name.
+Before the lease is deleted, the segment's name is written to the log of finished segments, where it stays until no
+create can be on its way any more. A create that lands later looks late by the storage's own time. Whoever claims a
+segment that looks late reads that log first, and takes a segment that is in it for finished. To look late alone means
+nothing: a copy, a restored backup or a changed mode looks late, too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
 CLOCK_MARGIN = 2.0
 """Seconds by which the storage's clock, known from answers cut to whole seconds, may be misjudged."""
 MAX_CREATE_QUARANTINES = 60.0
-"""Quarantines that a create may be on its way: an hour, as a rule."""
+"""How many quarantines a create may be on its way: an hour with the default quarantine of 60 s."""
 MAX_BATCH_ITEMS = 250
+"""Items of a segment unless the caller wants more: with so many, requests cost less than the work on the items."""
 MIN_SEGMENTS = 64
+"""Segments that one push makes by default, if it has so many items, so that as many consumers share them."""
 LARGE_ITEM_BYTES = 64 * 1024
-"""Bytes from which an item is an object of its own."""
+"""Bytes from which an item is an object of its own, so that a segment is read in one quick request."""
 
 
 def looks_late(named: float, updated: float, quarantine: float) -> bool:
@@ -50,12 +52,12 @@ def all_creates_landed(time: float, now: float, quarantine: float) -> bool:
 
 
 def is_create_too_slow(named: float, now: float, quarantine: float) -> bool:
-    """Whether large items of that name may be taken for those of a segment that never comes, before it has landed."""
+    """Whether a create took so long that its large items may have been swept before it landed."""
     return now > named + MAX_CREATE_QUARANTINES * quarantine / 2
 
 
 def batch_size(items: int, wanted: int | None) -> int:
-    """Items of each segment: as the caller wants, else so that many consumers find something to do.
+    """Items of each segment of a push: `wanted`, or so few that many consumers find something to do.
 
     Never more than the names of dead letters can tell apart.
     """
@@ -63,7 +65,7 @@ def batch_size(items: int, wanted: int | None) -> int:
 
 
 def dead_letter_name(time: float, segment: str, item: int) -> SegmentName:
-    """The name under which an item is a dead letter: the same for everybody who buries it at that time."""
+    """The name of the item's dead letter: the same for everybody who writes it for that time."""
     number = int.from_bytes(hashlib.blake2b(segment.encode(), digest_size=8).digest(), "big")
     token = "".join(BASE32_DIGITS[number >> 5 * digit & 31] for digit in range(6))
     return SegmentName(time, item, token, 1)

@@ -1,4 +1,4 @@
-"""Looking at a queue from outside: how much is in it, what is next, and clearing it out."""
+"""Administration of a queue: counts its items, shows the next ones, completes them all."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """An item as it lies in the queue. origin: of a dead letter."""
+    """An item that was read without being taken.
+
+    Attributes:
+        index: its place in the segment.
+        origin: of a dead letter; else None.
+    """
 
     item: EncodedItem
     segment: str
@@ -51,7 +56,7 @@ class Peeked:
 
 
 async def count_items(queue: OpenQueue, mine: Mapping[str, HeldSegment]) -> Counts:
-    """Count everything; one listing, and one read for each lease. mine: what this process holds, known exactly."""
+    """Count the items, by one listing and a read of each lease. mine: held by this process, so known exactly."""
     free, leased = await _list_segments(queue)
     mine = {segment: held for segment, held in mine.items() if not held.lease.expired}
     counts = Counts(sum(map(SegmentName.items_of, free)), 0, len(free) + len(leased))
@@ -77,7 +82,7 @@ async def count_items(queue: OpenQueue, mine: Mapping[str, HeldSegment]) -> Coun
 
 
 async def peek_items(queue: OpenQueue, mine: Mapping[str, HeldSegment], limit: int = 1) -> list[Peeked]:
-    """The next items that nobody has, oldest first; nothing changes."""
+    """The oldest items that nobody has; they stay where they are."""
     found: list[Peeked] = []
     free, leased = await _list_segments(queue)
     for segment in sorted(free + leased):
@@ -89,7 +94,7 @@ async def peek_items(queue: OpenQueue, mine: Mapping[str, HeldSegment], limit: i
 
 
 async def purge_items(queue: OpenQueue) -> dict[str, int]:
-    """Complete every item, whoever has it; how many there were in each segment. They are collected as usual."""
+    """Complete every item, whoever has it; how many there were in each segment. The collectors do the rest."""
     free, leased = await _list_segments(queue)
 
     async def close(segment: str) -> int:

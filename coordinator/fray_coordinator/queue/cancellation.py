@@ -1,4 +1,4 @@
-"""Taking for somebody who may have gone by the time that there is something."""
+"""Taking items for a caller that may be cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 async def take_or_return(
     taking: Coroutine[Any, Any, list[T]], give_back: Callable[[list[T]], Awaitable[None]]
 ) -> list[T]:
-    """What `taking` gives; if the caller is cancelled before, that is given back as soon as it is there."""
+    """The result of `taking`; if the caller is cancelled before it is there, it goes to `give_back`."""
     task = asyncio.ensure_future(taking)
     try:
         return await asyncio.shield(task)
@@ -33,4 +33,4 @@ async def _give_back(task: asyncio.Future[list[T]], give_back: Callable[[list[T]
 
 
 _background: set[asyncio.Future[None]] = set()
-"""A loop holds its tasks weakly."""
+"""Keeps the tasks alive: an event loop has only weak references to them."""

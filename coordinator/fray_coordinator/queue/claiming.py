@@ -1,4 +1,4 @@
-"""Claiming a segment: the lease first, then the segment; the lease of one that is not there goes again."""
+"""Claims of segments: first the lease is written, then the segment is read; without one the lease is deleted again."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from fray_layouts.queue_records import QueueLease, decode_segment
 
 @dataclass(frozen=True, slots=True)
 class ClaimLost:
-    """Somebody else has the segment; `lease` as it lies there (None: it is gone)."""
+    """A claim that another consumer won. lease: as it is now, None if it is gone."""
 
     lease: Stored[QueueLease] | None
 
 
 async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment | ClaimLost | None:
-    """Claim a segment that was seen without a lease; None if there is nothing to be had in it.
+    """Claim a segment that was listed without a lease; None if nothing is left to do in it.
 
     Raises:
-        BadRecord: segment or lease is none; such a segment is set aside.
+        BadRecord: the segment or its lease cannot be read; such a segment is set aside.
+        StoreUnavailable: the claim may have landed.
     """
     return await _write(queue, segment, rules.claimed(_nonce(queue), queue.holder, timeout), None)
 
@@ -35,10 +36,10 @@ async def claim(queue: OpenQueue, segment: str, timeout: float) -> HeldSegment |
 async def take_over(
     queue: OpenQueue, segment: str, lease: Stored[QueueLease], timeout: float, with_word: bool = False
 ) -> HeldSegment | ClaimLost | None:
-    """Take a segment whose lease was released or has expired. Raises as `claim` does.
+    """Claim a segment whose lease was released or has expired. Raises as `claim` does.
 
     Args:
-        with_word: it was this process's own.
+        with_word: the expired claim was this process's own, and nothing of it was out.
     """
     wanted = rules.taken_over(lease.record, _nonce(queue), queue.holder, timeout, with_word)
     return await _write(queue, segment, wanted, lease)
@@ -71,7 +72,7 @@ async def _write(
 
 
 async def read_segment(queue: OpenQueue, segment: str) -> SegmentContent | None:
-    """The segment; None if it is absent. Raises BadRecord for what is none."""
+    """The content of a segment; None if it is absent. Raises BadRecord for what cannot be read."""
     key = queue.keys.segment(segment)
     found = await queue.core.store.get(key, one_of_many=True)
     try:
@@ -81,7 +82,7 @@ async def read_segment(queue: OpenQueue, segment: str) -> SegmentContent | None:
 
 
 def content_of(segment: str, found: Object) -> SegmentContent:
-    """What lies under a segment's name. Raises Malformed for what is no segment of that name."""
+    """An object as a segment of this name. Raises Malformed if it is none."""
     header, bodies = decode_segment(found.data)
     if len(bodies) != SegmentName.items_of(segment):
         raise Malformed(f"{len(bodies)} items, and {SegmentName.items_of(segment)} in its name")
@@ -89,7 +90,7 @@ def content_of(segment: str, found: Object) -> SegmentContent:
 
 
 async def _was_finished(queue: OpenQueue, segment: str, content: SegmentContent) -> bool:
-    """Whether the segment landed, once more, after it was finished; to be asked under a lease."""
+    """Whether the segment landed again after it was finished. Ask only under a lease."""
     late = looks_late(SegmentName.time_of(segment), content.updated, queue.settings.quarantine)
     return late and await queue.finished.holds(segment)
 

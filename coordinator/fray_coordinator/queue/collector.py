@@ -1,6 +1,6 @@
-"""Clearing away what is finished: large items and the segment at once, its lease once its name is written down.
+"""The collector of a queue: deletes finished segments at once, their leases once their names are in the finished log.
 
-So a lease without a segment is finished, or was never used: nobody has to read it to know that.
+So a lease without a segment belongs to a finished one, or was never used, and nobody has to read it to know that.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from fray_layouts.queue_keys import SegmentName
 from fray_layouts.queue_records import QueueLease
 
 FINISHED_PER_OBJECT = 1000
-"""Segments whose names are written down together."""
+"""Names of segments in one object of the finished log: with so many, its request costs nothing for each."""
 GATHER_SHARE = 0.25
-"""Of the quarantine: how long a lease that may go waits for others."""
+"""The part of the quarantine for which a lease that may be deleted waits for others, to share their request."""
 SWEEP_INTERVAL = 600.0
-"""Seconds between looks for large items that no segment came for."""
+"""Seconds between sweeps for large items without a segment: rare, since only a producer that died leaves them."""
 SWEEP_PAGE = 1000
+"""Large items listed in one sweep, so that a sweep holds nobody up."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedSegment:
-    """A finished segment: what is to be deleted, as it was last seen."""
+    """A finished segment that is to be deleted, with its large items and its lease."""
 
     segment: str
     version: str
@@ -41,7 +42,7 @@ class CompletedSegment:
 
 
 class Collector:
-    """One participant's share of the clearing."""
+    """One participant's part in the collecting."""
 
     def __init__(self, queue: OpenQueue) -> None:
         self._queue = queue
@@ -54,22 +55,22 @@ class Collector:
         self._swept = ""
 
     def finished(self, held: HeldSegment) -> None:
-        """All items of a segment that this process holds are done."""
+        """Note that all items of a held segment are done."""
         self._finished.append(
             CompletedSegment(held.name, held.content.version, held.content.header.large, held.lease.stored)
         )
 
     async def turn(self) -> None:
-        """Clear away what this process finished: the segments, and the leases that are old enough by now."""
+        """Delete what this process finished: segments, and leases that are old enough. Called once a second."""
         now = self._clock.boottime()
-        due = [segment for segment, lease in self._leases.items() if self._may_go(segment, lease)]
+        due = [segment for segment, lease in self._leases.items() if self._is_deletable(segment, lease)]
         if len(due) >= FINISHED_PER_OBJECT or now >= self._noted_at + GATHER_SHARE * self._queue.settings.quarantine:
             self._noted_at = now
             for batch in (
                 due[begin : begin + FINISHED_PER_OBJECT] for begin in range(0, len(due), FINISHED_PER_OBJECT)
             ):
                 await self._queue.finished.note(batch)
-                await map_concurrently(batch, self._let_go)
+                await map_concurrently(batch, self._delete_lease)
         if now > self._swept_at + SWEEP_INTERVAL:
             self._swept_at = now
             await self.sweep_large()
@@ -77,7 +78,7 @@ class Collector:
         await self.clear()
 
     async def clear(self) -> None:
-        """Delete the segments that this process finished; one that alone is not answered for has to wait."""
+        """Delete the segments that this process finished; one whose request is not answered waits for the next turn."""
         left: list[CompletedSegment] = []
         try:
             while batch := self._finished[:FINISHED_PER_OBJECT]:
@@ -87,13 +88,13 @@ class Collector:
         finally:
             self._finished += left
 
-    async def others(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """A finished segment of somebody else, who may be gone."""
+    async def collect_overdue(self, segment: str, lease: Stored[QueueLease]) -> None:
+        """Collect a finished segment of another consumer, if that has had the time to do it."""
         if self._is(is_collection_overdue, segment):
-            await self.now(segment, lease)
+            await self.collect(segment, lease)
 
-    async def now(self, segment: str, lease: Stored[QueueLease]) -> None:
-        """Look at a segment whose lease was seen: both are to go if it is finished, the lease if it is alone."""
+    async def collect(self, segment: str, lease: Stored[QueueLease]) -> None:
+        """Read the segment of a lease: delete both if it is finished, the lease alone if the segment is absent."""
         found = await self._queue.core.store.get(self._queue.keys.segment(segment))
         if rules.is_complete(lease.record, SegmentName.items_of(segment)):
             if found is None:
@@ -103,8 +104,8 @@ class Collector:
         elif found is None:
             await discard_lease(self._queue, lease)
 
-    async def orphans(self, segments: list[str], all_of_them: bool) -> None:
-        """Leases that were listed without their segments. all_of_them: the listing began at the oldest segment."""
+    async def collect_orphans(self, segments: list[str], all_of_them: bool) -> None:
+        """Collect leases that were listed without their segments. all_of_them: the listing was complete."""
         now, known = self._clock.boottime(), self._orphans
         seen = {segment: known.get(segment, now) for segment in segments if segment not in self._leases}
         self._orphans = seen if all_of_them else known | seen
@@ -113,7 +114,7 @@ class Collector:
         )
 
     def _is_left(self, segment: str, seen_for: float) -> bool:
-        """Whether the one who finished it would have cleared it away by now."""
+        """Whether the consumer that finished the segment would have deleted its lease by now."""
         if self._is(all_creates_landed, segment):
             return True
         due = self._is(is_collection_overdue, segment) or SegmentName.time_of(segment) > self._queue.core.now()
@@ -123,16 +124,13 @@ class Collector:
         try:
             lease = await self._queue.core.records.read(self._queue.keys.lease(segment), QueueLease)
             if lease is not None:
-                await self.now(segment, lease)
+                await self.collect(segment, lease)
         except (BadRecord, StoreRefused, StoreUnavailable) as error:  # fsck tells of it
             if is_outage(error):
                 raise
 
     async def sweep_large(self) -> None:
-        """Delete large items whose segment never came, and comes no more, or is gone.
-
-        One page at a time: the next look goes on behind it.
-        """
+        """Delete large items whose segment is absent and comes no more; each sweep goes on where the last one ended."""
         keys, store = self._queue.keys, self._queue.core.store
         rows = await store.list(keys.all_large, self._swept or None, SWEEP_PAGE)
         self._swept = rows[-1].key if len(rows) == SWEEP_PAGE else ""
@@ -155,21 +153,21 @@ class Collector:
         return True
 
     async def _clear(self, finished: CompletedSegment) -> None:
-        """Delete all but the lease; that is next."""
+        """Delete a finished segment and its large items; then its lease waits to be deleted."""
         keys, store = self._queue.keys, self._queue.core.store
         for item in finished.large:
             await store.delete(keys.large(finished.segment, item))
         if isinstance(await store.delete(keys.segment(finished.segment), finished.version), NameAbsent):
             self._leases[finished.segment] = finished.lease
 
-    async def _let_go(self, segment: str) -> None:
-        """Delete the lease, and the segment before it: it may have landed again since, while that looks not late."""
+    async def _delete_lease(self, segment: str) -> None:
+        """Delete the lease; before that the segment once more, which may have landed again without looking late."""
         lease = self._leases.pop(segment)
         await self._queue.core.store.delete(self._queue.keys.segment(segment))
         await discard_lease(self._queue, lease)
 
-    def _may_go(self, segment: str, lease: Stored[QueueLease]) -> bool:
-        """By the time in its name, or, if that lies far ahead, because no create was sent after the end."""
+    def _is_deletable(self, segment: str, lease: Stored[QueueLease]) -> bool:
+        """Whether the lease may be deleted: by the time in the name, or as no create was sent since it was written."""
         ended_long_ago = all_creates_landed(lease.updated, self._queue.core.now(), self._queue.settings.quarantine)
         return ended_long_ago or self._is(is_collectable, segment)
 
@@ -178,7 +176,7 @@ class Collector:
 
 
 def _large_in(segment: str, found: Object) -> list[int]:
-    """Items that are objects of their own, as far as the segment can be read: others are swept."""
+    """Items that are objects of their own; of a segment that cannot be read they are left to the sweep."""
     try:
         return content_of(segment, found).header.large
     except Malformed:

@@ -166,11 +166,11 @@ class Consumer:
             if isinstance(result, HeldSegment):
                 self._hold(result)
             elif isinstance(result, ClaimLost) and result.lease is not None:
-                self._scanner.came_back(held.name, result.lease)
+                self._scanner.released(held.name, result.lease)
 
-    def news(self) -> None:
+    def pushed(self) -> None:
         """This process itself pushed something."""
-        self._scanner.news()
+        self._scanner.pushed()
 
     # --- ending
 
@@ -274,8 +274,8 @@ class Consumer:
             self._forget(held)
         await self._written(held, held.release(items, failed))
         if whole:
-            self._scanner.came_back(held.name, held.lease.stored)
-            self._doorbell.ring(came_back=True)
+            self._scanner.released(held.name, held.lease.stored)
+            self._doorbell.ring(released=True)
         else:
             self._stocked[held.name] = held
 

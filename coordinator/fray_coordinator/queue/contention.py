@@ -1,63 +1,64 @@
-"""What a consumer knows of the others of its queue: who they are, and whether they leave it anything to do."""
+"""Contention among the consumers of a queue: who the others are, and whether they leave anything to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fray_coordinator.protocol import queue_scan as look
+from fray_coordinator.protocol import queue_scan as scan
 from fray_coordinator.queue.open_queue import OpenQueue
 
 COMPETITOR_MEMORY = 60.0
-"""Seconds for which somebody who won a claim counts as one of them."""
+"""Seconds for which a consumer that won a claim counts as one of the others."""
 
 
 class Contention:
-    """The other consumers, learnt from the claims that they won.
+    """One consumer's knowledge of the others, learnt from the claims that they won.
 
     Attributes:
-        rest: seconds until, on a bucket, another look is worth its requests.
+        rest: seconds until, on a bucket, another scan is worth its requests.
     """
 
     def __init__(self, queue: OpenQueue) -> None:
-        self.rest = look.MIN_REST
+        self.rest = scan.MIN_REST
         self._me = queue.holder
         self._clock = queue.core.clock
         self._seen: dict[str, float] = {}
         self._spread = 1.0
         self._works = False
-        self._looked_at = 0.0
+        self._scanned_at = 0.0
 
     def pick(self, free: Sequence[str], picked: int) -> int:
-        """Which of the free segments to try. picked: how many of the same listing were before, by this consumer."""
+        """The index of the free segment to claim. picked: how many of the listing this consumer picked before."""
         others = self._others()
-        return look.pick_segment(free, self._me, others, max(int(self._spread), (len(others) + 1) * (picked + 1)))
+        return scan.pick_segment(free, self._me, others, max(int(self._spread), (len(others) + 1) * (picked + 1)))
 
-    def won(self) -> None:
-        """Every claim that was tried."""
-        self._spread = look.narrowed(self._spread)
+    def won_claims(self) -> None:
+        """Note that this consumer won every claim that it tried."""
+        self._spread = scan.narrowed(self._spread)
 
-    def lost(self, holders: Sequence[str]) -> None:
-        """Claims, to these; "" is nobody."""
+    def lost_claims(self, holders: Sequence[str]) -> None:
+        """Note that these consumers won claims instead; "" is nobody."""
         self._seen.update(dict.fromkeys(filter(None, holders), self._clock.boottime()))
-        self._spread = look.widened(self._spread, len(self._others()))
+        self._spread = scan.widened(self._spread, len(self._others()))
 
-    def takes(self, free: int) -> bool:
-        """Whether the others will have taken so many free segments soon."""
-        return look.is_scarce(free, len(self._others()))
+    def others_take(self, free: int) -> bool:
+        """Whether the others will soon have taken so many free segments."""
+        return scan.is_scarce(free, len(self._others()))
 
-    def was_faster(self) -> None:
-        """A look was in vain because of the others."""
-        self.rest = look.lengthened(self.rest)
+    def scanned_in_vain(self) -> None:
+        """Note that a scan was in vain because of the others."""
+        self.rest = scan.lengthened(self.rest)
 
-    def left_some(self) -> None:
-        """A look was not in vain; until the next one there is work."""
+    def found_work(self) -> None:
+        """Note that a scan was not in vain: until the next one there is work."""
         self._works = True
 
-    def begin_look(self) -> None:
+    def begin_scan(self) -> None:
+        """Note that a scan begins: the time since the last one was work, if that found any."""
         now = self._clock.boottime()
         if self._works:
-            self.rest = look.shortened(self.rest, now - self._looked_at)
-        self._works, self._looked_at = False, now
+            self.rest = scan.shortened(self.rest, now - self._scanned_at)
+        self._works, self._scanned_at = False, now
 
     def _others(self) -> set[str]:
         now = self._clock.boottime()

@@ -1,6 +1,7 @@
-"""The bell of a queue: a hint that something came or came back, rung at most once a second and read on condition.
+"""The doorbell of a queue: a hint that items were pushed or released, written at most once a second.
 
-Where requests are free there is none: a listing is the better hint. A ring that is lost costs a repair interval.
+On local files, where requests are free, nobody rings: a listing is the better hint. A lost ring delays its items by a
+repair interval at most.
 """
 
 from __future__ import annotations
@@ -22,55 +23,55 @@ log = logging.getLogger("fray")
 
 
 class QueueDoorbell:
-    """One participant's hand on the bell.
+    """One participant's way to ring the doorbell, and to hear it.
 
     Attributes:
-        came_back: whether somebody gave something back before the change that was heard last, as far as it tells.
+        released: whether the last ring that was heard said that something was released.
     """
 
     def __init__(self, queue: OpenQueue) -> None:
-        self.came_back = True
+        self.released = True
         self._queue = queue
         self._heard: str | None = ""
         self._rung_at = float("-inf")
         self._due = False
-        self._released_at = self._known_back = 0.0
+        self._released_at = self._known_release = 0.0
         self._ringing: asyncio.Task[None] | None = None
 
-    def ring(self, came_back: bool = False) -> None:
-        """Ring soon: at once, or when a second has passed since this process rang.
+    def ring(self, released: bool = False) -> None:
+        """Ring at once, or when a second has passed since this process rang; returns before that.
 
         Args:
-            came_back: something was given back; else something new is there.
+            released: something was released; otherwise something was pushed.
         """
         if self._queue.core.store.local:
             return
         self._due = True
-        if came_back:
+        if released:
             self._released_at = self._queue.core.now()
         if self._ringing is None or self._ringing.done():
             self._ringing = asyncio.ensure_future(self._ring())
 
     async def changed(self) -> bool:
-        """Whether it was rung since the last time that this was asked; the first time it was."""
+        """Whether somebody rang since this was last asked; True the first time."""
         key, store = self._queue.keys.doorbell, self._queue.core.store
         try:
             answer = await (store.get_if_changed(key, self._heard) if self._heard else store.get(key))
         except (StoreError, BadRecord):
-            return True  # a listing tells more
+            return True  # a listing says more
         if isinstance(answer, NotModified):
             return False
         before, self._heard = self._heard, answer.version if answer else None
-        self.came_back = answer is not None and self._tells_of_more(answer.data)
+        self.released = answer is not None and self._is_newer_release(answer.data)
         return before != self._heard
 
-    def _tells_of_more(self, data: bytes) -> bool:
-        """Whether something came back that no bell told of before."""
+    def _is_newer_release(self, data: bytes) -> bool:
+        """Whether something was released after the last release that this participant heard of."""
         try:
             at = codec.decode(data, Doorbell).record.released_at
         except Malformed:
             return True
-        before, self._known_back = self._known_back, max(at, self._known_back)
+        before, self._known_release = self._known_release, max(at, self._known_release)
         return at > before
 
     async def close(self) -> None:
@@ -90,4 +91,4 @@ class QueueDoorbell:
             except StoreError:
                 continue  # it is a hint
             except Exception:
-                log.exception("the bell of a queue was not rung")
+                log.exception("the doorbell of a queue was not rung")

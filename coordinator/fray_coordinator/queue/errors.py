@@ -1,11 +1,11 @@
-"""What can go wrong with a queue; the docstring says what the caller should do."""
+"""Errors of queues; each docstring says what the caller should do."""
 
 from __future__ import annotations
 
 from fray_layouts.errors import Permanent
 
 MAX_NAMED_LEASES = 3
-"""Leases that a message names one by one."""
+"""Leases that a message names one by one, so that it stays readable for a batch of hundreds."""
 
 
 class UnknownLease(Permanent, ValueError):

@@ -1,4 +1,4 @@
-"""The names of segments that were finished lately, kept for longer than a create can be on its way."""
+"""The log of finished segments: their names, kept for longer than a create can be on its way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fray_layouts.queue_records import FinishedSegments
 
 
 class FinishedLog:
-    """One participant's view of a queue's `finished/`; what was read is remembered as long as it lies there."""
+    """One participant's view of the log; objects that were read are remembered as long as they exist."""
 
     def __init__(self, core: Core, keys: QueueKeys, quarantine: float) -> None:
         self._core = core
@@ -24,12 +24,12 @@ class FinishedLog:
         self._read: dict[str, frozenset[str]] = {}
 
     async def note(self, segments: Collection[str]) -> None:
-        """Write down that these are finished, before their leases go."""
+        """Write down that these segments are finished; done before their leases are deleted."""
         key = self._keys.finished_at(self._core.now(), self._core.rng.token(16))
         await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
 
     async def holds(self, segment: str) -> bool:
-        """Whether the segment was finished before. Raises StoreError: that is not known."""
+        """Whether the segment was finished before. Raises StoreError if that cannot be known now."""
         since = self._keys.finished + encode_time(SegmentName.time_of(segment))
         rows = await self._core.store.list(self._keys.finished, since)
         keys = [row.key for row in rows if self._keys.finished_time(row.key) is not None]
@@ -37,7 +37,7 @@ class FinishedLog:
         return any(segment in self._read[key] for key in keys)
 
     async def sweep(self) -> None:
-        """Delete what nobody can need any more."""
+        """Delete the objects that are so old that nobody needs them."""
         rows = await self._core.store.list(self._keys.finished)
         self._read = {row.key: self._read[row.key] for row in rows if row.key in self._read}
         times = [(row.key, self._keys.finished_time(row.key)) for row in rows]

@@ -1,4 +1,4 @@
-"""One queue, opened: where it lies and what its participants agreed on."""
+"""An opened queue: where it is in storage, and the settings that its participants agreed on."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from fray_layouts.records import ClusterSettings
 
 @dataclass(frozen=True, slots=True)
 class OpenQueue:
-    """A queue and a participant's way to it.
+    """A queue as one participant has opened it.
 
     Attributes:
-        holder: what the participant calls itself in leases.
+        holder: the participant's name in leases, for people.
     """
 
     core: Core
@@ -41,10 +41,10 @@ class OpenQueue:
 
 
 async def open_queue(core: Core, keys: QueueKeys, wanted: QueueRecord | None = None) -> OpenQueue:
-    """Open the queue, and make it if it is not there.
+    """Open the queue; create it if there is none.
 
     Args:
-        wanted: its settings, if it is made.
+        wanted: the settings of a queue that is created.
 
     Raises:
         RootMismatch: it has another layout version, or what lies there is no queue.
@@ -65,7 +65,7 @@ async def open_queue(core: Core, keys: QueueKeys, wanted: QueueRecord | None = N
 
 
 async def find_queue(core: Core, keys: QueueKeys) -> OpenQueue | None:
-    """Open the queue if it is there. Raises as `open_queue` does."""
+    """Open the queue; None if there is none. Raises as `open_queue` does."""
     try:
         found = await core.records.read(keys.settings, QueueRecord)
     except BadRecord as error:
@@ -89,7 +89,7 @@ def _host() -> str:
 
 
 async def open_root(root: str, named: bool) -> Core:
-    """A core on the root of a cluster, for a queue that is named in it; else on one that holds nothing but one queue.
+    """Open the root of a cluster, for a queue that has a name in it, or a root that holds nothing but one queue.
 
     Raises:
         RootMismatch: the root is of the other kind.
@@ -110,6 +110,6 @@ async def open_root(root: str, named: bool) -> Core:
 
 
 def standalone_core(store: Store, clock: Clock, rng: RandomSource) -> Core:
-    """A core without a cluster: intervals as a new cluster has them."""
+    """A core without a cluster, with the intervals of a new cluster."""
     settings = LOCAL_SETTINGS if store.local else ClusterSettings()
     return Core(store, Records(store, clock, rng), clock, rng, settings)

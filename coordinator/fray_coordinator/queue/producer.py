@@ -1,4 +1,4 @@
-"""Putting items into a queue: segments that are valid when the push returns."""
+"""The producer of a queue: packs items into segments and creates them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fray_layouts.queue_keys import MAX_ORDERS, SegmentName
 from fray_layouts.queue_records import DeadLetterOrigin, SegmentHeader, encode_segment
 
 MAX_SEGMENT_BYTES = 8 * 1024 * 1024
-"""Bytes of items after which a segment is closed, however many were wanted."""
+"""Bytes of items after which a segment is full, however many were wanted: a consumer reads it in one request."""
 
 
 class Producer:
-    """Names segments and creates them."""
+    """Names segments and creates them, in order."""
 
-    def __init__(self, queue: OpenQueue, bell: QueueDoorbell) -> None:
+    def __init__(self, queue: OpenQueue, doorbell: QueueDoorbell) -> None:
         self._queue = queue
-        self._bell = bell
+        self._doorbell = doorbell
         self._token = queue.core.rng.token(6)
         self._last = (0.0, 0)
 
@@ -36,7 +36,7 @@ class Producer:
             StoreUnavailable: some may be in the queue, some not, and some may still come.
         """
         await map_concurrently(_segments(items, batch_size(len(items), batch)), self._push_segment)
-        self._bell.ring()
+        self._doorbell.ring()
 
     async def _push_segment(self, items: Sequence[EncodedItem]) -> None:
         while not await self.create(self._name(len(items)), items):
@@ -45,8 +45,12 @@ class Producer:
     async def create(
         self, segment: SegmentName, items: Sequence[EncodedItem], origin: DeadLetterOrigin | None = None
     ) -> bool:
-        """Create this very segment; False if another name is to be taken: the name is another's, or it took so long
-        that the large items may have been swept.
+        """Create a segment under this name; False if it must be created under another one.
+
+        That is so if the name is taken, or if the create took so long that the large items may have been swept.
+
+        Args:
+            origin: of a dead letter.
         """
         core, keys = self._queue.core, self._queue.keys
         large = [number for number, item in enumerate(items) if len(item.body) >= LARGE_ITEM_BYTES]
@@ -61,7 +65,7 @@ class Producer:
         return isinstance(outcome, Applied) and not swept
 
     def _name(self, items: int) -> SegmentName:
-        """A name behind all that this producer gave before."""
+        """A name that sorts behind all that this producer gave before."""
         time, order = self._last
         now = round(self._queue.core.now(), 3)
         self._last = (now, 0) if now > time else (time, order + 1)
@@ -71,7 +75,7 @@ class Producer:
 
 
 def _segments(items: Sequence[EncodedItem], batch: int) -> Iterator[Sequence[EncodedItem]]:
-    """The items in segments of `batch`, fewer where one would become too large or mix encodings."""
+    """Cut the items into segments of `batch`, fewer where one would become too large or mix encodings."""
     begin, size = 0, 0
     for number, item in enumerate(items):
         full = number - begin == batch or (number > begin and size + len(item.body) > MAX_SEGMENT_BYTES)
