@@ -53,20 +53,20 @@ DEVICE_FLOPS: Mapping[str, Mapping[str, float]] = {
     "h100-pcie": _H100_PCIE,
     "h200": _H100_SXM,
 }
-"""By family of TPUs or type of GPU, and by type of number."""
+"""Peak operations a second, by family of TPU or type of GPU, and by type of number."""
 
 _JAX_KINDS = (
     *(("tpu v4", "v4"), ("tpu v5 lite", "v5e"), ("tpu v5e", "v5e"), ("tpu v5", "v5p"), ("tpu v6", "v6e")),
     *(("h100 pcie", "h100-pcie"), ("h100 80gb hbm3", "h100"), ("h200", "h200"), ("a100", "a100")),
 )
-"""What `device_kind` of JAX holds, the more particular before the others."""
+"""A part of JAX's `device_kind`, and which device it tells; the more particular parts come first."""
 
 
 def device_flops(device_type: str, dtype: str = "bf16") -> float | None:
-    """Peak operations a second of one chip; None if it is not known.
+    """Peak floating-point operations a second of one chip, without sparsity; None if there is no figure.
 
     Args:
-        device_type: of a TPU its family or type ("v5p", "v5p-16"), of a GPU its type ("h100"), in any case.
+        device_type: of a TPU its family or type ("v5p", "v5p-16"), of a GPU its type ("h100"); upper case or lower.
         dtype: a `FlopDtype`; "amp_bf16" is the same as "bf16".
     """
     kind = device_type.lower()
@@ -78,14 +78,22 @@ def device_flops(device_type: str, dtype: str = "bf16") -> float | None:
 
 
 def device_flops_for_jax_device(jax_device_kind: str, dtype: str = "bf16") -> float | None:
-    """The same for a `device_kind` of JAX, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3"."""
+    """Peak floating-point operations a second of one chip, by the name that JAX gives the device.
+
+    Args:
+        jax_device_kind: a `device_kind`, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3".
+        dtype: as for `device_flops`.
+
+    Returns:
+        None if there is no figure for the device.
+    """
     kind = jax_device_kind.lower()
     known = next((device for part, device in _JAX_KINDS if part in kind), None)
     return device_flops(known, dtype) if known is not None else None
 
 
 def known_flops(field: str, device_type: str, dtype: str) -> float:
-    """The same; raises InvalidInput, naming `field`, if it is not known."""
+    """`device_flops`, but InvalidInput about `field` if there is no figure."""
     found = device_flops(device_type, dtype)
     if found is None:
         kinds = ", ".join(f"{kind} ({', '.join(numbers)})" for kind, numbers in DEVICE_FLOPS.items())

@@ -1,6 +1,6 @@
-"""What a job needs while it runs, in the spellings of all who wrote programs for `fray`.
+"""What a job needs of a host: cores, memory, disk and accelerators, in every spelling that programs use.
 
-Sizes are bytes or text such as "512MiB", "2GB", "8g".
+Sizes are bytes, or text such as "512MiB", "2GB", "8g".
 """
 
 from __future__ import annotations
@@ -22,32 +22,45 @@ GpuType = str
 TpuType = str
 
 ANY_REGION = "*"
-"""As the only one of `ResourceConfig.regions`: wherever there is room."""
+"""The only region that a job can ask for yet: `ResourceConfig(regions=[ANY_REGION])` runs wherever there is room."""
 
 
 @dataclass(frozen=True)
 class CpuConfig:
-    """No accelerator."""
+    """No accelerator: the job runs on processors alone."""
 
     kind: DeviceKind = "cpu"
     variant: str = "cpu"
 
     def chip_count(self) -> int:
-        """Accelerators: none."""
+        """The number of accelerators, which is 0."""
         return 0
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Raises InvalidInput: processors differ too much for a figure to mean anything."""
+        """Not known of processors, which differ too much.
+
+        Raises:
+            InvalidInput: always.
+        """
         raise InvalidInput("device", self.kind, "peak arithmetic is known of accelerators only")
 
     def default_env_vars(self) -> dict[str, str]:
-        """The variables that programs set for such a device: JAX keeps to the processors."""
+        """The environment variables that programs set for this device: JAX uses the processors only."""
         return {"JAX_PLATFORMS": "cpu"}
 
 
 @dataclass(frozen=True, init=False)
 class GpuConfig:
-    """GPUs of one host. variant: "h100", "a100-40gb" ..., "auto" for any; `gpu_type` is the same thing."""
+    """GPUs of one host.
+
+    Attributes:
+        variant: "h100", "a100-40gb" ...; "auto" takes any.
+        count: how many.
+        gpu_type: in the constructor, the same as `variant`.
+
+    Raises:
+        InvalidInput: both `variant` and `gpu_type` are given.
+    """
 
     variant: GpuType
     count: int
@@ -61,31 +74,42 @@ class GpuConfig:
         *,
         gpu_type: GpuType | None = None,
     ) -> None:
-        chosen = _either("device.variant", variant, "gpu_type", gpu_type)
-        _fill(self, variant="auto" if chosen is None else chosen, count=count, kind=kind)
+        chosen = _only_one("device.variant", variant, "gpu_type", gpu_type)
+        _set_fields(self, variant="auto" if chosen is None else chosen, count=count, kind=kind)
 
     def chip_count(self) -> int:
-        """How many GPUs."""
+        """The number of GPUs, `count`."""
         return self.count
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak operations a second of one of them; raises InvalidInput if `fray.device_flops` does not know it."""
+        """Peak floating-point operations a second of one GPU, for numbers of type `dtype`.
+
+        Raises:
+            InvalidInput: `fray.device_flops` has no figure for it.
+        """
         return known_flops("device.variant", self.variant, dtype)
 
     def total_flops(self, dtype: str = "bf16") -> float:
-        """The same of all of them."""
+        """Peak floating-point operations a second of all GPUs together. Raises as `device_flops`."""
         return self.device_flops(dtype) * self.chip_count()
 
     def default_env_vars(self) -> dict[str, str]:
-        """The variables that programs set for such a device: JAX finds it by itself."""
+        """The environment variables that programs set for this device: JAX finds the device by itself."""
         return {"JAX_PLATFORMS": ""}
 
 
 @dataclass(frozen=True, init=False)
 class TpuConfig:
-    """A TPU slice. variant: "v5litepod-16" ..., `tpu_type` is the same thing.
+    """A TPU slice.
 
-    count: of such slices, 1: a job has all chips that a slice has on one host.
+    Attributes:
+        variant: the type of the slice, such as "v5litepod-16".
+        topology: leave it None: the type names it.
+        count: of such slices; leave it 1, for a job has all chips that its slice has on one host.
+        tpu_type: in the constructor, the same as `variant`.
+
+    Raises:
+        InvalidInput: neither or both of `variant` and `tpu_type` are given.
     """
 
     variant: TpuType
@@ -102,40 +126,52 @@ class TpuConfig:
         *,
         tpu_type: TpuType | None = None,
     ) -> None:
-        chosen = _either("device.variant", variant, "tpu_type", tpu_type)
+        chosen = _only_one("device.variant", variant, "tpu_type", tpu_type)
         if chosen is None:
             raise InvalidInput("device.variant", chosen, "name a type such as 'v5litepod-16'")
-        _fill(self, variant=chosen, topology=topology, count=count, kind=kind)
+        _set_fields(self, variant=chosen, topology=topology, count=count, kind=kind)
 
     def chip_count(self) -> int:
-        """Chips of one virtual machine of the slice. Raises InvalidInput: there is no such type."""
+        """The number of chips of one virtual machine of the slice.
+
+        Raises:
+            InvalidInput: there is no such type.
+        """
         return get_tpu_topology(self.variant).chips_per_vm
 
     def vm_count(self) -> int:
-        """Virtual machines of the slice. Raises InvalidInput: there is no such type."""
+        """The number of virtual machines of the slice; each runs a process of its own.
+
+        Raises:
+            InvalidInput: there is no such type.
+        """
         return get_tpu_topology(self.variant).vm_count
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak operations a second of one chip; raises InvalidInput if `fray.device_flops` does not know it."""
+        """Peak floating-point operations a second of one chip, for numbers of type `dtype`.
+
+        Raises:
+            InvalidInput: `fray.device_flops` has no figure for it.
+        """
         return known_flops("device.variant", self.variant, dtype)
 
     def total_flops(self, dtype: str = "bf16") -> float:
-        """The same of all chips of one virtual machine."""
+        """Peak floating-point operations a second of all chips of one virtual machine. Raises as `device_flops`."""
         return self.device_flops(dtype) * self.chip_count()
 
     def default_env_vars(self) -> dict[str, str]:
-        """The variables that programs set for such a device: JAX finds it by itself."""
+        """The environment variables that programs set for this device: JAX finds the device by itself."""
         return {"JAX_PLATFORMS": ""}
 
 
-def _either(field: str, value: T | None, other: str, same: T | None) -> T | None:
-    """The one of two spellings of a field that was given."""
+def _only_one(field: str, value: T | None, other: str, same: T | None) -> T | None:
+    """The value of a field that has two spellings; InvalidInput if both were given."""
     if value is not None and same is not None:
         raise InvalidInput(field, value, f"it is the same as {other}; give one of them")
     return same if value is None else value
 
 
-def _fill(config: object, **values: object) -> None:
+def _set_fields(config: object, **values: object) -> None:
     """Set the fields of a frozen dataclass."""
     vars(config).update(values)
 
@@ -144,7 +180,7 @@ DeviceConfig = CpuConfig | GpuConfig | TpuConfig
 
 
 class PlacementOptions(TypedDict, total=False):
-    """What `ResourceConfig.with_tpu` and its siblings take as the class does."""
+    """Arguments that `with_cpu`, `with_gpu` and `with_tpu` pass on to `ResourceConfig`."""
 
     disk: Size
     preemptible: bool
@@ -157,20 +193,20 @@ class PlacementOptions(TypedDict, total=False):
 
 
 class GpuOptions(PlacementOptions, total=False):
-    """The same, of `with_gpu`."""
+    """Arguments that `with_gpu` passes on to `ResourceConfig`."""
 
     replicas: int | None
     device_alternatives: Sequence[str] | None
 
 
 class CpuOptions(GpuOptions, total=False):
-    """The same, of `with_cpu`."""
+    """Arguments that `with_cpu` passes on to `ResourceConfig`."""
 
     count: int | None
 
 
 class TpuOptions(PlacementOptions, total=False):
-    """The same, of `with_tpu`, whose type says how many processes there are."""
+    """Arguments that `with_tpu` passes on to `ResourceConfig`; its type says how many replicas there are."""
 
     cpu: float
     ram: Size | None
@@ -178,17 +214,20 @@ class TpuOptions(PlacementOptions, total=False):
 
 @dataclass(frozen=True, init=False)
 class ResourceConfig:
-    """What one replica of a job needs while it runs.
+    """What one replica of a job needs of a host while it runs. Never changes, and is compared by value.
+
+        ResourceConfig(cpu=4, ram="16g", device=GpuConfig("h100", count=2))
 
     Args:
         cpu: cores; fractions to a thousandth.
-        ram: memory; `memory` is the same thing.
+        ram: memory, "128m" by default; `memory` is the same.
         disk: scratch space.
-        device: accelerator.
-        preemptible: False keeps the job off hosts that may be taken away.
-        regions, zone, target_cluster, device_alternatives, image, container_profile: where else or in what to run; a
-            later release.
-        replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same thing.
+        device: accelerator; by default none.
+        preemptible: False keeps the job off hosts that may be taken away at any time.
+        replicas: processes that run as one gang, 1 by default; `count` and `JobRequest.replicas` are the same. More
+            than 1 comes in a later release.
+        regions, zone, target_cluster, device_alternatives, image, container_profile: come in a later release; until
+            then a job that has them is refused on a cluster, but for `regions=[ANY_REGION]`.
 
     Raises:
         InvalidInput: both spellings of a field are given.
@@ -225,9 +264,9 @@ class ResourceConfig:
         memory: Size | None = None,
         count: int | None = None,
     ) -> None:
-        size = _either("resources.ram", ram, "memory", memory)
-        processes = _either("resources.replicas", replicas, "count", count)
-        _fill(
+        size = _only_one("resources.ram", ram, "memory", memory)
+        processes = _only_one("resources.replicas", replicas, "count", count)
+        _set_fields(
             self,
             cpu=cpu,
             ram="128m" if size is None else size,
@@ -245,22 +284,26 @@ class ResourceConfig:
 
     @property
     def memory(self) -> Size:
-        """The same as `ram`."""
+        """The memory, as it was given: the same as `ram`."""
         return self.ram
 
     def __hash__(self) -> int:
         return hash((self.cpu, self.ram, self.disk, self.device, self.replicas))
 
     def chip_count(self) -> int:
-        """Accelerators of all replicas."""
+        """The number of accelerators of all replicas together; of a TPU, its chips."""
         return self.device.chip_count() * self.replicas
 
     def device_flops(self, dtype: str = "bf16") -> float:
-        """Peak operations a second of one accelerator. Raises InvalidInput if it is not known."""
+        """Peak floating-point operations a second of one accelerator, for numbers of type `dtype`.
+
+        Raises:
+            InvalidInput: `fray.device_flops` has no figure for it.
+        """
         return self.device.device_flops(dtype)
 
     def total_flops(self, dtype: str = "bf16") -> float:
-        """The same of all replicas."""
+        """Peak floating-point operations a second of all accelerators of all replicas. Raises as `device_flops`."""
         return self.device_flops(dtype) * self.chip_count()
 
     def scale(
@@ -272,10 +315,14 @@ class ResourceConfig:
         ram: float | None = None,
         disk: float | None = None,
     ) -> ResourceConfig:
-        """The same with so many times the cores, memory and disk; by name, of those that are named.
+        """Make a config with multiples of the cores, memory and disk: `scale(2)`, or `scale(ram=0.5)`.
+
+        Args:
+            factor: for cores, memory and disk alike.
+            cpu, ram, disk: factors for one of them; the others stay as they are.
 
         Raises:
-            InvalidInput: a factor is below 0, or both ways are used.
+            InvalidInput: a factor is below 0, or `factor` is given together with others.
         """
         named = {"cpu": cpu, "ram": ram, "disk": disk}
         given = {name: value for name, value in named.items() if value is not None}
@@ -294,7 +341,7 @@ class ResourceConfig:
 
     @classmethod
     def with_cpu(cls, cpu: float = 1, ram: Size | None = None, **others: Unpack[CpuOptions]) -> ResourceConfig:
-        """Resources without an accelerator; `others` as for the class."""
+        """Make a config without an accelerator. `others` are arguments of `ResourceConfig`."""
         return cls(cpu, ram, device=CpuConfig(), **others)
 
     @classmethod
@@ -306,7 +353,15 @@ class ResourceConfig:
         ram: Size | None = None,
         **others: Unpack[GpuOptions],
     ) -> ResourceConfig:
-        """`count` GPUs of a kind on one host, with 16 GB of memory by default; `others` as for the class."""
+        """Make a config with GPUs of one host.
+
+        Args:
+            gpu_type: "h100", "a100-40gb" ...; "auto" takes any.
+            count: how many GPUs.
+            cpu: cores.
+            ram: memory; "16GB" by default.
+            others: arguments of `ResourceConfig`.
+        """
         size = "16GB" if ram is None and "memory" not in others else ram
         return cls(cpu, size, device=GpuConfig(gpu_type, count), **others)
 
@@ -314,12 +369,16 @@ class ResourceConfig:
     def with_tpu(
         cls, tpu_type: TpuType | Sequence[TpuType], slice_count: int = 1, **others: Unpack[TpuOptions]
     ) -> ResourceConfig:
-        """`slice_count` slices of a TPU type such as "v5litepod-16"; of several types the first is preferred.
+        """Make a config with TPU slices; its `replicas` are their virtual machines, each with a process of its own.
 
-        `replicas` is the number of their virtual machines together: each has a process of its own.
+        Args:
+            tpu_type: such as "v5litepod-16". Of several types, which must have as many machines with as many chips,
+                the first is preferred.
+            slice_count: how many slices.
+            others: arguments of `ResourceConfig`.
 
         Raises:
-            InvalidInput: there is no such type, none is named, or several differ in machines or in chips of a machine.
+            InvalidInput: there is no such type, none is named, or several are not alike.
         """
         types = [tpu_type] if isinstance(tpu_type, str) else list(tpu_type)
         if not types:
@@ -336,7 +395,7 @@ class ResourceConfig:
 
 
 def _scaled(field: str, size: Size, factor: float) -> Size:
-    """A size in the unit that it was given in."""
+    """A multiple of a size, in the unit in which the size was given."""
     parse_bytes(field, size)
     if isinstance(size, int):
         return round(size * factor)

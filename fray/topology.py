@@ -1,4 +1,4 @@
-"""The TPU slices that Google Cloud offers: chips, hosts and virtual machines by the name of the type.
+"""The types of TPU slices that Google Cloud offers, with their chips, hosts and virtual machines.
 
 The name of a v4 or v5p type counts cores, two a chip; that of a v5e (`v5litepod`) or v6e type counts chips.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from fray_layouts.errors import InvalidInput
 
 CHIPS_PER_VM = 4
-"""Of a slice on several hosts; a slice of one host is one machine whatever it holds."""
+"""Chips of each machine of a slice on several hosts, of every family; a slice of one host is one machine."""
 
 
 @dataclass(frozen=True)
 class TpuTopologyInfo:
-    """A type of TPU slice.
+    """A type of TPU slice: how many chips, hosts and virtual machines it has.
 
     Attributes:
         name: such as "v5litepod-16".
@@ -34,7 +34,7 @@ class TpuTopologyInfo:
 
 def _slice(name: str, chips: int, chips_per_host: int) -> TpuTopologyInfo:
     """A slice of several hosts, or of one if `chips` fit on it."""
-    per_vm = chips if chips <= chips_per_host and chips <= 8 else CHIPS_PER_VM
+    per_vm = chips if chips <= chips_per_host else CHIPS_PER_VM
     return TpuTopologyInfo(name, chips, -(-chips // chips_per_host), chips // per_vm, per_vm)
 
 
@@ -55,10 +55,10 @@ TPU_TOPOLOGIES: dict[str, TpuTopologyInfo] = {
 
 
 def get_tpu_topology(tpu_type: str) -> TpuTopologyInfo:
-    """The slice of that type.
+    """Look up what a slice of a type such as "v5litepod-16" has.
 
     Raises:
-        InvalidInput: (a ValueError) there is no such type.
+        InvalidInput: there is no such type; a ValueError.
     """
     if tpu_type not in TPU_TOPOLOGIES:
         family = tpu_type.rpartition("-")[0]
@@ -73,10 +73,10 @@ _FAMILIES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": 
 
 
 def tpu_family(tpu_type: str) -> str:
-    """The family of a type of slice: "v4", "v5e", "v5p" or "v6e".
+    """The family of a type of TPU slice: "v4", "v5e", "v5p" or "v6e"; that of "v5litepod-16" is "v5e".
 
     Raises:
-        InvalidInput: (a ValueError) the name begins with none of them.
+        InvalidInput: the name begins with none of them; a ValueError.
     """
     family, dash, _ = tpu_type.partition("-")
     if not dash or family not in _FAMILIES:

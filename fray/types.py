@@ -1,4 +1,4 @@
-"""What users describe jobs with, and what they are told about them.
+"""Values that describe jobs and actors: requests, their parts, and what is known of a job.
 
 These are plain values: nothing here opens a cluster. They are checked when a job is submitted (`fray.job_spec`),
 because only then is it known what the cluster can honour. Resources are in `fray.resources`.
@@ -61,11 +61,17 @@ __all__ = [
 ]
 
 JobId = NewType("JobId", str)
+"""A job's id: its name, a dash and a unique suffix."""
+
 Namespace = NewType("Namespace", str)
+"""A scope of the names of jobs, actors and queues."""
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life."""
+    """Where a job is in its life.
+
+    PENDING waits for room on an agent; RUNNING has an attempt; SUCCEEDED, FAILED and STOPPED have ended for good.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
@@ -74,7 +80,7 @@ class JobStatus(StrEnum):
     STOPPED = "stopped"
 
     def finished(self) -> bool:
-        """Whether the job has ended for good."""
+        """Whether the job has ended for good: it succeeded, failed, or was stopped."""
         return self in (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.STOPPED)
 
 
@@ -83,13 +89,15 @@ class EnvironmentConfig:
     """The environment of a job's processes.
 
     Attributes:
-        extras, pip_packages, workspace, docker_image: a later release.
-        env_vars: variables; they win over the host's own.
-        secret_env_vars: variables whose values no command ever shows.
-        secrets: when it is made, the same as `secret_env_vars`.
+        env_vars: environment variables; they win over the host's own.
+        secret_env_vars: variables whose values no command ever shows. They are stored in the job's record.
+        secrets: in the constructor, the same as `secret_env_vars`.
+        extras, pip_packages, workspace, docker_image: come in a later release; until then a job that has them is
+            refused on a cluster, and a local one leaves them out.
 
     Raises:
-        InvalidInput: what should be a list of texts or a mapping is none, or `secrets` is given twice.
+        InvalidInput: a field that is a list of texts or a mapping was given something else, or both `secrets` and
+            `secret_env_vars` are given.
     """
 
     extras: Sequence[str] = ()
@@ -122,12 +130,12 @@ class EnvironmentConfig:
         docker_image: str | None = None,
         secret_env_vars: Mapping[str, str] | None = None,
     ) -> EnvironmentConfig:
-        """The same with None for what is not wanted."""
+        """Make the same config, where None stands for what is not given. Arguments are as the attributes."""
         return cls(extras or (), pip_packages or (), env_vars or {}, workspace, docker_image, secret_env_vars or {})
 
 
-_EXPECTED = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}
-_FORWARDED = ("HF_TOKEN", "WANDB_API_KEY")
+_TRAINING_DEFAULTS = {"HF_DATASETS_TRUST_REMOTE_CODE": "1", "TOKENIZERS_PARALLELISM": "false"}
+_FORWARDED_SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 
 
 def create_environment(
@@ -139,49 +147,76 @@ def create_environment(
     secret_env_vars: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> EnvironmentConfig:
-    """`EnvironmentConfig.create` with what training programs expect to find.
+    """Make an `EnvironmentConfig` that also has what training programs expect.
 
-    HF_DATASETS_TRUST_REMOTE_CODE and TOKENIZERS_PARALLELISM are set, HF_TOKEN and WANDB_API_KEY are taken from this
-    process, as secrets; `env_vars` and `secret_env_vars`, or `secrets`, which are the same thing, win over all of them.
+    HF_DATASETS_TRUST_REMOTE_CODE is 1, TOKENIZERS_PARALLELISM is false; HF_TOKEN and WANDB_API_KEY are taken from this
+    process, as secrets, where they are set. `env_vars` and `secret_env_vars` win over all four.
+
+    Args:
+        secrets: the same as `secret_env_vars`. The others are as the attributes of `EnvironmentConfig`.
+
+    Raises:
+        InvalidInput: as `EnvironmentConfig`.
     """
     asked = EnvironmentConfig(secret_env_vars=secret_env_vars or {}, secrets=secrets).secret_env_vars
-    shown = {**_EXPECTED, **(env_vars or {})}
-    forwarded = {name: os.environ[name] for name in _FORWARDED if name in os.environ and name not in shown}
+    shown = {**_TRAINING_DEFAULTS, **(env_vars or {})}
+    forwarded = {name: os.environ[name] for name in _FORWARDED_SECRETS if name in os.environ and name not in shown}
     return EnvironmentConfig.create(extras, pip_packages, shown, workspace, docker_image, {**forwarded, **asked})
 
 
 class Entrypoint:
-    """What a job runs; made by `from_callable` or `from_binary`. `Entrypoint(callable=fn)` is as `from_callable`."""
+    """What a job runs: a Python call (`from_callable`) or a program (`from_binary`).
+
+        Entrypoint.from_callable(train, args=(config,))
+        Entrypoint.from_binary("python", ["train.py", "--steps=100"])
+
+    `Entrypoint(callable=train)` is the same as `Entrypoint.from_callable(train)`.
+    """
 
     def __new__(cls, callable: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Entrypoint:
         return object.__new__(CallableEntrypoint if cls is Entrypoint else cls)
 
     @property
     def callable_entrypoint(self) -> CallableEntrypoint | None:
-        """Itself, if it is a Python call."""
+        """This entrypoint if it is a Python call, else None."""
         return self if isinstance(self, CallableEntrypoint) else None
 
     @property
     def binary_entrypoint(self) -> BinaryEntrypoint | None:
-        """Itself, if it is a program."""
+        """This entrypoint if it is a program, else None."""
         return self if isinstance(self, BinaryEntrypoint) else None
 
     @staticmethod
     def from_callable(
         fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> CallableEntrypoint:
-        """A Python call. Function and arguments are pickled (cloudpickle) when the job is submitted."""
+        """Make the entrypoint that calls `fn(*args, **kwargs)`; what it returns is the job's result.
+
+        Function and arguments are pickled with cloudpickle when the job is submitted, and unpickled in the job. A
+        function of `__main__` or a closure travels by value; one of an installed module is imported there.
+
+        Raises:
+            InvalidInput: `fn` cannot be called.
+        """
         return CallableEntrypoint(fn, tuple(args), dict(kwargs or {}))
 
     @staticmethod
     def from_binary(command: str, args: Sequence[str] = ()) -> BinaryEntrypoint:
-        """A program and its arguments, without a shell."""
+        """Make the entrypoint that starts a program with arguments, without a shell.
+
+        Args:
+            command: a path, or a name that is looked up in PATH on the host that runs the job.
+        """
         return BinaryEntrypoint(command, tuple(args))
 
 
 @dataclass(frozen=True)
 class CallableEntrypoint(Entrypoint):
-    """`callable(*args, **kwargs)`; what it returns is the job's result."""
+    """A Python call, `callable(*args, **kwargs)`; what it returns is the job's result.
+
+    Raises:
+        InvalidInput: `callable` cannot be called.
+    """
 
     callable: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -194,7 +229,7 @@ class CallableEntrypoint(Entrypoint):
 
 @dataclass(frozen=True)
 class BinaryEntrypoint(Entrypoint):
-    """`command` with `args`."""
+    """A program, `command`, with its arguments `args`, started without a shell."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -202,7 +237,16 @@ class BinaryEntrypoint(Entrypoint):
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """An HTTP route of the task that must answer 2xx, or the attempt ends as a failure. Times in seconds."""
+    """An HTTP check of a running job: it must answer 2xx, or the attempt ends as a failure.
+
+    Attributes:
+        port: of the job's server, on the host's loopback address.
+        path: what is asked for, with GET.
+        interval: seconds between two checks.
+        timeout: seconds for one answer.
+        grace: seconds after the start in which failed checks do not count.
+        failures: failed checks in a row that end the attempt.
+    """
 
     port: int
     path: str = "/"
@@ -219,20 +263,23 @@ class JobRequest:
     Attributes:
         name: letters, digits, '-', '_' and '.'; the job's id is this name and a unique suffix.
         entrypoint: what to run; a plain callable is called without arguments. It and `resources` may change places.
-        replicas: processes that run as one gang.
+        resources: what the job needs while it runs; by default one core and 128m of memory.
+        environment: variables of its process.
+        replicas: processes that run as one gang; more than 1 comes in a later release.
         max_retries_failure: further attempts after the job's own failures.
         max_retries_preemption: further attempts after its host went away.
-        timeout: seconds one attempt may run.
-        pending_timeout: seconds the job may wait to be started before it is stopped.
+        timeout: seconds that one attempt may run; None has no limit.
+        pending_timeout: seconds that the job may wait to be started before it is stopped; None has no limit.
         grace: seconds between SIGTERM and SIGKILL when it is stopped or preempted.
-        priority: from -500 to 499; higher goes first.
-        namespace: scope of actor names; by default that of the cluster object that launches it.
-        parent: job whose end ends this one; by default the job that launches it.
+        priority: from -500 to 499; higher is started first.
+        namespace: scope of the names of jobs and actors; by default that of the cluster object that launches it.
+        parent: id of the job whose end ends this one; by default the job that launches it.
         detached: the job outlives the one that launches it.
-        pool: group of agents that may run it.
+        pool: name of the group of agents that may run it.
         id: makes launching idempotent: the same name and id find the job that was launched first.
+        health_check: an HTTP check of the running job.
         actor: the job serves calls: two attempts of it never overlap, and a crash restarts it on its host.
-        max_task_failures, processes_per_task: a later release.
+        max_task_failures, processes_per_task: come in a later release; leave them at their defaults.
     """
 
     name: str
@@ -263,15 +310,16 @@ class JobRequest:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When a durable actor's state is written down; at least one of the three.
+    """When a durable actor's state is written to the storage; give at least one of the three.
 
-    Such an actor defines `__checkpoint__()` and `__restore__(state)`, or `__getstate__()` and `__setstate__(state)`;
-    what the first returns is pickled. A restarted actor goes on from its last checkpoint.
+    The actor's class defines `__checkpoint__()` and `__restore__(state)`, or `__getstate__()` and
+    `__setstate__(state)`; the state that the first returns is pickled. A restarted actor goes on from its last
+    checkpoint.
 
     Attributes:
-        calls: after every so many calls.
-        seconds: after so many seconds, if anything was called since.
-        replies: before each reply: a call that was answered is never lost.
+        calls: after so many calls, again and again.
+        seconds: after so many seconds, if there was a call since.
+        replies: before each reply, so that no call that was answered is lost; each call then waits for a write.
     """
 
     calls: int | None = None
@@ -284,14 +332,15 @@ class ActorConfig:
     """How an actor is run, and what its callers do when it dies.
 
     Attributes:
-        max_concurrency: calls that run at once. With 1 the calls of one caller run in the order they were made.
-        max_restarts: restarts after its process crashed or its host went away, each counted by itself; None: without
-            limit. An exception from `__init__` ends the actor whatever this says.
-        max_task_retries: times that a call is made again although it may have begun in a process that then died; -1:
-            without limit. A call that did not begin is always made again.
+        max_concurrency: calls that run at once, in threads. With 1 the calls of one caller run in the order in which
+            they were made.
+        max_restarts: restarts after its process crashed, and as many after its host went away; None has no limit. An
+            exception from `__init__` ends the actor whatever this says.
+        max_task_retries: times that a call is repeated although it may have begun in a process that then died; -1 has
+            no limit, None is 0. A call that did not begin is always repeated.
         priority: of its job, as in `JobRequest`.
-        checkpoint: makes the actor durable.
-        detached: it outlives the job, or the program outside of jobs, that creates it.
+        checkpoint: when its state is stored, which makes the actor durable; None keeps the state in memory only.
+        detached: the actor outlives the job or the program that creates it.
     """
 
     max_concurrency: int = 1
@@ -304,13 +353,13 @@ class ActorConfig:
 
 @dataclass(frozen=True)
 class JobGroupConfig:
-    """Jobs that are launched together.
+    """Jobs that are launched together, by `Cluster.launch_group`.
 
     Attributes:
         name: letters, digits, '-', '_' and '.'.
-        namespace: of all its jobs; by default that of the cluster object.
-        same_region: agents do not know their region yet; jobs of one `pool` run where that pool's agents are.
-        same_zone: a later release.
+        namespace: the namespace of all its jobs; None is that of the cluster object.
+        same_region: has no effect yet: agents do not know their region. Jobs of one `pool` run where its agents are.
+        same_zone: comes in a later release; leave it False.
     """
 
     name: str
@@ -320,29 +369,32 @@ class JobGroupConfig:
 
 
 class ReservationConfig:
-    """Reservations come in a later release: making one raises InvalidInput."""
+    """Not in this release: making one raises InvalidInput. Launch without a reservation."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise reservations_unsupported("ReservationConfig")
 
 
 def reservations_unsupported(field: str) -> InvalidInput:
-    """The error of who asks for one."""
+    """The error that says that there are no reservations yet; `field` is what asked for one."""
     return InvalidInput(field, "...", "reservations come in a later release, with gangs; launch without one")
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job as it was when it was asked for. Times are seconds since the epoch on the storage's clock.
+    """A job as it was when its record was read. Times are seconds since the epoch, on the storage's clock.
 
     Attributes:
+        job_id: its name and a unique suffix.
         status: a status that this version does not know counts as RUNNING: the job has not ended.
-        error_message: why it did not succeed, one line.
-        exit: how the last attempt ended in full: code, signal, traceback, usage.
+        error_message: one line that says why it did not succeed; None if it did, or has not ended.
+        start_time, end_time, submit_time: None for what has not happened.
+        exit: how the last attempt ended: code, signal, traceback, usage; None if none has.
         attempt: number of the current or last attempt, from 1.
-        agent, host: who runs the current attempt, or ran the last.
-        failures, preemptions: attempts spent from either budget.
-        log_url: prefix of the current or last attempt's log chunks.
+        agent, host: which agent runs the current attempt or ran the last, and on which host.
+        parent: id of the job whose end ends this one.
+        failures, preemptions: attempts spent from either budget of retries.
+        log_url: prefix of the current or last attempt's log chunks in the storage.
     """
 
     job_id: JobId
