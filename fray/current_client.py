@@ -1,4 +1,4 @@
-"""Which client this code works with."""
+"""The current client of a thread or coroutine."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ __all__ = ["current_client", "set_current_client"]
 
 C = TypeVar("C", bound=Client)
 
-_chosen: ContextVar[Client | None] = ContextVar("fray_client", default=None)
+_current: ContextVar[Client | None] = ContextVar("fray_client", default=None)
 _lock = threading.Lock()
 _default: LocalClient | None = None
 
 
 def current_client() -> Client:
-    """The client that was chosen by `set_current_client`, else that of the environment, else a `LocalClient`.
+    """The client to submit jobs and create actors with, for this thread or coroutine.
 
-    In a job, in an actor (its serving threads too) and in what they start as subprocesses the environment names the
-    cluster that runs them; only subprocesses of a `LocalClient`'s threads do not know it. Elsewhere FRAY_CLUSTER_SPEC
-    may name one. The `LocalClient` is one for the whole process.
+    It is, in this order: the client of the innermost `set_current_client` block; the client of the cluster that
+    FRAY_CLUSTER_SPEC names, as it does in a job, in an actor (its serving threads too) and in their subprocesses; a
+    `LocalClient` that the whole process shares. Subprocesses of a `LocalClient`'s threads do not inherit its cluster.
+
+    Raises:
+        InvalidInput: FRAY_CLUSTER_SPEC names nothing that can be opened.
     """
-    chosen = _chosen.get()
+    chosen = _current.get()
     if chosen is not None:
         return chosen
     spec = task_environ().get("FRAY_CLUSTER_SPEC")
@@ -40,12 +43,18 @@ def current_client() -> Client:
 
 @contextmanager
 def set_current_client(client: C) -> Iterator[C]:
-    """Make `client` the current one within the block, for this thread or coroutine."""
-    token = _chosen.set(client)
+    """Make `client` the current one within a `with` block, for this thread or coroutine; the block gets the client.
+
+        with set_current_client(StorageClient("gs://bucket/fray")) as client:
+            main()
+
+    Threads that are started within the block do not inherit it. The client is not shut down at the end.
+    """
+    token = _current.set(client)
     try:
         yield client
     finally:
-        _chosen.reset(token)
+        _current.reset(token)
 
 
 def _local() -> LocalClient:
@@ -56,11 +65,14 @@ def _local() -> LocalClient:
         return _default
 
 
-class _Callable(ModuleType):
-    """`fray.current_client` is this module as soon as anyone has imported it, and a function for whoever calls it."""
+class _CallableModule(ModuleType):
+    """This module, which can be called as its function can.
+
+    Importing it makes it the attribute `fray.current_client`, which programs call.
+    """
 
     def __call__(self) -> Client:
         return current_client()
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,4 +1,4 @@
-"""The client for development: everything runs in threads of this process."""
+"""`LocalClient`: the client for development, whose jobs and actors are threads of this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from fray_coordinator.protocol.transitions import is_terminal
 
 if TYPE_CHECKING:
     from fray.actor.group import ActorGroup
-    from fray.actor.handle import ActorHandle
 
 __all__ = ["LocalClient", "LocalJobHandle"]
 
@@ -30,58 +29,43 @@ LocalJobHandle = JobHandle
 
 
 class LocalClient(StorageClient):
-    """A private cluster of threads; see `Client` for the methods.
+    """A client whose jobs and actors are threads of this process, on a private cluster; for development and tests.
 
-    A job's function and arguments, and those of an actor's class, are the caller's own objects, whether they can be
-    pickled or not. What calls of actors take and return is pickled as everywhere, but for what cannot be: that goes as
-    it is. Results of jobs are pickled. `create_actor` and `create_actor_group` return when the actors serve calls, and
-    raise what their `__init__` raises; in an actor they return at once, as those of other clients do, because their
-    `__init__` may call the one that creates them. Commands are processes. What other machines would have (devices,
-    regions, replicas, extras, packages, images) is not looked at: what needs a TPU elsewhere is tried out here.
-    Pickled, it is itself in the process that made it, and a `StorageClient` elsewhere. The threads of one process
-    cannot be kept apart as processes are:
+        with set_current_client(LocalClient()) as client:
+            client.submit(JobRequest("hello", lambda: print("hello"))).wait()
 
-    - Variables that a job or an actor asks for are set in `os.environ` while it runs, so the whole process sees them. A
-      job that asks for another value than one that runs fails, and says so.
-    - `logs()` has what a job's own thread, its coroutines and an actor's calls print to `sys.stdout` and `sys.stderr`,
-      which the process prints as well. What threads and processes that it starts print is not kept, nor what handlers
-      of `logging` print that were made before it ran.
-    - A process that a callable starts does not know the job, and works with a `LocalClient` of its own; one that a job
-      runs as its command does.
+    Objects are passed as they are where that is possible:
+
+    - A job's function and arguments, and those of an actor's class, are the caller's own objects, pickled or not.
+    - Arguments and results of calls of actors are pickled, as on every cluster; what cannot be pickled goes as it is.
+    - Results of jobs are pickled.
+
+    Commands are processes. Devices, regions, replicas, extras, packages and images are accepted and not looked at, so
+    a program that asks for a TPU is tried out here as it stands. `create_actor` and `create_actor_group` return when
+    the actors serve calls, and raise what their `__init__` raises; within an actor they return at once, because their
+    `__init__` may call the actor that creates them. Pickled, the client is itself in the process that made it, and a
+    `StorageClient` elsewhere.
+
+    Threads of one process cannot be kept apart as processes are:
+
+    - Variables that a job or an actor asks for are set in `os.environ` while it runs, for the whole process. A job that
+      asks for another value than a running one fails, and says so.
+    - `logs()` has what a job's own thread, its coroutines and an actor's calls print to `sys.stdout` and `sys.stderr`;
+      the process prints it as well. Output of threads and processes that a job starts, and of `logging` handlers that
+      were made before the job ran, is not kept.
+    - A process that a callable starts does not know the job, and works with a `LocalClient` of its own.
     - A thread cannot be killed: one that does not end when it is stopped goes on until it returns.
 
     Args:
-        max_threads: jobs that run at once, the others wait, but for those that `LocalCluster` does not count; by
-            default any number.
-        cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of its own.
+        max_threads: jobs that run at once, the others wait; by default any number. Jobs that `LocalCluster` does not
+            count are not limited.
+        cluster: a `LocalCluster(use_processes=False)` that is open already, instead of one of the client's own.
     """
 
     def __init__(self, max_threads: int | None = None, *, cluster: LocalCluster | None = None) -> None:
         super().__init__(cluster or LocalCluster(max_workers=max_threads, use_processes=False))
         with _lock:
             _clients.setdefault(self.cluster.root, self)
-
-    def create_actor(
-        self,
-        actor_class: type[T],
-        *args: Any,
-        name: str,
-        resources: ResourceConfig | None = None,
-        actor_config: ActorConfig | None = None,
-        environment: EnvironmentConfig | None = None,
-        **kwargs: Any,
-    ) -> ActorHandle[T]:
-        group = self.create_actor_group(
-            actor_class,
-            *args,
-            name=name,
-            count=1,
-            resources=resources,
-            actor_config=actor_config,
-            environment=environment,
-            **kwargs,
-        )
-        return group.handles[0]
 
     def create_actor_group(
         self,
@@ -104,7 +88,7 @@ class LocalClient(StorageClient):
             environment=environment,
             **kwargs,
         )
-        if in_actor():  # which may be called by their `__init__`, and runs one call at a time
+        if in_actor():  # whose calls run one at a time, and whom the new actors' `__init__` may call
             return group
         try:
             group._await_all()
@@ -125,11 +109,11 @@ class LocalClient(StorageClient):
 
 _lock = threading.Lock()
 _clients: WeakValueDictionary[str, LocalClient] = WeakValueDictionary()
-"""Of the threads' clusters that this process made, by root."""
+"""The clients of this process's clusters of threads, by root."""
 
 
 def client_of(cluster: StorageCluster) -> StorageClient:
-    """The client of a cluster: of one whose jobs are threads of this process, the process's own."""
+    """The client of a cluster; of a cluster of threads always the same `LocalClient`, in the process that made it."""
     if not isinstance(cluster, LocalCluster) or cluster.use_processes:
         return StorageClient(cluster)
     with _lock:
@@ -138,6 +122,6 @@ def client_of(cluster: StorageCluster) -> StorageClient:
 
 
 async def _unfinished(core: Core) -> list[JobId]:
-    """The jobs that end by themselves; actors do not."""
+    """The unfinished jobs that end by themselves, which actors do not."""
     jobs = await all_jobs(core, problems={})
     return [JobId(job.id) for job in jobs if not is_terminal(job) and not job.spec.actor]

@@ -57,18 +57,17 @@ class StorageClient(Client):
         environment: EnvironmentConfig | None = None,
         **kwargs: Any,
     ) -> ActorHandle[T]:
-        from fray.actor.create import create_actor
-
-        return create_actor(
-            self._cluster,
+        group = self.create_actor_group(
             actor_class,
-            args,
-            kwargs,
+            *args,
             name=name,
+            count=1,
             resources=resources,
             actor_config=actor_config,
             environment=environment,
+            **kwargs,
         )
+        return group.handles[0]
 
     def create_actor_group(
         self,

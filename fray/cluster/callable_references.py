@@ -1,7 +1,7 @@
-"""Calls that do not leave this process: a job of a cluster of threads names its call instead of holding its pickle.
+"""Callables of jobs that run as threads of this process: the job's record has a number instead of a pickle.
 
-So its function and arguments are the submitter's own objects, whether they can be pickled or not. They are kept until
-the job has ended.
+So function and arguments are the submitter's own objects, whether they can be pickled or not. They are kept until the
+job has ended.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from typing import Any
 
 from fray.types import CallableEntrypoint, Entrypoint, JobId, JobRequest
 
-_FEW = 100
-"""Calls that are kept without asking whether their jobs have ended."""
+_MIN_KEPT = 100
+"""Calls that are kept before it is asked which of their jobs have ended, which reads as many records."""
 
 _numbers = itertools.count()
 _calls: dict[int, CallableEntrypoint] = {}
 
 
 def call_reference(number: int) -> Any:
-    """What a job of threads runs: the call that was kept under that number."""
+    """What such a job runs: the call that was kept under that number."""
     kept = _calls[number]
     return kept.callable(*kept.args, **kept.kwargs)
 
 
 class CallableReferences:
-    """The calls of one cluster's jobs.
+    """Keeps the calls of one cluster's jobs until the jobs have ended.
 
     Args:
-        ended: which of these jobs have ended for good.
+        ended: tells which of some jobs have ended for good.
     """
 
     def __init__(self, ended: Callable[[Sequence[JobId]], Collection[JobId]]) -> None:
         self._ended = ended
         self._lock = threading.Lock()
         self._kept: dict[int, JobId] = {}
-        self._look_at = _FEW
+        self._sweep_above = _MIN_KEPT
 
     def launch(
         self, requests: Sequence[JobRequest], launch: Callable[[Sequence[JobRequest]], list[JobId]]
     ) -> list[JobId]:
-        """Launch requests that name their calls; the ids of the jobs."""
+        """Launch requests with their calls replaced by references, and return the ids of the jobs."""
         numbers = [_keep(request) for request in requests]
         try:
-            jobs = launch([_naming(*both) for both in zip(requests, numbers, strict=True)])
+            jobs = launch([_with_reference(*both) for both in zip(requests, numbers, strict=True)])
         except BaseException:
             _forget([number for number in numbers if number is not None])
             raise
         with self._lock:
             self._kept.update((number, job) for number, job in zip(numbers, jobs, strict=True) if number is not None)
-            is_due = len(self._kept) > self._look_at
+            is_due = len(self._kept) > self._sweep_above
         if is_due:
             self._sweep()
         return jobs
 
     def close(self) -> None:
-        """No job runs any more."""
+        """Forget all calls: no job runs any more."""
         with self._lock:
             _forget(self._kept)
             self._kept.clear()
 
     def _sweep(self) -> None:
-        """Forget the calls of jobs that have ended; the next time when there are twice as many as are left."""
+        """Forget the calls of jobs that have ended; do it again when there are twice as many as are left."""
         with self._lock:
             known = dict(self._kept)
         ended = self._ended(list(dict.fromkeys(known.values())))
@@ -72,11 +72,11 @@ class CallableReferences:
             for number in [number for number, job in known.items() if job in ended]:
                 self._kept.pop(number, None)
                 _calls.pop(number, None)
-            self._look_at = max(_FEW, 2 * len(self._kept))
+            self._sweep_above = max(_MIN_KEPT, 2 * len(self._kept))
 
 
 def _keep(request: JobRequest) -> int | None:
-    """The number of the request's call; None if it has none that could be made."""
+    """Keep the request's call and return its number; None for a command, and for what cannot be called."""
     entrypoint = request.entrypoint
     if callable(entrypoint) and not isinstance(entrypoint, Entrypoint):
         entrypoint = CallableEntrypoint(entrypoint)
@@ -87,7 +87,7 @@ def _keep(request: JobRequest) -> int | None:
     return number
 
 
-def _naming(request: JobRequest, number: int | None) -> JobRequest:
+def _with_reference(request: JobRequest, number: int | None) -> JobRequest:
     return (
         request if number is None else replace(request, entrypoint=Entrypoint.from_callable(call_reference, (number,)))
     )

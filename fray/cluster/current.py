@@ -1,4 +1,4 @@
-"""Which cluster this process works with."""
+"""The current cluster of a thread or coroutine, and opening clusters by their roots."""
 
 from __future__ import annotations
 
@@ -11,47 +11,59 @@ from fray_agents.tasks.thread_task import task_environ
 from fray_layouts.errors import InvalidInput
 
 _lock = threading.Lock()
-_open: dict[str, StorageCluster] = {}
+_clusters: dict[str, StorageCluster] = {}
 
 _chosen: ContextVar[StorageCluster | None] = ContextVar("fray_cluster", default=None)
 
 
 def set_current_cluster(cluster: StorageCluster | None) -> None:
-    """Make `cluster` the current one of this thread or coroutine from now on; None takes that back."""
+    """Make `cluster` the current one of this thread or coroutine from now on.
+
+    Args:
+        cluster: what `current_cluster` returns; None makes it the environment's again.
+    """
     _chosen.set(cluster)
 
 
 def current_cluster() -> StorageCluster:
-    """The cluster that `set_current_cluster` has chosen, else that of the environment."""
+    """The cluster that `set_current_cluster` chose, else the one that FRAY_CLUSTER_SPEC names.
+
+    In a job FRAY_CLUSTER_SPEC names the cluster that runs the job, and what is launched there becomes the job's child.
+    Without it, or with "local", it is a `LocalCluster` that this process shares, and that ends with it.
+
+    Raises:
+        InvalidInput: FRAY_CLUSTER_SPEC names nothing that `open_cluster` can open.
+    """
     return _chosen.get() or environment_cluster()
 
 
 def environment_cluster() -> StorageCluster:
-    """The cluster that FRAY_CLUSTER_SPEC names; always the same object for the same words.
-
-    A root URL opens the cluster in that storage. "local", or nothing, is a `LocalCluster` for the whole process, which
-    ends with it. In a job it is the cluster that runs the job, and what is launched becomes the job's child.
-    """
+    """The cluster that FRAY_CLUSTER_SPEC names, or a `LocalCluster` for the whole process if it names none."""
     return open_cluster(task_environ().get("FRAY_CLUSTER_SPEC") or "local")
 
 
 def open_cluster(root: str) -> StorageCluster:
-    """The cluster under a root (`gs://`, `s3://`, `file://`, a path, `memory://`), or "local".
+    """The cluster under a root; always the same object for the same text. `create_cluster` is the same function.
 
-    "local?use_isolated_env=False" is a local one whose jobs are threads; with True, and by default, they are processes.
+    Nothing is read or written until the cluster is used.
+
+    Args:
+        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, `memory://name`, or "local": a
+            private cluster whose jobs are processes of this machine. With "local?use_isolated_env=False" they are
+            threads of this process.
 
     Raises:
-        InvalidInput: it is a cluster of Ray, or a local one with another option.
+        InvalidInput: the root is a cluster of Ray, or a local one with another option.
     """
     kind, _, options = root.partition("?")
     if kind == "ray":
         raise InvalidInput("root", root, "Fray does not run on Ray yet; name a root in storage, or 'local'")
-    if (made_here := local_clusters.get(root)) is not None:
-        return made_here
+    if (local := local_clusters.get(root)) is not None:
+        return local
     with _lock:
-        if root not in _open:
-            _open[root] = _local(root, options) if kind == "local" else StorageCluster(root)
-        return _open[root]
+        if root not in _clusters:
+            _clusters[root] = _open_local(root, options) if kind == "local" else StorageCluster(root)
+        return _clusters[root]
 
 
 create_cluster = open_cluster
@@ -60,16 +72,16 @@ create_cluster = open_cluster
 def opened_clusters() -> list[StorageCluster]:
     """The current cluster, and the others that `open_cluster` and `LocalCluster` have opened in this process.
 
-    A private one is not made for that: nobody could be found there.
+    If the current one would be a private cluster that was not made yet, it is left out: no actor could be there.
     """
     spec = task_environ().get("FRAY_CLUSTER_SPEC") or "local"
     is_private = _chosen.get() is None and spec.partition("?")[0] == "local"
     with _lock:
-        known = [*_open.values(), *local_clusters.values()]
+        known = [*_clusters.values(), *local_clusters.values()]
     return list(dict.fromkeys(known if is_private else [current_cluster(), *known]))
 
 
-def _local(root: str, options: str) -> StorageCluster:
+def _open_local(root: str, options: str) -> StorageCluster:
     from fray.cluster.local_cluster import LocalCluster  # an agent's code, which few processes need
 
     match options:

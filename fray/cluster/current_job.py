@@ -1,4 +1,4 @@
-"""The job that this code runs in, as its FRAY_* variables tell."""
+"""`CurrentJob`: the job that this code runs in, as its FRAY_* variables say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from fray_agents.tasks.thread_task import task_environ
 
 @dataclass(frozen=True)
 class CurrentJob:
-    """A running job. cluster: root URL; task_dir: its directory on this host."""
+    """The job whose attempt runs this code.
+
+    Attributes:
+        cluster: root URL of the cluster that runs it.
+        attempt: number of the attempt, from 1.
+        task_dir: the attempt's directory on this host.
+    """
 
     cluster: str
     job_id: str

@@ -1,4 +1,4 @@
-"""Where an actor is called: what its record says, and which of its addresses this process can use."""
+"""`ActorEndpoint`: where an actor is called, as its record says."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from fray_agents.rpc import Target
 from fray_layouts.records import EndpointRecord
 
 ActorId = NewType("ActorId", str)
+"""Tells the actors of one name apart; an actor keeps it through restarts."""
 
 
 @dataclass(frozen=True)
 class ActorEndpoint:
-    """An actor that was found.
+    """An actor that was found, and where it is called.
 
     Attributes:
-        address: "host:port".
+        actor_id: tells it apart from others of its name.
+        name: the name that it was found under.
+        address: "host:port" of its server.
         job_id: the job that serves it, or stands for the program that does; "" if only the address is known.
-        target: what to connect to.
+        namespace: the scope of its name.
+        metadata: what it was registered with.
+        target: the addresses to connect to, and the server's identity.
     """
 
     actor_id: ActorId
@@ -35,7 +40,7 @@ class ActorEndpoint:
 
     @classmethod
     def of(cls, record: EndpointRecord) -> ActorEndpoint:
-        """The endpoint that a record describes."""
+        """Make the endpoint that a stored record describes."""
         return cls(
             ActorId(record.actor_id),
             record.name,
@@ -48,7 +53,7 @@ class ActorEndpoint:
 
 
 def target_of(record: EndpointRecord) -> Target:
-    """What to connect to: the Unix socket too, if the actor is on this host."""
+    """The addresses to connect to: with the Unix socket if the actor is on this host."""
     return Target(
         actor_id=record.name,
         tcp=record.address,
@@ -60,7 +65,10 @@ def target_of(record: EndpointRecord) -> Target:
 
 @functools.cache
 def host_identity() -> str:
-    """The same for processes of one user that share files and memory: not for two containers on one machine."""
+    """Names this host, as the processes of one user see it that share files and memory.
+
+    Two containers on one machine have different names.
+    """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}-{os.stat('/proc/self/ns/mnt').st_ino}-{os.getuid()}"

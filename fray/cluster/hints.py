@@ -1,4 +1,4 @@
-"""Telling agents at once what they would find out by themselves a little later; whatever goes wrong is of no matter."""
+"""Hints to agents: what they would find in the storage a little later, told at once. A lost hint costs that wait."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("fray")
 
 TARGETS_TTL = 60.0
-"""Seconds for which the list of who may be told is good enough: a read a minute, however much is submitted."""
+"""Seconds for which the list of agents to tell is used: a read a minute, however much is submitted."""
 
 NO_TARGETS_TTL = 5.0
-"""The same while there is nobody: agents are known only after the next pass."""
+"""The same while the list is empty: agents are listed by the reconciler's next pass, a few seconds after they join."""
 
 
 class HintSender:
-    """What one process tells the agents of one cluster."""
+    """Sends one process's hints to the agents of one cluster.
+
+    Args:
+        keyring: the keys that authenticate hints; asked for when the first hint is sent.
+    """
 
     def __init__(self, keyring: Callable[[], Keyring]) -> None:
         self._keyring = keyring

@@ -1,4 +1,4 @@
-"""A private cluster: the same protocol on a temporary directory, with an agent inside this process."""
+"""`LocalCluster`: a private cluster on a temporary directory, with an agent inside this process."""
 
 from __future__ import annotations
 
@@ -39,40 +39,51 @@ from fray_layouts.spec import JobSpec
 
 log = logging.getLogger("fray")
 
-_NEVER = 365 * 86400.0
-_SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_NEVER, idle_beat_interval=_NEVER)
-"""Nobody else can declare this agent dead, so it need not prove that it lives."""
+_YEAR = 365 * 86400.0
+_SETTINGS = msgspec.structs.replace(LOCAL_SETTINGS, beat_interval=_YEAR, idle_beat_interval=_YEAR)
+"""No heartbeats in practice: nobody else can declare this agent dead."""
 
-_PROCESSES = 4
-_THREADS = 10**6
-"""No limit: a thread that waits for others costs next to nothing, and which do is not known."""
+_DEFAULT_PROCESSES = 4
+"""Jobs that compute at once if nobody says: a laptop stays usable, and a few jobs show what runs side by side."""
 
-_PLENTY = 2**50
-_PATIENCE = 10.0
-"""Seconds for killed tasks to be gone and their ends to be written."""
+_UNLIMITED_THREADS = 10**6
+"""No limit in practice: a thread that waits for others costs next to nothing, and which do so is not known."""
+
+_UNLIMITED_BYTES = 2**50
+"""Memory and disk to offer: a private cluster does not count them."""
+
+_SHUTDOWN_TIMEOUT = 10.0
+"""Seconds for killed tasks to be gone and their ends to be written: far longer than a kill takes on a busy machine."""
 
 
 @dataclass(frozen=True)
 class LocalClusterConfig:
-    """A `LocalCluster` as older programs describe it. use_isolated_env: each job is a process, else a thread."""
+    """The arguments of a `LocalCluster` as older programs give them.
+
+    Attributes:
+        use_isolated_env: True runs each job as a process, False as a thread of this process.
+    """
 
     use_isolated_env: bool = False
 
 
 class LocalCluster(StorageCluster):
-    """A cluster that lives and dies with this process; see `Cluster` for the methods.
+    """A private cluster on this machine, for trying out what will run on a shared one. It ends with this process.
 
-    Jobs start in the current directory, and callables import what this process can import. What runs on a cluster is
-    tried out here: devices, memory, regions, replicas, extras, packages and images are not looked at. Pickled, it
-    is itself in this process, and a `StorageCluster` on the same directory elsewhere. `close`, or the end of the main
-    thread, ends its jobs.
+        with LocalCluster() as cluster:
+            job = cluster.launch(JobRequest("hello", lambda: print("hello")))
+            cluster.monitor(job)
+
+    Jobs start in the current directory, and callables import what this process can import. Devices, memory, regions,
+    replicas, extras, packages and images are accepted and not looked at. `close`, or the end of the main thread, ends
+    the jobs. Pickled, it is itself in this process, and a `StorageCluster` on the same directory elsewhere.
 
     Args:
-        max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. One
-            that asks for less than a core counts as that part; one that serves calls does not count; and of the
+        max_workers: jobs that compute at once, the others wait; by default 4 processes, or any number of threads. A
+            job that asks for less than a core counts as that part; one that serves calls does not count; and of the
             children of each job one runs in its parent's place. A `LocalClusterConfig` says whether they are processes.
-        use_processes: False runs callables in threads of this process; `LocalClient` tells what they can and cannot
-            have of their own. Commands are processes all the same.
+        use_processes: False runs callables in threads of this process; `LocalClient` says what they cannot have of
+            their own. Commands are processes all the same.
     """
 
     def __init__(self, max_workers: int | LocalClusterConfig | None = None, use_processes: bool = True) -> None:
@@ -80,7 +91,7 @@ class LocalCluster(StorageCluster):
             use_processes = max_workers.use_isolated_env
             max_workers = None
         if max_workers is None:
-            max_workers = _PROCESSES if use_processes else _THREADS
+            max_workers = _DEFAULT_PROCESSES if use_processes else _UNLIMITED_THREADS
         self._directory = Path(tempfile.mkdtemp(prefix="fray-"))
         forgo_syncs(self._directory / "root")
         super().__init__(str(self._directory / "root"))
@@ -89,7 +100,7 @@ class LocalCluster(StorageCluster):
         self._spares = Prestarter(PRESTART_MODULES)
         self._references = CallableReferences(self._ended)
         self._options = AgentOptions(
-            capacity=Resources(cpu=max_workers * 1000, memory=_PLENTY, disk=_PLENTY),
+            capacity=Resources(cpu=max_workers * 1000, memory=_UNLIMITED_BYTES, disk=_UNLIMITED_BYTES),
             work_dir=self._directory / "work",
             start_task=self._start_task,
             cwd=os.getcwd(),
@@ -102,7 +113,7 @@ class LocalCluster(StorageCluster):
 
     @property
     def here(self) -> bool:
-        """Whether this process made it, rather than one that was forked."""
+        """Whether this process made the cluster; False in a forked child, which cannot close it."""
         return os.getpid() == self._owner
 
     @property
@@ -111,8 +122,8 @@ class LocalCluster(StorageCluster):
 
     def __reduce__(self) -> tuple[Any, ...]:
         plain = StorageCluster(self.root, self._namespace)
-        plain._outside = self._outside
-        return _opened, (plain,)
+        plain._driver_namespace = self._driver_namespace
+        return _unpickled, (plain,)
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         if self.in_threads:
@@ -131,11 +142,14 @@ class LocalCluster(StorageCluster):
             local_clusters[self.root] = self
             self._agent = Agent(core, self._options)
             self._running = asyncio.create_task(self._agent.run())
-            self._running.add_done_callback(_report)
+            self._running.add_done_callback(_log_crash)
         return core
 
     async def _start_task(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
-        """A task that knows that its cluster is private; the process of a callable imports what this one can import."""
+        """Start a task whose environment says that its cluster is private.
+
+        The process of a callable imports what this one can import.
+        """
         env = {**spec.env, PRIVATE_VAR: "1"}
         if not self.use_processes:
             return await ThreadTask.start(replace(spec, env=env), deadline, lock_fd)
@@ -153,7 +167,7 @@ class LocalCluster(StorageCluster):
             self._agent.poke()
 
     async def _leave(self) -> None:
-        """Nothing is left to be ended: the cluster ends with what is on it."""
+        """Close the driver without ending its actors: they end with the cluster."""
         driver = await self._driver.take()
         if driver is not None:
             await driver.close()
@@ -167,7 +181,7 @@ class LocalCluster(StorageCluster):
         if agent is not None and running is not None:
             agent.terminate()
             agent.terminate()
-            await asyncio.wait([running], timeout=_PATIENCE)
+            await asyncio.wait([running], timeout=_SHUTDOWN_TIMEOUT)
             running.cancel()
             await asyncio.wait([running])
         self._references.close()
@@ -178,10 +192,10 @@ class LocalCluster(StorageCluster):
             lock_folder(self.root).rmdir()
 
 
-def _opened(plain: StorageCluster) -> StorageCluster:
+def _unpickled(plain: StorageCluster) -> StorageCluster:
     return local_clusters.get(plain.root, plain)
 
 
-def _report(running: asyncio.Task[ExitReason]) -> None:
+def _log_crash(running: asyncio.Task[ExitReason]) -> None:
     if not running.cancelled() and (error := running.exception()) is not None:
         log.error("the local cluster's agent ended with an error; its jobs stay as they are", exc_info=error)

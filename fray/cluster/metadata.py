@@ -1,4 +1,4 @@
-"""What is announced in a namespace of a cluster, as its records say now; to call it, programs use a resolver."""
+"""The actors that are announced in a namespace, as the cluster's records say now."""
 
 from __future__ import annotations
 
@@ -11,23 +11,35 @@ from fray_layouts.spec import check_name
 
 
 class Metadata:
-    """See `Cluster.metadata`. What an `ActorServer` has registered is here while it serves."""
+    """Finds the endpoints of actors: `Cluster.metadata`. To call an actor, use a resolver.
+
+    What an `ActorServer` has registered is here while it serves. Each method reads the storage and may raise
+    `StoreUnavailable` or `StoreRefused`.
+    """
 
     def __init__(self, run: RunService, namespace: str) -> None:
         self._run = run
         self._namespace = namespace
 
     def lookup(self, name: str) -> ActorEndpoint | None:
-        """One actor of that name; None if there is none. Raises InvalidInput for what cannot be a name."""
+        """Look up one actor of that name; None if there is none.
+
+        Raises:
+            InvalidInput: no actor can have that name.
+        """
         return next(iter(self.lookup_all(name)), None)
 
     def lookup_all(self, name: str) -> list[ActorEndpoint]:
-        """All actors of that name. Raises InvalidInput for what cannot be a name."""
+        """Look up all actors of that name, of the latest incarnation.
+
+        Raises:
+            InvalidInput: no actor can have that name.
+        """
         check_name("name", name)
         found = self._run(partial(discovery.lookup, namespace=self._namespace, name=name))
         return [ActorEndpoint.of(record) for record in found]
 
     def list_actors(self, prefix: str = "") -> list[ActorEndpoint]:
-        """All actors whose names begin with `prefix`, by name."""
+        """List all actors of the namespace whose names begin with `prefix`, in order of their names."""
         found = self._run(partial(discovery.lookup_prefix, namespace=self._namespace, prefix=prefix))
         return [ActorEndpoint.of(record) for record in found]

@@ -1,3 +1,3 @@
-"""What an agent's spare processes import ahead, so that actors and callables start without waiting for it."""
+"""What an agent's prestarted processes import ahead, so that callables and actors start without waiting for it."""
 
 PRESTART_MODULES = ("fray.actor.hosting", "cloudpickle")

@@ -1,4 +1,4 @@
-"""The cluster under a root URL: records in storage, agents anywhere."""
+"""`StorageCluster`: the cluster under a root URL, with its records in storage and its agents anywhere."""
 
 from __future__ import annotations
 
@@ -72,31 +72,37 @@ T = TypeVar("T")
 
 
 class StorageCluster(Cluster):
-    """Pickles as its root and namespace; a fork opens connections of its own.
+    """A cluster in storage. Making one reads and writes nothing; the first call opens it, or creates it.
+
+    It pickles as its root and namespace. A forked child opens connections of its own.
 
     Args:
-        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a plain path, or `memory://name`.
-        namespace: scope of actor names for what is launched here; see `Cluster.namespace` for the default.
+        root: `gs://bucket/prefix`, `s3://bucket/prefix`, `file:///path`, a path, or `memory://name`, which lives in
+            this process alone.
+        namespace: the scope of the names of what is launched here; by default see `Cluster.namespace`.
+
+    Raises:
+        InvalidInput: the namespace cannot be one.
     """
 
     def __init__(self, root: str, namespace: str | None = None) -> None:
         self.root = root_url(root)
         self._namespace = namespace
-        self._outside = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_random().token()}"
-        check_namespace(namespace or self._outside)
+        self._driver_namespace = task_environ().get("FRAY_NAMESPACE") or f"driver-{system_random().token()}"
+        check_namespace(namespace or self._driver_namespace)
         self._core = PerLoop(self._open)
-        self._driver = PerLoop(self._begin_to_drive)
-        self._leaves_in = 0
+        self._driver = PerLoop(self._open_driver)
+        self._leaving_pid = 0
         self._hints = HintSender(lambda: self.keyring)
 
     @property
     def namespace(self) -> Namespace:
         mine = current_job_on(self.root)
-        return Namespace(self._namespace or (mine.namespace if mine else self._outside))
+        return Namespace(self._namespace or (mine.namespace if mine else self._driver_namespace))
 
     @property
     def in_threads(self) -> bool:
-        """Whether its jobs are threads of this process."""
+        """Whether the cluster's jobs are threads of this process: a `LocalCluster` without processes."""
         return False
 
     @property
@@ -129,12 +135,12 @@ class StorageCluster(Cluster):
         raise reservations_unsupported("config")
 
     def owner(self) -> JobId | None:
-        """The parent of what is to end with this program, which is a job of its own as long as it lives.
+        """The job that stands for this program while it lives: the parent of what is to end with the program.
 
-        None in a job, whose children are its own anyway.
+        It is made by the first call. None inside a job, which is the parent of what it launches anyway.
 
         Raises:
-            ParentNotRunning: somebody has stopped that job.
+            ParentNotRunning: the job that stands for this program was stopped.
         """
         if current_job_on(self.root) is not None:
             return None
@@ -142,7 +148,7 @@ class StorageCluster(Cluster):
         return JobId(sync.run(self._own_job()))
 
     def host(self, hosted: HostedService) -> None:
-        """Have announced what this program, which is no job, serves, as long as it does."""
+        """Announce a service of this program, which runs outside of jobs, for as long as it serves."""
         self._leave_at_exit()
         sync.run(self._host(hosted))
 
@@ -231,15 +237,22 @@ class StorageCluster(Cluster):
         return [info_of(self.root, job) for job in sync.run(self._all())]
 
     def requests(self) -> Requests:
-        """What this process has asked of the storage through this cluster since it was opened."""
+        """Count the requests that this process has sent to the storage through this cluster since it was opened."""
         return sync.run(self._requests())
 
     def run(self, work: Callable[[Core], Awaitable[T]]) -> T:
-        """A service of `fray_coordinator` on this cluster, run in the background loop; its result."""
+        """Run a service of `fray_coordinator` on this cluster, in the background loop, and return its result.
+
+        Args:
+            work: called with the open cluster, in that loop.
+
+        Raises:
+            WouldDeadlock: called from the background loop itself.
+        """
         return sync.run(self._work(work))
 
     def start(self, work: Callable[[Core], Awaitable[T]]) -> Future[T]:
-        """The same without waiting for it."""
+        """Begin a service as `run` does, and return a future of its result at once."""
         return sync.start(self._work(work))
 
     def close(self) -> None:
@@ -252,7 +265,7 @@ class StorageCluster(Cluster):
         self.close()
 
     def __reduce__(self) -> tuple[type[StorageCluster], tuple[str, str | None], dict[str, str]]:
-        return StorageCluster, (self.root, self._namespace), {"_outside": self._outside}
+        return StorageCluster, (self.root, self._namespace), {"_driver_namespace": self._driver_namespace}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
@@ -262,9 +275,9 @@ class StorageCluster(Cluster):
         return local_spec(request) if is_private else to_spec(request)
 
     def _leave_at_exit(self) -> None:
-        if self._leaves_in != os.getpid():
-            self._leaves_in = os.getpid()
-            sync.at_exit(partial(self._leave_in, self._leaves_in))
+        if self._leaving_pid != os.getpid():
+            self._leaving_pid = os.getpid()
+            sync.at_exit(partial(self._leave_in, self._leaving_pid))
 
     def _leave_in(self, process: int) -> None:
         if os.getpid() == process:  # a fork has this hook too
@@ -272,12 +285,12 @@ class StorageCluster(Cluster):
 
     # --- in the background loop
 
-    async def _begin_to_drive(self) -> Driver:
+    async def _open_driver(self) -> Driver:
         from fray_agents.agent.driver import Driver  # an agent's code, which few programs need
 
         program = Path(sys.argv[0]).name if sys.argv else ""
-        core = await self._core.get()
-        return Driver(core, self._namespace or self._outside, program.encode(errors="replace").decode() or "python")
+        program = program.encode(errors="replace").decode() or "python"
+        return Driver(await self._core.get(), self._namespace or self._driver_namespace, program)
 
     async def _own_job(self) -> str:
         return await (await self._driver.get()).job()

@@ -1,4 +1,4 @@
-"""Submitting jobs as what they are: the children of the job that this code runs in, if there is one."""
+"""Submitting jobs as children of the job that this code runs in, if it runs in one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from fray_layouts.spec import JobSpec, check_name
 
 
 def as_children(specs: Sequence[JobSpec], mine: CurrentJob | None, namespace: str) -> list[JobSpec]:
-    """The specs as children of `mine`, in `namespace` where they name none; tells the agent that there are children."""
+    """The specs as children of the job `mine`, unless they name a parent, and in `namespace`, unless they name one.
+
+    Leaves a marker in the job's directory, by which its agent knows that there are children to stop.
+    """
     prepared = [
         replace(spec, namespace=spec.namespace or namespace, parent=spec.parent or (mine.job_id if mine else ""))
         for spec in specs
@@ -40,7 +43,7 @@ async def submit_from_command(core: Core, specs: Sequence[JobSpec]) -> list[Subm
 
 
 async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob | None) -> list[Submitted]:
-    """Submit prepared specs, in order; those of `mine` under the attempt that runs this code."""
+    """Submit specs that `as_children` made, in order: children of `mine` under the attempt that runs this code."""
     own = [mine is not None and spec.parent == mine.job_id for spec in specs]
     done: dict[int, Submitted] = {}
     for is_own, attempt in ((True, mine.attempt if mine else None), (False, None)):
@@ -51,7 +54,7 @@ async def submit_prepared(core: Core, specs: Sequence[JobSpec], mine: CurrentJob
 
 
 def as_group(requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None) -> list[JobRequest]:
-    """The requests as members of the group; InvalidInput for what no group can have yet."""
+    """The requests in the group's namespace. Raises InvalidInput for what groups cannot have yet."""
     check_name("group.name", group.name)
     if reservation_id is not None:
         raise reservations_unsupported("reservation_id")
