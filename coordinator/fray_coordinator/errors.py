@@ -81,3 +81,18 @@ class StaleAttempt(Permanent):
 
 class Fenced(Permanent):
     """A later attempt of this actor goes on from its checkpoints; this process should end and send no more replies."""
+
+
+MAX_ERROR_CHARACTERS = 500
+"""Characters of an error that records and logs keep: some lines of a screen, however long a page in it is."""
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether the error is that the store answers nobody, and not the trouble of one object."""
+    return isinstance(error, StoreUnavailable) and not error.others_answered
+
+
+def describe_error(error: Exception) -> str:
+    """An error in few words, for people: one of Fray's says all by itself, any other is told with its type."""
+    text = str(error) if isinstance(error, FrayError) else f"{type(error).__name__}: {error}"
+    return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[: MAX_ERROR_CHARACTERS - 3]}..."

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from fray_coordinator.backoff import STORE_PAUSES, backoff
-from fray_coordinator.core import Core, is_outage
-from fray_coordinator.errors import StoreError
+from fray_coordinator.core import Core
+from fray_coordinator.errors import StoreError, is_outage
 
 T = TypeVar("T")
 

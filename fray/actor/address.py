@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fray.cluster.job_info import info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import PollBackoff, UnschedulableWarnings
+from fray_coordinator.jobs.polling import PollBackoff
+from fray_coordinator.jobs.unschedulable import UnschedulableWarnings
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored, record_of
@@ -51,7 +52,7 @@ async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "",
     Raises:
         ActorUnavailableError: it never will be.
     """
-    pace, complaints = PollBackoff(core), UnschedulableWarnings(core, _warn)
+    pace, warnings = PollBackoff(core), UnschedulableWarnings(core, _warn)
     job: Stored[JobRecord] | None = None
     while True:
         endpoint = record_of(await core.records.read(address.key(), EndpointRecord))
@@ -62,10 +63,10 @@ async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "",
         before, job = job, await _look(core, address, job)
         if endpoint is not None and _serves(job.record, endpoint):
             return endpoint
-        await complaints.hear([job.record])
+        await warnings.update([job.record])
         if before is None or job.version != before.version:
-            pace.changed()
-        await pace.rest()
+            pace.reset()
+        await pace.sleep()
 
 
 async def _look(core: Core, address: ActorAddress, known: Stored[JobRecord] | None) -> Stored[JobRecord]:

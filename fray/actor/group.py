@@ -14,7 +14,8 @@ from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
 from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.waiting import PollBackoff, wait_for
+from fray_coordinator.jobs.polling import PollBackoff
+from fray_coordinator.jobs.waiting import wait_for
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle
@@ -140,7 +141,7 @@ class ActorGroup(Generic[T]):
     async def _enough(self, core: Core, wanted: int) -> list[JobId]:
         pace, lookup = PollBackoff(core), EndpointLookup(core, self._namespace, self._name)
         while len(ready := await self._ready(core, lookup)) < wanted:
-            await pace.rest()
+            await pace.sleep()
         return ready[:wanted]
 
     async def _too_few(self, core: Core, wanted: int) -> list[JobId]:

@@ -11,7 +11,7 @@ from fray.cli import output
 from fray_layouts.escaping import escaped_bytes
 
 if TYPE_CHECKING:
-    from fray_coordinator.jobs.waiting import LogLine
+    from fray_coordinator.jobs.logs import LogLine
 
 
 def print_lines(lines: Iterable[LogLine], as_json: bool, raw: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
-from fray_coordinator.jobs.waiting import LogLine
+from fray_coordinator.jobs.logs import LogLine
 from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fray.cluster.storage import StorageCluster
 from fray.types import JobId, JobStatus
 from fray_coordinator.core import Core
+from fray_coordinator.jobs.logs import LogLine, read_logs
 from fray_coordinator.jobs.lookup import read_job
-from fray_coordinator.jobs.waiting import LogLine, read_logs
 from fray_layouts.errors import InvalidInput, Permanent
 from fray_layouts.records import ResourceUsage
 

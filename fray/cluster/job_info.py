@@ -10,7 +10,8 @@ import msgspec
 
 from fray.errors import NoResult
 from fray.types import JobId, JobInfo, JobStatus, Namespace
-from fray_coordinator.core import Core, describe_error
+from fray_coordinator.core import Core
+from fray_coordinator.errors import describe_error
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.escaping import one_line
 from fray_layouts.object_keys import WorkKeys

@@ -46,13 +46,9 @@ from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import stopping
 from fray_coordinator.jobs.live_usage import job_usage
+from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
 from fray_coordinator.jobs.lookup import all_jobs, read_job
-from fray_coordinator.jobs.waiting import (
-    LogLine,
-    follow_chunks,
-    read_logs,
-    wait_for,
-)
+from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests

@@ -21,7 +21,7 @@ from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.jobs.lookup import jobs_by_id
-from fray_coordinator.jobs.waiting import PollBackoff
+from fray_coordinator.jobs.polling import PollBackoff
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_layouts.pool_records import TaskOutcome
 from fray_layouts.queue_keys import TaskKeys
@@ -87,7 +87,7 @@ class PoolMonitor:
 
     def wake(self) -> None:
         """There is something to look for."""
-        self._pace.begun()
+        self._pace.expect_soon()
         self._work.set()
 
     def catch_up(self) -> None:
@@ -127,7 +127,7 @@ class PoolMonitor:
             begin = time.monotonic()
             try:
                 if self._look():
-                    self._pace.changed()
+                    self._pace.reset()
                 if begin > letters_at:
                     self._look_around()
                     letters_at = begin + _DEAD_LETTER_INTERVAL
@@ -140,9 +140,9 @@ class PoolMonitor:
 
     def _rest(self, look_took: float) -> None:
         """Wait until the next look; what was submitted meanwhile makes it come soon."""
-        if self._work.wait(self._pace.pause(look_took)) and not self._ended:
+        if self._work.wait(self._pace.next_pause(look_took)) and not self._ended:
             self._work.clear()
-            time.sleep(self._pace.pause(look_took))
+            time.sleep(self._pace.next_pause(look_took))
 
     def _look_around(self) -> None:
         if self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
@@ -217,7 +217,7 @@ class PoolMonitor:
                 raise JobFailed.of(self._hopeless)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._absence()}")
-            self._cluster.run(lambda core: pace.rest())
+            self._cluster.run(lambda core: pace.sleep())
 
     def _absence(self) -> str:
         """Why workers do not run, and what to do."""

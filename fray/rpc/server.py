@@ -34,7 +34,8 @@ from fray_agents.tasks.environment import note_endpoint
 from fray_agents.tasks.thread_task import on_stop, task_environ
 from fray_coordinator.actors import discovery
 from fray_coordinator.actors.rpc_secrets import rpc_keys
-from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 from fray_layouts.errors import InvalidInput

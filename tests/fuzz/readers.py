@@ -31,7 +31,7 @@ from fray_coordinator.actors.checkpoints import open_log
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, Fenced
-from fray_coordinator.jobs.waiting import read_logs
+from fray_coordinator.jobs.logs import read_logs
 from fray_coordinator.store.http_errors import classify_status
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents

@@ -13,7 +13,7 @@ from fray_agents.agent.agent import Agent
 from fray_agents.agent.claimer import Claimer
 from fray_agents.agent.problems import AgentProblems
 from fray_agents.host import agent_lock
-from fray_coordinator import core
+from fray_coordinator import concurrency
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import checker, object_checks
 from fray_coordinator.protocol import heartbeat
@@ -79,7 +79,7 @@ def json_may_be_as_deep_as_the_stack_allows() -> list[Swap]:
 @variant
 def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
     """An object that leads to any other error ends the loop over all of them."""
-    real = core.map_concurrently
+    real = concurrency.map_concurrently
 
     async def each_sound(items: Any, act: Any, problems: Any, name: Any = str, at_once: int = 16) -> list[Any]:
         async def guarded(item: Any) -> list[Any]:
@@ -94,7 +94,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
         return [result for results in await real(items, guarded, at_once) for result in results]
 
     deep = json_may_be_as_deep_as_the_stack_allows()
-    return [*everywhere(core.map_noting_problems, each_sound), *deep]
+    return [*everywhere(concurrency.map_noting_problems, each_sound), *deep]
 
 
 @where(strangers_only("restore_job"))

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_coordinator.core import map_concurrently
+from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.protocol.heartbeat import paced_interval
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.failure_detector import FailureDetector

@@ -22,7 +22,8 @@ from fray_agents.host.capacity import discover
 from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.handle import StartTask
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
-from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.persist import persist

@@ -22,8 +22,8 @@ from fray_agents.host.directories import (
     remove_tree,
     user_dir,
 )
-from fray_coordinator.core import Core, is_outage
-from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.unreadable_holders import write_off
 from fray_layouts.object_keys import AgentKeys

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, Fenced, StoreError
 from fray_coordinator.protocol.checkpoints import (
     Checkpoint,

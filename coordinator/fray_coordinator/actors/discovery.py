@@ -13,13 +13,9 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import (
-    Core,
-    is_outage,
-    map_concurrently,
-    map_noting_problems,
-)
-from fray_coordinator.errors import BadRecord, StaleAttempt, StoreUnavailable
+from fray_coordinator.concurrency import map_concurrently, map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StaleAttempt, StoreUnavailable, is_outage
 from fray_coordinator.protocol.naming import (
     HighWaterMark,
     announced,

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
-from fray_coordinator.core import Core, describe_error, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import describe_error
 from fray_coordinator.fsck import (
     agent_checks,
     data_checks,

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fray_coordinator.core import Core, is_outage, map_noting_problems
-from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError, is_outage
 from fray_coordinator.fsck.areas import (
     AREAS,
     TOP_LEVEL,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.jobs import stopping
 from fray_coordinator.protocol.cascade import ChildVerdict, cascade_reason, judge_child
 from fray_coordinator.protocol.stopping import request_stop

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fray_coordinator.core import Core, is_outage
-from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.cascade import child_verdict
 from fray_coordinator.protocol.cascade import ChildVerdict

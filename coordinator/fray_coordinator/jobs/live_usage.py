@@ -5,7 +5,8 @@ An agent tells it in its record, with every beat. One of a private cluster beats
 
 from __future__ import annotations
 
-from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs.lookup import read_agents, read_job
 from fray_coordinator.jobs.mailbox import post_mail

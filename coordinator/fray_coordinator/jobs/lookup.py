@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from fray_coordinator.core import Core, map_concurrently, map_noting_problems
+from fray_coordinator.concurrency import map_concurrently, map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.protocol.retention import is_removable, mark_expiring, unneeded_blobs
 from fray_coordinator.store.records import Stored
 from fray_layouts.object_keys import BlobKeys, WorkKeys

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.jobs import doorbell, pending_index
 from fray_coordinator.protocol import cascade

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import REMOVE_HINT, BadRecord
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import Malformed

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from fray_coordinator.actors import naming
-from fray_coordinator.core import Core, map_concurrently, map_noting_problems
+from fray_coordinator.concurrency import map_concurrently, map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
 from fray_coordinator.protocol.retention import pool_unused_since, retention_seconds
 from fray_coordinator.queue.open_queue import open_queue

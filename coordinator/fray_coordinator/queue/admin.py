@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fray_coordinator.actors import naming
-from fray_coordinator.core import Core, map_concurrently, map_noting_problems
+from fray_coordinator.concurrency import map_concurrently, map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_scan import parse_listing

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fray_coordinator.core import is_outage, map_concurrently
-from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.protocol.queue_segments import all_creates_landed, is_collectable, is_collection_overdue
 from fray_coordinator.queue.claiming import content_of, discard_lease

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from fray_coordinator.backoff import backoff
-from fray_coordinator.core import map_concurrently
+from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.cancellation import take_or_return

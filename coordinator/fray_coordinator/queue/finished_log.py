@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fray_coordinator.core import Core, map_concurrently
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.core import Core
 from fray_coordinator.protocol.queue_segments import all_creates_landed
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts import codec

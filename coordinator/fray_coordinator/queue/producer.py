@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fray_coordinator.core import map_concurrently
+from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.protocol.queue_segments import LARGE_ITEM_BYTES, batch_size, is_create_too_slow
 from fray_coordinator.queue.delivery import EncodedItem
 from fray_coordinator.queue.doorbell import QueueDoorbell

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from fray_coordinator.core import is_outage, map_concurrently
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.errors import BadRecord, StoreUnavailable, is_outage
 from fray_coordinator.protocol import queue_lease as rules, queue_scan as scan
 from fray_coordinator.queue.claiming import ClaimLost, claim, take_over
 from fray_coordinator.queue.collector import Collector

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.jobs import doorbell, pending_index
 from fray_coordinator.jobs.submission import create_child_entry, running_parent

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from fray_coordinator.core import describe_error, is_outage
+from fray_coordinator.errors import describe_error, is_outage
 
 
 @dataclass(slots=True)

@@ -9,13 +9,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import (
-    Core,
-    describe_error,
-    is_outage,
-    map_noting_problems,
-)
-from fray_coordinator.errors import BadRecord, StoreUnavailable
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.protocol.failure_detection import (
     defer_mass_failure,
     has_timed_out,

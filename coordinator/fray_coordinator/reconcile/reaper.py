@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping

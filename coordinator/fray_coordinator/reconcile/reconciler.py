@@ -15,8 +15,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from fray_coordinator.core import Core, describe_error, is_outage
-from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreError, StoreUnavailable, describe_error, is_outage
 from fray_coordinator.protocol import reconciler_lease
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval

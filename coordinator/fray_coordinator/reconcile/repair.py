@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fray_coordinator.actors.discovery import StaleEndpoints
-from fray_coordinator.core import Core, map_noting_problems
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.jobs import (
     cascade,

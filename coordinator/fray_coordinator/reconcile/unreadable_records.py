@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fray_coordinator.core import describe_error
-from fray_coordinator.errors import BadRecord
+from fray_coordinator.errors import BadRecord, describe_error
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Records, Stored
 from fray_layouts.records import Record

@@ -22,7 +22,7 @@ def command(app: App, agents: tuple[str, ...]) -> None:
 
 
 async def _drain(core: Core, texts: tuple[str, ...]) -> list[str]:
-    from fray_coordinator.core import map_concurrently
+    from fray_coordinator.concurrency import map_concurrently
     from fray_coordinator.jobs import mailbox
 
     return await map_concurrently(texts, lambda agent: mailbox.drain(core, agent))

@@ -26,8 +26,8 @@ def command(app: App, job: str, follow: bool, tail: int | None, raw: bool) -> No
 
 
 async def _print(core: Core, app: App, text: str, tail: int | None, raw: bool) -> None:
+    from fray_coordinator.jobs.logs import read_logs
     from fray_coordinator.jobs.lookup import find_job
-    from fray_coordinator.jobs.waiting import read_logs
 
     print_lines(await read_logs(core, (await find_job(core, text)).record, tail), app.json, raw)
 
@@ -35,8 +35,8 @@ async def _print(core: Core, app: App, text: str, tail: int | None, raw: bool) -
 async def _follow(core: Core, app: App, text: str, raw: bool) -> None:
     from contextlib import aclosing
 
+    from fray_coordinator.jobs.logs import follow_chunks
     from fray_coordinator.jobs.lookup import find_job
-    from fray_coordinator.jobs.waiting import follow_chunks
 
     job = (await find_job(core, text)).record
     async with aclosing(follow_chunks(core, job.id)) as chunks:

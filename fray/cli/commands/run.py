@@ -127,8 +127,8 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     from contextlib import aclosing
 
     from fray.cli.job_view import job_json
+    from fray_coordinator.jobs.logs import follow_chunks
     from fray_coordinator.jobs.lookup import read_job
-    from fray_coordinator.jobs.waiting import follow_chunks
 
     attempt = 1
     async with aclosing(follow_chunks(core, job_id, on_waiting=_tell_waiting)) as chunks:

@@ -27,7 +27,7 @@ def command(app: App, jobs: tuple[str, ...]) -> None:
 
 
 async def _stop(core: Core, texts: tuple[str, ...]) -> list[JobRecord]:
-    from fray_coordinator.core import map_concurrently
+    from fray_coordinator.concurrency import map_concurrently
     from fray_coordinator.jobs import stopping
     from fray_coordinator.jobs.lookup import find_job
 

@@ -1,0 +1,121 @@
+"""Reading and following the logs of jobs. Followers ask for the next chunk number and never list."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord
+from fray_coordinator.jobs.polling import PollBackoff
+from fray_coordinator.jobs.unschedulable import UnschedulableWarnings
+from fray_coordinator.jobs.waiting import WatchedJobs
+from fray_coordinator.protocol.transitions import Status, is_terminal
+from fray_layouts.object_keys import (
+    WorkKeys,
+)
+from fray_layouts.records import JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of a job's output, or a piece of one.
+
+    Attributes:
+        time: RFC 3339, UTC, microseconds.
+        stream: "stdout" or "stderr".
+        data: without its newline.
+        complete: a newline followed; pieces that are not complete go on in the stream's next line.
+    """
+
+    attempt: int
+    replica: int
+    time: str
+    stream: str
+    data: bytes
+    complete: bool
+
+
+async def follow_chunks(
+    core: Core, job_id: str, on_waiting: Callable[[JobRecord, str], None] | None = None
+) -> AsyncGenerator[list[LogLine], None]:
+    """The job's log, a chunk at a time, through all its attempts until the job has ended and all is read.
+
+    Raises:
+        JobNotFound, JobGone: as `wait_for`.
+    """
+    watched, pace, warnings = WatchedJobs(core, [job_id]), PollBackoff(core), UnschedulableWarnings(core, on_waiting)
+    attempt, number = 1, 1
+    while True:
+        if await watched.poll():
+            pace.reset()
+        job = watched.known[job_id].record
+        while (chunk := await _chunk(core, job, attempt, number)) is not None:
+            yield chunk
+            number += 1
+            pace.reset()
+        if attempt < job.attempt:
+            attempt, number = attempt + 1, 1
+        elif is_terminal(job):
+            return
+        else:
+            await warnings.update([job])
+            await pace.sleep()
+
+
+async def read_logs(core: Core, job: JobRecord, max_lines: int | None = None) -> list[LogLine]:
+    """What the current attempt (the last, if the job has ended) has printed so far; at most its last `max_lines`."""
+    count = _chunks_written(job, job.attempt)
+    if max_lines is not None and count != math.inf:
+        return await _read_tail(core, job, int(count), max_lines)
+    lines: deque[LogLine] = deque(maxlen=max_lines)
+    number = 1
+    while (chunk := await _chunk(core, job, job.attempt, number)) is not None:
+        lines.extend(chunk)
+        number += 1
+    return list(lines)
+
+
+async def _read_tail(core: Core, job: JobRecord, count: int, max_lines: int) -> list[LogLine]:
+    lines: list[LogLine] = []
+    for number in range(count, 0, -1):
+        if len(lines) >= max_lines:
+            break
+        if (chunk := await _chunk(core, job, job.attempt, number)) is None:
+            break  # it was removed, and what is before it too
+        lines = [*chunk, *lines]
+    return lines[max(len(lines) - max_lines, 0) :]
+
+
+async def _chunk(core: Core, job: JobRecord, attempt: int, number: int) -> list[LogLine] | None:
+    """One chunk of an attempt; None if it is not there, or cannot be there by what `job` says."""
+    if number > _chunks_written(job, attempt):
+        return None
+    key = WorkKeys.log(job.id, attempt, 0, number)
+    found = await core.store.get(key)
+    if found is None:
+        return None
+    return [_parse(key, line, attempt, 0) for line in found.data.removesuffix(b"\n").split(b"\n")]
+
+
+_LINE = re.compile(rb"([0-9TZ:.-]+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
+
+
+def _parse(key: str, line: bytes, attempt: int, replica: int) -> LogLine:
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise BadRecord(f"{key} holds a line that is not in the log format: {line[:80]!r}")
+    time, stream, tag, data = found.groups()
+    return LogLine(attempt, replica, time.decode(), stream.decode(), data, tag == b"F")
+
+
+def _chunks_written(job: JobRecord, attempt: int) -> float:
+    """How many chunks an attempt has at most: its own number once it has ended and told, none before it runs."""
+    past = {earlier.attempt: earlier.exit for earlier in job.history}
+    end = job.exit if attempt == job.attempt else past.get(attempt)
+    if attempt == job.attempt and job.status in (Status.PENDING, Status.UNADMITTED):
+        return 0
+    return math.inf if end is None or end.log_chunks is None else end.log_chunks
