@@ -20,14 +20,14 @@ async def main(root: str, work_dir: Path, cores: float) -> None:
     core = await open_core(root)
     loop = asyncio.get_running_loop()
     capacity = Resources(cpu=int(cores * 1000), memory=2**40, disk=2**40)
-    spares = Prestarter(PRESTART_MODULES)
-    agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir, start_task=spares.start))
+    prestarter = Prestarter(PRESTART_MODULES)
+    agent = Agent(core, AgentOptions(capacity=capacity, work_dir=work_dir, start_task=prestarter.start))
     loop.add_signal_handler(signal.SIGTERM, agent.terminate)
     loop.add_reader(sys.stdin, agent.terminate)  # the bench has ended, however it ended
     print(json.dumps({"id": agent.id}), flush=True)
     await agent.run()
-    await spares.close()
-    print(json.dumps({"tally": asdict(agent.tally), "requests": asdict(core.store.usage)}), flush=True)
+    await prestarter.close()
+    print(json.dumps({"claims": asdict(agent.claim_counts), "requests": asdict(core.store.usage)}), flush=True)
     await core.store.close()
 
 

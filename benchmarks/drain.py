@@ -42,7 +42,7 @@ def drain(directory: Path, jobs: int, count: int) -> dict[str, Any]:
         "ran_twice": sum(times > 1 for times in ran.values()),
         "jobs_per_second": round(jobs / (drained - queued), 1),
         "submitted_per_second": round(jobs / (queued - begun), 1),
-        **claims([ending["tally"] for ending in endings]),
+        **claims([ending["claims"] for ending in endings]),
         **requests([ending["requests"] for ending in endings], jobs),
     }
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from fray.client.api import Client
 from fray.cluster.current import open_cluster
 from fray.local_backend import LocalClient, client_of
-from fray_agents.tasks.thread_task import task_environ
+from fray_agents.tasks.current_task import task_environ
 
 __all__ = ["current_client", "set_current_client"]
 

@@ -12,10 +12,10 @@ from unittest import mock
 
 from benchmarks.scale.loop import LoopClock
 from benchmarks.scale.storage import Storage, Way
+from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host import agent_lock
-from fray_agents.tasks.handle import StartTask, TaskHandle
-from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.handle import StartTask, TaskHandle, TaskSpec
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.protocol.scheduling import entry_of
@@ -90,7 +90,7 @@ class Fleet:
 
     def claims(self) -> tuple[int, int]:
         """Claims won and rejected so far, by all agents."""
-        tallies = [member.agent.tally for member in self.members]
+        tallies = [member.agent.claim_counts for member in self.members]
         return sum(tally.won for tally in tallies), sum(tally.rejected for tally in tallies)
 
     async def leave(self) -> None:
@@ -142,8 +142,8 @@ def hosts_apart() -> Iterator[None]:
 
     with (
         mock.patch.object(agent_lock, "acquire_lock", return_value=NoLock()),
-        mock.patch.object(agent_lock, "reap_predecessors", nobody),
-        mock.patch.object(Agent, "_hold_deadlines", _for_ever),
+        mock.patch.object(predecessors, "reap_predecessors", nobody),
+        mock.patch.object(Agent, "_renew_deadlines", _for_ever),
     ):
         yield
 

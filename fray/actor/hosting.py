@@ -19,7 +19,7 @@ from fray.cluster.current import current_cluster
 from fray.cluster.current_job import CurrentJob, current_job, current_job_on
 from fray.rpc.server import ActorServer
 from fray.types import ActorConfig
-from fray_agents.tasks.thread_task import on_stop, task_environ
+from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.errors import StoreError
 from fray_coordinator.protocol.drivers import DRIVER_ATTEMPT
 

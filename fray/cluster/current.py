@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 from fray.cluster.registry import local_clusters
 from fray.cluster.storage import StorageCluster
-from fray_agents.tasks.thread_task import task_environ
+from fray_agents.tasks.current_task import task_environ
 from fray_layouts.errors import InvalidInput
 
 _lock = threading.Lock()

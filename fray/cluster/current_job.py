@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fray_agents.tasks.thread_task import task_environ
+from fray_agents.tasks.current_task import task_environ
 
 
 @dataclass(frozen=True)

@@ -70,15 +70,13 @@ class HintSender:
             self._read_at = now
             found = await core.records.read(CoordinatorKeys.lease, ReconcilerRecord)
             self._pools = found.record.pools if found is not None else {}
-        hint_endpoints = [
-            hint_endpoint for pool in pools for hint_endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints
-        ]
-        await asyncio.gather(*(self._quietly(self._tell(hint_endpoint, "poke")) for hint_endpoint in hint_endpoints))
+        endpoints = [endpoint for pool in pools for endpoint in self._pools.get(pool, PoolSummary()).hint_endpoints]
+        await asyncio.gather(*(self._quietly(self._tell(endpoint, "submitted")) for endpoint in endpoints))
 
     async def _tell_agent(self, core: Core, agent: str) -> None:
         found = await core.records.read(AgentKeys.key(agent), AgentRecord)
         if found is not None and found.record.hint_endpoint is not None:
-            await self._tell(found.record.hint_endpoint, "look")
+            await self._tell(found.record.hint_endpoint, "stopped")
 
     async def _tell(self, hint_endpoint: HintEndpoint, hint: str) -> None:
         await asyncio.to_thread(self._call, hint_endpoint, hint)

@@ -26,9 +26,8 @@ from fray.types import JobId, JobRequest
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.host.agent_lock import lock_folder
 from fray_agents.tasks.environment import PRIVATE_VAR
-from fray_agents.tasks.handle import TaskHandle
+from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_agents.tasks.prestart import Prestarter
-from fray_agents.tasks.process_task import TaskSpec
 from fray_agents.tasks.thread_task import ThreadTask
 from fray_coordinator.core import LOCAL_SETTINGS, Core, open_core
 from fray_coordinator.jobs.lookup import jobs_by_id
@@ -104,7 +103,7 @@ class LocalCluster(StorageCluster):
             work_dir=self._directory / "work",
             start_task=self._start_task,
             cwd=os.getcwd(),
-            lends=True,
+            overcommits=True,
         )
         self._agent: Agent | None = None
         self._running: asyncio.Task[ExitReason] | None = None
@@ -164,7 +163,7 @@ class LocalCluster(StorageCluster):
 
     async def _poke(self) -> None:
         if self._agent is not None:
-            self._agent.poke()
+            self._agent.look_for_work()
 
     async def _leave(self) -> None:
         """Close the driver without ending its actors: they end with the cluster."""

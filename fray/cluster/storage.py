@@ -40,8 +40,8 @@ from fray.types import (
     ReservationConfig,
     reservations_unsupported,
 )
+from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import PRIVATE_VAR
-from fray_agents.tasks.thread_task import task_environ
 from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import stopping

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.types import JobGroupConfig, JobRequest, reservations_unsupported
+from fray_agents.tasks.current_task import task_environ
 from fray_agents.tasks.environment import CHILDREN_MARKER
-from fray_agents.tasks.thread_task import task_environ
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.submission import Submitted, submit
 from fray_layouts.errors import InvalidInput

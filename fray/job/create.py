@@ -13,7 +13,7 @@ from fray.errors import InvalidInput
 from fray.job.in_process import SyncContext, ThreadContext
 from fray.job.job_context import JobContext
 from fray.resources import ResourceConfig, Size
-from fray_agents.tasks.thread_task import task_environ
+from fray_agents.tasks.current_task import task_environ
 
 ContextKind = Literal["sync", "threadpool", "fray", "auto"]
 

@@ -27,7 +27,7 @@ from fray.queue.file_queue import FileQueue
 from fray.queue.lease import Lease
 from fray.sync import persist
 from fray_agents.rpc.wire.serialization import pack_error
-from fray_agents.tasks.thread_task import on_stop, task_environ
+from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.pool import task_outcomes, worker_pools

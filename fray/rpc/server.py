@@ -30,8 +30,8 @@ from fray.rpc.context import ActorContext, bound_methods
 from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import Journal, RpcServer
+from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_agents.tasks.environment import note_endpoint
-from fray_agents.tasks.thread_task import on_stop, task_environ
 from fray_coordinator.actors import discovery
 from fray_coordinator.actors.rpc_secrets import rpc_keys
 from fray_coordinator.concurrency import map_concurrently
@@ -297,9 +297,8 @@ def _reach(local: bool, host: str | None) -> NetworkSettings:
     environ = task_environ()
     told = environ.get("FRAY_BIND_HOST", "")
     bind = told if host is None else host
-    return NetworkSettings(bind=bind, advertise=environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else "").found(
-        local
-    )
+    advertise = environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else ""
+    return NetworkSettings(bind=bind, advertise=advertise).resolved(local)
 
 
 def _check_metadata(metadata: Mapping[str, Any] | None) -> None:

@@ -24,7 +24,7 @@ from fray.zephyr.compat import (
 )
 from fray.zephyr.plan import run_plan
 from fray.zephyr.stages import StageRunner, run_task
-from fray_agents.tasks.thread_task import task_environ
+from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.clock import system_random
 
 DEFAULT_NAMESPACE = "default"

@@ -45,11 +45,11 @@ class Hinted:
     def __init__(self) -> None:
         self.hints: list[str] = []
 
-    def poke(self) -> None:
-        self.hints.append("poke")
+    def look_for_work(self) -> None:
+        self.hints.append("submitted")
 
-    def look(self) -> None:
-        self.hints.append("look")
+    def check_jobs(self) -> None:
+        self.hints.append("stopped")
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +57,7 @@ async def listening(root: Path) -> AsyncIterator[tuple[Core, Target, Hinted]]:
     core, agent = await open_core(str(root)), Hinted()
     listener = HintListener(core, NetworkSettings())
     listener.listen(agent)  # type: ignore[arg-type]  # all that it needs
-    yield core, Target("agent", listener.hint_endpoint.address, identity=listener.hint_endpoint.nonce), agent
+    yield core, Target("agent", listener.endpoint.address, identity=listener.endpoint.nonce), agent
     await asyncio.to_thread(listener.close)
     await core.store.close()
 
@@ -68,15 +68,15 @@ async def keys_of(core: Core) -> Keys:
 
 async def takes_hints(core: Core, target: Target, agent: Hinted) -> bool:
     agent.hints.clear()
-    await asyncio.to_thread(send_hint, target, await keys_of(core), "poke")
+    await asyncio.to_thread(send_hint, target, await keys_of(core), "submitted")
     while not agent.hints:  # noqa: ASYNC110  the hint is on its way through the loop
         await asyncio.sleep(0.001)
-    return agent.hints == ["poke"]
+    return agent.hints == ["submitted"]
 
 
 def accepted(target: Target, keys: Keys) -> bool:
     try:
-        send_hint(target, keys, "poke")
+        send_hint(target, keys, "submitted")
     except NotAuthentic:
         return False
     return True
@@ -101,14 +101,14 @@ async def test_who_holds_the_key_gets_nothing_unpickled_and_no_calls(tmp_path: P
         keys = await keys_of(core)
         with pytest.raises(NotAuthentic):
             await asyncio.to_thread(open_connection, target, keys)
-        for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "poke", "more": 1}', b"[" * MAX_HINT_BYTES):
+        for odd in (bomb, b"\x80", b"null", b'{"hint": 1}', b'{"hint": "submitted", "more": 1}', b"[" * MAX_HINT_BYTES):
             with pytest.raises(ConnectionLost):
                 await asyncio.to_thread(open_session, target, keys, None, say(odd))
         with pytest.raises(ConnectionLost):
             await asyncio.to_thread(open_session, target, keys, None, say(b" " * (MAX_HINT_BYTES + 1)))
         with pytest.raises(NotAuthentic, match="terminate"):
             await asyncio.to_thread(send_hint, target, keys, "terminate")
-        good = b'{"hint": "look"}'
+        good = b'{"hint": "stopped"}'
         for refused in (say(good, sealed=False), say(good, path=b"/proof"), say(good, path=b"/calls")):
             assert (await asyncio.to_thread(open_session, target, keys, None, refused))[0] == 401
         assert agent.hints == []
@@ -145,7 +145,7 @@ async def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch
 
     async with listening(tmp_path / "root") as (core, target, agent):
         leaked = await keys_of(core)
-        await asyncio.to_thread(send_hint, target, leaked, "poke")
+        await asyncio.to_thread(send_hint, target, leaked, "submitted")
         await rotate_keys(core, kept=0)
         async with asyncio.timeout(20):
             while await asyncio.to_thread(accepted, target, leaked):
@@ -160,22 +160,22 @@ async def test_keys_are_read_once_however_many_hints_come_and_never_while_none_d
         await asyncio.sleep(0)
         assert core.store.usage.snapshot().reads == before
         for _ in range(30):
-            await asyncio.to_thread(send_hint, target, keys, "poke")
+            await asyncio.to_thread(send_hint, target, keys, "submitted")
         assert core.store.usage.snapshot().reads == before + 1
 
 
-@pytest.mark.parametrize("hint", ["poke", "look"])
+@pytest.mark.parametrize("hint", ["submitted", "stopped"])
 async def test_who_holds_the_key_makes_the_agent_look_no_more_often_than_it_allows(
     hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hint_listener, "POKES_APART", 3600.0)
-    monkeypatch.setattr(hint_listener, "LOOKS_APART", 3600.0)
+    monkeypatch.setattr(hint_listener, "SUBMITTED_INTERVAL", 3600.0)
+    monkeypatch.setattr(hint_listener, "STOPPED_INTERVAL", 3600.0)
 
     async with listening(tmp_path / "root") as (core, target, agent):
         keys = await keys_of(core)
         for _ in range(20):
             await asyncio.to_thread(send_hint, target, keys, hint)
-        await asyncio.to_thread(send_hint, target, keys, {"poke": "look", "look": "poke"}[hint])
+        await asyncio.to_thread(send_hint, target, keys, {"submitted": "stopped", "stopped": "submitted"}[hint])
         while len(set(agent.hints)) < 2:  # noqa: ASYNC110  the last hint is on its way through the loop
             await asyncio.sleep(0.001)
         assert agent.hints.count(hint) == 1

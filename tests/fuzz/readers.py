@@ -255,7 +255,7 @@ READERS = [
     Reader("dropped spec", parse_spec, (InvalidInput,), json.dumps(SPEC).encode()),
     Reader("request", functools.partial(_messages, True), (BadMessage,), REQUEST),
     Reader("response", functools.partial(_messages, False), (BadMessage,), RESPONSE),
-    Reader("hint", read_hint, (BadMessage,), b'{"hint":"poke"}'),
+    Reader("hint", read_hint, (BadMessage,), b'{"hint":"submitted"}'),
     Reader("call in JSON", parse_call, (Malformed,), b'{"args":[1],"kwargs":{"a":"b"},"client":"c","number":1}'),
     Reader("path of a call", parse_path, (Malformed,), b"/v1/actors/store/methods/add"),
     Reader(

@@ -13,8 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import StartFailed, TaskSpec
+from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.jobs import stopping

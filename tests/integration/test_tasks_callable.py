@@ -15,7 +15,7 @@ import cloudpickle
 import msgspec
 import pytest
 
-from fray_agents.tasks.process_task import ResultFile, TaskSpec
+from fray_agents.tasks.handle import ResultFile, TaskSpec
 from tests.support.tasks import end_of, spec
 
 # Functions of a test module are pickled by value, as those of a user's script are: no task can import this module.

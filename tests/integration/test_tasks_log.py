@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from fray_agents.runner.task_log import CHUNK_BYTES
-from fray_agents.tasks.process_task import ProcessTask, TaskSpec
+from fray_agents.tasks.handle import TaskSpec
+from fray_agents.tasks.process_task import ProcessTask
 from tests.support.tasks import (
     FAR,
     boottime,

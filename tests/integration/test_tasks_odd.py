@@ -15,12 +15,8 @@ import msgspec
 import pytest
 
 from fray_agents.tasks import callable_main, force_kill, process_task
-from fray_agents.tasks.process_task import (
-    ProcessTask,
-    StartFailed,
-    TaskFile,
-    start_runner,
-)
+from fray_agents.tasks.handle import StartFailed, TaskFile
+from fray_agents.tasks.process_task import ProcessTask, start_runner
 from fray_layouts.parsing import MAX_RESULT_DEPTH
 from tests.support.tasks import (
     FAR,
@@ -275,7 +271,7 @@ async def test_a_runner_that_is_not_understood_is_ended_and_its_host_blamed(tmp_
     async with with_runner(says) as runner:
         task = await ProcessTask.start(sh(tmp_path, "sleep 60"), boottime() + FAR, None, runner)
         end = await task.exit
-        await task.gone()
+        await task.wait()
         assert end.exit.kind == "host-failed"
         assert [number async for number, _ in task.chunks()] == []
 

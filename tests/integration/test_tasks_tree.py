@@ -97,13 +97,13 @@ async def test_a_deadline_that_has_passed_cannot_be_renewed(tmp_path: Path) -> N
     await eventually(lambda: boottime() > soon)
     task.set_deadline(boottime() + FAR)
     os.kill(task.runner_pid, signal.SIGCONT)
-    await task.gone()
+    await task.wait()
     assert (await ended(task)).exit.kind == "preempted"
 
 
 async def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -> None:
     task = await ProcessTask.start(sh(tmp_path, "touch started"), boottime() - 1, None)
-    await task.gone()
+    await task.wait()
     assert (await task.exit).exit.kind == "preempted"
     assert not (tmp_path / "work/started").exists()
 
@@ -114,7 +114,7 @@ async def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
     task = await started(sh(tmp_path, "echo hello; sleep 600 & echo $! $$ >> pids; wait"))
     pids.extend(await pids_in(tmp_path / "work/pids", 2))
     os.kill(task.runner_pid, signal.SIGKILL)
-    await task.gone()
+    await task.wait()
     await eventually(lambda: not any(map(alive, pids)))
     end = await ended(task)
     assert end.exit.kind == "lost"
@@ -150,7 +150,7 @@ async def test_the_lock_is_held_by_the_runner_but_not_by_the_task(tmp_path: Path
     assert locked()
     assert str(lock) not in (tmp_path / "task/work/fds").read_text()
     (tmp_path / "task/work/go").touch()
-    await task.gone()
+    await task.wait()
     assert not locked()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fray_agents.agent.agent import Agent
 from fray_agents.agent.attempt_runner import AttemptRunner
+from fray_agents.agent.membership import Membership
 from fray_coordinator.actors.checkpoints import CheckpointLog
 from fray_coordinator.actors.discovery import StaleEndpoints
 from fray_coordinator.protocol import checkpoints, commit, naming
@@ -130,20 +130,20 @@ def stopped_actors_are_restarted() -> list[Swap]:
 @variant
 def restarts_are_forgotten() -> list[Swap]:
     """The agent's part is over with the attempt."""
-    real = AttemptRunner._carry_attempt
+    real = AttemptRunner._run_attempt
 
-    async def carry_attempt(self: AttemptRunner, held: Any) -> None:
-        await real(self, held)
+    async def run_attempt(self: AttemptRunner, lease: Any) -> None:
+        await real(self, lease)
 
-    return [(AttemptRunner, "_carry_attempt", carry_attempt)]
+    return [(AttemptRunner, "_run_attempt", run_attempt)]
 
 
 @variant
 def actors_live_through_outages() -> list[Swap]:
     """Actors get the outage grace, as other tasks do."""
-    real = Agent._deadline
+    real = Membership.task_deadline
 
-    def deadline(self: Agent, job: Any) -> float:
+    def deadline(self: Membership, job: Any) -> float:
         return real(self, replace(job, spec=replace(job.spec, actor=False)))
 
-    return [(Agent, "_deadline", deadline)]
+    return [(Membership, "task_deadline", deadline)]

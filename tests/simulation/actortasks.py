@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.tasks.environment import ENDPOINTS_FILE
-from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.handle import TaskSpec
 from fray_coordinator.actors import discovery
 from fray_coordinator.actors.checkpoints import CheckpointLog, open_log
 from fray_coordinator.core import Core

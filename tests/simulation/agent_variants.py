@@ -10,8 +10,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_agents.agent import claimer
-from fray_agents.agent.agent import Agent
 from fray_agents.agent.heartbeat import Heartbeat
+from fray_agents.agent.index_search import IndexSearch
+from fray_agents.agent.job_watch import JobWatch
+from fray_agents.agent.membership import Membership
 from fray_coordinator.jobs import mailbox
 from fray_coordinator.persist import persist
 from fray_coordinator.protocol import failure_detection, heartbeat, pending_index as index_rules, retention
@@ -35,10 +37,11 @@ def claims_before_its_own_record_exists() -> list[Swap]:
     register, run = Heartbeat.register, Heartbeat.run
 
     async def trust(self: Heartbeat) -> None:
-        self.trusted_until = heartbeat.trusted_until(self.core.clock.boottime(), self.record.interval)
+        member = self.member
+        member.trusted_until = heartbeat.trusted_until(member.core.clock.boottime(), member.record.interval)
 
     async def register_and_run(self: Heartbeat) -> None:
-        await persist(self.core, lambda: register(self))
+        await persist(self.member.core, lambda: register(self))
         await run(self)
 
     return [(Heartbeat, "register", trust), (Heartbeat, "run", register_and_run)]
@@ -48,7 +51,9 @@ def claims_before_its_own_record_exists() -> list[Swap]:
 def trust_dated_from_after_the_send() -> list[Swap]:
     """Trust begins when the beat's answer arrives."""
     real = Heartbeat._applied
-    return [(Heartbeat, "_applied", lambda self, sent, interval: real(self, self.core.clock.boottime(), interval))]
+    return [
+        (Heartbeat, "_applied", lambda self, sent, interval: real(self, self.member.core.clock.boottime(), interval))
+    ]
 
 
 @variant
@@ -58,9 +63,9 @@ def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> li
 
     @types.coroutine
     def beat(self: Heartbeat) -> Generator[Any, Any, None]:
-        before, steps = self.trusted_until, real(self)
+        before, steps = self.member.trusted_until, real(self)
         first = steps.send(None)
-        self.trusted_until = before
+        self.member.trusted_until = before
         yield first
         yield from steps
 
@@ -70,7 +75,7 @@ def a_long_promise_is_trusted_until_a_shorter_one_is_known_to_be_applied() -> li
 @variant
 def deadlines_never_pass() -> list[Swap]:
     """A frozen agent's tasks run on."""
-    return [(Agent, "_deadline", lambda self, job: 1e9)]
+    return [(Membership, "task_deadline", lambda self, job: 1e9)]
 
 
 @variant
@@ -112,10 +117,10 @@ def mail_that_counts_as_a_beat() -> list[Swap]:
 def jobs_are_read_for_mail_only() -> list[Swap]:
     """An agent whose mail was lost never looks at its jobs' records."""
 
-    async def look_for_ever(self: Agent) -> None:
+    async def never(self: JobWatch) -> None:
         await asyncio.get_running_loop().create_future()
 
-    return [(Agent, "_look_at_jobs_for_ever", look_for_ever)]
+    return [(JobWatch, "run", never)]
 
 
 @variant
@@ -125,13 +130,13 @@ def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
 
     async def beat(self: Heartbeat) -> None:
         agent = self.on_mail.__self__  # type: ignore[attr-defined]
-        if self._stored is not None and self._stored.record.mail:
-            await agent._look_at_jobs()
+        if self.member.stored is not None and self.member.stored.record.mail:
+            await agent._job_watch.check()
         self.on_mail = lambda: None
         try:
             await real(self)
         finally:
-            self.on_mail = agent._mail
+            self.on_mail = agent.check_jobs
 
     return [(Heartbeat, "_beat", beat)]
 
@@ -139,14 +144,14 @@ def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
 @variant
 def the_grace_never_ends() -> list[Swap]:
     """Tasks go on as long as their agent is cut off."""
-    real = Agent._deadline
+    real = Membership.task_deadline
 
-    def deadline(self: Agent, job: Any) -> float:
-        now, settings = self._core.clock.boottime(), self._core.settings
-        cut_off = now >= self._heart.trusted_until and not self._heart.fenced.is_set() and not job.spec.actor
+    def deadline(self: Membership, job: Any) -> float:
+        now, settings = self.core.clock.boottime(), self.core.settings
+        cut_off = now >= self.trusted_until and not self.fenced.is_set() and not job.spec.actor
         return now + 2 * settings.beat_interval if cut_off else real(self, job)
 
-    return [(Agent, "_deadline", deadline)]
+    return [(Membership, "task_deadline", deadline)]
 
 
 # --- death and burial
@@ -246,7 +251,7 @@ def idle_agents_beat_like_busy_ones() -> list[Swap]:
 def the_index_is_listed_at_each_look() -> list[Swap]:
     """The doorbell is not asked."""
 
-    async def rang(self: claimer.Claimer) -> bool:
+    async def rang(self: IndexSearch) -> bool:
         return True
 
-    return [(claimer.Claimer, "_bell_rang", rang)]
+    return [(IndexSearch, "_bell_rang", rang)]

@@ -150,7 +150,7 @@ def check_held(world: World) -> None:
 
 def _held(world: World) -> list[tuple[str, HeldLease]]:
     agents = [host.agent for host in world.hosts if host.agent is not None]
-    return [(agent.id, held) for agent in agents for held in agent._ledger.held.values()]
+    return [(agent.id, held) for agent in agents for held in agent.member.leases.held.values()]
 
 
 def check_idle(world: World) -> None:

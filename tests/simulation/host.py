@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.daemon import run_agent
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import StartFailed, TaskSpec
+from fray_agents.tasks.handle import StartFailed, TaskHandle, TaskSpec
 from fray_coordinator.errors import BadRecord, ParentNotRunning, StoreError, StoreRefused, StoreUnavailable
 from fray_coordinator.jobs.submission import submit
 from fray_layouts.records import Resources
@@ -116,7 +115,7 @@ class Host:
         """Whether the process may end so because it never was a member."""
         agent = self.agent
         if isinstance(error, StoreRefused):
-            return agent is None or not (agent._heart.joined or agent._options.rejoins)
+            return agent is None or not (agent.member.stored is not None or agent._options.rejoins)
         return not self.joined and isinstance(error, StoreUnavailable)
 
     def _crashed(self, process: Participant) -> None:

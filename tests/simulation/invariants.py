@@ -141,7 +141,7 @@ def a_working_holder_keeps_the_pass(w: Watching, before: str, after: str) -> Non
         return
     if before in world.strangers.harmed:
         return
-    if before in world.agents and world.works(before) and not world.agents[before]._heart.leaving:
+    if before in world.agents and world.works(before) and not world.agents[before].member.leaving:
         raise Broken("a working holder keeps the pass", f"{after} took it from {before}, which works", before, after)
 
 

@@ -76,7 +76,7 @@ class Membership(Storm):
 
     def is_up(self, agent_id: str) -> bool:
         found = self._process_of.get(agent_id)
-        return found is not None and found[0].mode != "gone" and not self.agents[agent_id]._heart.fenced.is_set()
+        return found is not None and found[0].mode != "gone" and not self.agents[agent_id].member.fenced.is_set()
 
     def works(self, agent_id: str) -> bool:
         """Whether the agent's process is up and goes by this id."""
@@ -97,7 +97,7 @@ class Membership(Storm):
     def holds_in_memory(self, agent_id: str, job: str, attempts: tuple[int, ...]) -> bool:
         if not self.is_up(agent_id):
             return False
-        held = self.agents[agent_id]._ledger.held.get(job)
+        held = self.agents[agent_id].member.leases.held.get(job)
         return held is not None and held.attempt in attempts
 
     def last_asked(self, agent_id: str) -> float:
@@ -109,12 +109,13 @@ class Membership(Storm):
         return [
             name
             for name, agent in self.agents.items()
-            if job in agent._ledger.held or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
+            if job in agent.member.leases.held
+            or ((r := self.watching.agents.get(name)) is not None and job in r.holdings)
         ]
 
     def listed_by(self, agent_id: str) -> list[str]:
         """Jobs that the agent has in memory."""
-        return list(self.agents[agent_id]._ledger.held) if agent_id in self.agents else []
+        return list(self.agents[agent_id].member.leases.held) if agent_id in self.agents else []
 
     def is_used(self, key: str) -> bool:
         """Whether the object is the record of a process that lives or of a job that runs."""
@@ -125,4 +126,4 @@ class Membership(Storm):
     def trusted_until(self, agent_id: str) -> float | None:
         if not self.is_up(agent_id):
             return None
-        return self._process_of[agent_id][1].clock.when(self.agents[agent_id]._heart.trusted_until)
+        return self._process_of[agent_id][1].clock.when(self.agents[agent_id].member.trusted_until)

@@ -71,7 +71,7 @@ def replaced(world: World) -> Iterator[None]:
         class Deaf:
             """No hints: they would travel outside of virtual time, and losing them all costs latency only."""
 
-            hint_endpoint = None
+            endpoint = None
 
             def __init__(self, *given: object) -> None:
                 """Nothing listens."""

@@ -37,7 +37,7 @@ class Reports(Membership):
 
     def crashed(self, agent: Agent) -> None:
         """An agent's process is gone: whoever was in its hands only must be findable otherwise."""
-        for job in list(agent._ledger.held):
+        for job in list(agent.member.leases.held):
             invariants.reachable(self.watching, job, f"{agent.id} crashed")
 
     def agent_failed(self, host: Host, error: BaseException) -> None:

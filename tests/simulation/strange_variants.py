@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from fray_agents.agent import predecessors
 from fray_agents.agent.agent import Agent
-from fray_agents.agent.claimer import Claimer
+from fray_agents.agent.index_search import IndexSearch
 from fray_agents.agent.problems import AgentProblems
-from fray_agents.host import agent_lock
 from fray_coordinator import concurrency
 from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import checker, object_checks
@@ -120,7 +120,7 @@ def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
     async def look(self: UnreadableHolders, agent: str) -> None:
         """Nothing is done about it."""
 
-    return [(UnreadableHolders, "look", look), (agent_lock, "write_off", _nothing)]
+    return [(UnreadableHolders, "look", look), (predecessors, "write_off", _nothing)]
 
 
 @where(strangers_only("spoil_agent"))
@@ -154,7 +154,7 @@ async def _nothing(*given: object) -> None:
 def fsck_passes_odd_objects_by() -> list[Swap]:
     """What cannot be read is nobody's business."""
     looks = tuple(look for look in checker.CHECKS if look[0] is not object_checks.odd_objects)
-    return [(checker, "LOOKS", looks)]
+    return [(checker, "CHECKS", looks)]
 
 
 # --- refusals
@@ -163,12 +163,12 @@ def fsck_passes_odd_objects_by() -> list[Swap]:
 @variant
 def a_refusal_ends_an_agent() -> list[Swap]:
     """Who is refused once is refused for ever."""
-    real = AgentProblems.survived
+    real = AgentProblems.tolerated
 
     @contextmanager
-    def survived(self: AgentProblems, doing: str) -> Iterator[None]:
+    def tolerated(self: AgentProblems, action: str) -> Iterator[None]:
         refused: list[StoreRefused] = []
-        with real(self, doing):
+        with real(self, action):
             try:
                 yield
             except StoreRefused as error:
@@ -177,21 +177,21 @@ def a_refusal_ends_an_agent() -> list[Swap]:
         if refused:
             raise refused[0]
 
-    return [(AgentProblems, "survived", survived)]
+    return [(AgentProblems, "tolerated", tolerated)]
 
 
 @variant
 def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
     """Who has not heard the bell yet asks whether it has changed since nothing, and looks no further without it."""
 
-    async def rang(self: Claimer) -> bool:
+    async def rang(self: IndexSearch) -> bool:
         answer = await self.core.store.get_if_changed(PoolKeys.doorbell(self.pool), self._bell or "")
         if answer is None or isinstance(answer, NotModified):
             return False
         self._bell = answer.version
         return True
 
-    return [(Claimer, "_bell_rang", rang)]
+    return [(IndexSearch, "_bell_rang", rang)]
 
 
 # --- exceptions
@@ -201,11 +201,11 @@ def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
 def an_agent_forgets_what_it_could_not_end() -> list[Swap]:
     """An attempt whose end could not be written is dropped, and its agent lives on."""
 
-    async def carry(self: Agent, held: Any) -> None:
+    async def run(self: Agent, lease: Any) -> None:
         try:
-            await self._carrier.carry(held)
+            await self._attempt_runner.run(lease)
         finally:
-            self._ledger.remove(held)
+            self.member.leases.remove(lease)
             self._claimer.wake.set()
 
-    return [(Agent, "_carry", carry)]
+    return [(Agent, "_run_attempts", run)]

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from fray_agents.tasks.environment import CHILDREN_MARKER
-from fray_agents.tasks.process_task import ResultFile, TaskExit, TaskSpec
+from fray_agents.tasks.handle import ResultFile, TaskExit, TaskSpec
 from fray_layouts.records import AttemptExit, ResourceUsage
 from tests.simulation.disk import DiskPath
 from tests.simulation.effects import Run
@@ -104,10 +104,10 @@ class HostTask:
     def chunks(self) -> Chunks:
         return Chunks(self)
 
-    async def gone(self) -> None:
+    async def wait(self) -> None:
         await asyncio.shield(self.exit)
 
-    def left(self, name: str) -> bytes | None:
+    def read_file(self, name: str) -> bytes | None:
         path = self.directory / name
         return path.read_bytes() if path.exists() else None
 

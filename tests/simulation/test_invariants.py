@@ -122,7 +122,7 @@ def an_entry_is_left() -> None:
 def a_claim_is_never_resolved() -> None:
     world = World(0)
     held = HeldLease(entry_of(JOB))
-    world.hosts[0].agent = mock.Mock(id="agent", _ledger=mock.Mock(held={JOB.id: held}))
+    world.hosts[0].agent = mock.Mock(id="agent", member=mock.Mock(leases=mock.Mock(held={JOB.id: held})))
     calm.check_held(world)
 
 
@@ -201,7 +201,7 @@ def the_pass_goes_round() -> None:
     world = World(0)
     world.stormy, world.loop.now = False, 1e6
     world.agents["first"] = mock.Mock()
-    world.agents["first"]._heart.leaving = False
+    world.agents["first"].member.leaving = False
     with mock.patch.object(world, "works", return_value=True):
         a_working_holder_keeps_the_pass(world.watching, "first", "second")
 

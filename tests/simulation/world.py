@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 from unittest import mock
 
-from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.handle import TaskSpec
 from fray_coordinator import fsck
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.core import Core, core_on

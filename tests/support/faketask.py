@@ -6,13 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fray_agents.tasks.handle import StartTask, TaskHandle
-from fray_agents.tasks.process_task import (
-    ResultFile,
-    TaskExit,
-    TaskSpec,
-    read_task_file,
-)
+from fray_agents.tasks.handle import ResultFile, StartTask, TaskExit, TaskHandle, TaskSpec, read_task_file
 from fray_layouts.records import AttemptExit, ResourceUsage
 
 
@@ -45,10 +39,10 @@ class FakeTask:
             self._chunk.write_bytes(self._output)
             yield 1, self._chunk
 
-    async def gone(self) -> None:
+    async def wait(self) -> None:
         await asyncio.shield(self.exit)
 
-    def left(self, name: str) -> bytes | None:
+    def read_file(self, name: str) -> bytes | None:
         return read_task_file(self._directory, name)
 
     async def discard(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import cloudpickle
 
-from fray_agents.tasks.process_task import ProcessTask, TaskExit, TaskSpec
+from fray_agents.tasks.handle import TaskExit, TaskSpec
+from fray_agents.tasks.process_task import ProcessTask
 from tests.support.waiting import eventually
 
 FAR = 600.0
@@ -37,7 +38,7 @@ async def run(what: TaskSpec) -> tuple[TaskExit, bytes]:
     """The end of the task, and its log."""
     task = await ProcessTask.start(what, boottime() + FAR, None)
     log = b"".join([path.read_bytes() async for _, path in task.chunks()])
-    await task.gone()
+    await task.wait()
     return await task.exit, log
 
 
@@ -81,5 +82,5 @@ async def started(what: TaskSpec, lease: float = FAR) -> ProcessTask:
 async def ended(task: ProcessTask) -> TaskExit:
     """How the task ended, once nothing of it is left."""
     end = await task.exit
-    await task.gone()
+    await task.wait()
     return end

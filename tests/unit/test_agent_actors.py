@@ -14,8 +14,7 @@ import pytest
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.host.network import NetworkSettings
 from fray_agents.tasks.environment import note_endpoint
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_coordinator.actors import discovery
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import mailbox
@@ -251,7 +250,7 @@ async def test_what_a_task_published_is_removed_when_it_ends_and_not_what_its_ne
 async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_so(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    async with staged(cluster, tmp_path, reach=NetworkSettings(inbound=False)) as stage:
+    async with staged(cluster, tmp_path, network=NetworkSettings(inbound=False)) as stage:
         serving, working = await actor(stage.core), await launch(stage.core)
         await stage.started(1)
         await asyncio.sleep(30)
@@ -275,7 +274,7 @@ async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_
 async def test_tasks_learn_where_to_listen_and_what_to_advertise(
     cluster: Cluster, tmp_path: Path, reach: NetworkSettings, bind: str, advertise: str
 ) -> None:
-    async with staged(cluster, tmp_path, reach=reach) as stage:
+    async with staged(cluster, tmp_path, network=reach) as stage:
         await actor(stage.core)
         await stage.started(1)
         env = stage.specs[0].env

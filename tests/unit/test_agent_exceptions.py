@@ -15,8 +15,7 @@ from fray_agents.agent import attempt_runner, claimer
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.tasks import health_check
 from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs.stopping import stop
@@ -145,7 +144,7 @@ async def test_the_task_is_gone_before_its_attempt_ends(cluster: Cluster, tmp_pa
         def kill(self) -> None:
             self.killed = True
 
-        async def gone(self) -> None:
+        async def wait(self) -> None:
             assert self.killed
             await asyncio.sleep(60)
 
@@ -188,7 +187,7 @@ async def test_what_goes_wrong_after_the_end_was_written_changes_nothing(
         async def discard(task: FakeTask) -> None:
             discarded.append(task)
 
-        monkeypatch.setattr(FakeTask, "left", broken)
+        monkeypatch.setattr(FakeTask, "read_file", broken)
         monkeypatch.setattr(FakeTask, "discard", discard)
         after = [await stage.ended(await launch(stage.user, name="quick")) for _ in range(2)]
         assert [(job.status, job.attempt) for job in after] == [("succeeded", 1)] * 2
@@ -265,7 +264,7 @@ class Unkillable:
     def kill(self) -> None:
         self.unkilled = [4711]
 
-    async def gone(self) -> None:
+    async def wait(self) -> None:
         await self.exit
 
 
@@ -316,7 +315,7 @@ async def test_a_task_that_starts_while_its_agent_ends_is_killed(
         def kill(self) -> None:
             self.killed = True
 
-        async def gone(self) -> None:
+        async def wait(self) -> None:
             self.gone_for = True
 
     late = Late()

@@ -12,6 +12,7 @@ import pytest
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.agent.claimer import Claimer
 from fray_agents.agent.heartbeat import Heartbeat
+from fray_agents.agent.job_watch import JobWatch
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -117,7 +118,7 @@ async def test_rights_that_are_missing_on_one_prefix_concern_only_what_is_there(
     scene.refuse(*[(verb, prefix) for verb in ("get", "get_if_changed", "put", "delete", "withdraw", "list")])
     job = await launch(user, name="long")
     await asyncio.sleep(user.settings.repair_interval * 1.5)
-    (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+    (holder,) = [number for number, agent in enumerate(scene.agents) if agent.member.leases.held]
     scene.running[holder].cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await scene.running[holder]
@@ -177,7 +178,7 @@ async def test_who_cannot_ring_submits_and_puts_back_all_the_same(cluster: Clust
         setattr(way, kind, [("put", "pools/")])
     job = await launch(user, name="long")
     await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
-    (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+    (holder,) = [number for number, agent in enumerate(scene.agents) if agent.member.leases.held]
     scene.agents[holder].terminate()
     assert await scene.running[holder] is ExitReason.LEFT
     await asyncio.sleep(600)
@@ -195,7 +196,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
     await asyncio.sleep(20)
     job = (await launch(user, name="long")).id
     await asyncio.sleep(20)
-    (holder,) = [number for number, agent in enumerate(scene.agents) if agent._ledger.held]
+    (holder,) = [number for number, agent in enumerate(scene.agents) if agent.member.leases.held]
     scene.ways[holder].refused = [(verb, "agents/") for verb in ("put", "get", "get_if_changed")]
     await asyncio.sleep(120)
     put_back = await job_now(user, job)
@@ -215,7 +216,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
         (Heartbeat, "_beat", ""),
         (Heartbeat, "_look_for_mail", "cannot look for mail: ValueError: odd"),
         (Claimer, "_look", "cannot look for work: ValueError: odd"),
-        (Agent, "_look_at_jobs", "cannot look at what it holds: ValueError: odd"),
+        (JobWatch, "check", "cannot look at what it holds: ValueError: odd"),
         (Reconciler, "turn", "cannot run the coordinator's pass: ValueError: odd"),
     ],
 )
@@ -236,12 +237,12 @@ async def test_no_error_in_a_loop_ends_the_agent(
     user = await scene.begin()
     job = await launch(user, name="long")
     await asyncio.sleep(60)
-    (holder,) = [agent for agent in scene.agents if agent._ledger.held]
+    (holder,) = [agent for agent in scene.agents if agent.member.leases.held]
     failing = True
     await asyncio.sleep(100)
     assert not any(task.done() for task in scene.running)
     assert await scene.troubles(user) == [trouble] * 2
-    assert holder._heart.trusts() == (loop is not Heartbeat or method != "_beat")
+    assert holder.member.trusts() == (loop is not Heartbeat or method != "_beat")
     failing = False
     await asyncio.sleep(300)
     assert await scene.troubles(user) == ["", ""]

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 
 from fray_agents.agent.claimer import Claimer
-from fray_agents.agent.leases import HeldLease, Leases
-from fray_agents.agent.problems import AgentProblems
-from fray_coordinator.protocol.scheduling import HostKind
+from fray_agents.agent.leases import HeldLease
 from fray_layouts.object_keys import PendingKey
 from fray_layouts.records import Resources
+from tests.support.members import trusted_member
 from tests.support.participants import join, launch
 from tests.support.virtual import Cluster
 
@@ -31,26 +30,14 @@ async def test_a_job_put_back_while_its_agent_still_holds_it_is_claimed_as_soon_
     async def take(held: HeldLease) -> None:
         claimed.append(held)
 
-    ledger = Leases(HOST)
-    claimer = Claimer(
-        core,
-        ledger,
-        "agent",
-        "host",
-        "default",
-        HostKind(),
-        lambda: True,
-        take,
-        lambda: 1,
-        lambda: 1,
-        AgentProblems(core),
-    )
-    held = ledger.add(entry)
+    member = trusted_member(core, HOST)
+    claimer = Claimer(member, take)
+    lease = member.leases.add(entry)
     await hand.end(await hand.claim(), kind="exited")  # attempt 2 waits, the bell has rung
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(claimer.run(), 10)  # it hears the bell and lists
     assert not claimed
-    ledger.remove(held)
+    member.leases.remove(lease)
     let_go = core.clock.boottime()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(claimer.run(), 20)

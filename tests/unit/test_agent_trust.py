@@ -8,9 +8,8 @@ from pathlib import Path
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.problems import AgentProblems
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import TaskSpec
+from fray_agents.agent.membership import Membership
+from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.faketask import fake
@@ -24,27 +23,28 @@ LONG, SHORT = 180.0, 15.0
 
 async def test_a_shorter_promise_binds_once_it_is_sent_and_a_longer_one_once_it_is_applied(cluster: Cluster) -> None:
     core = await cluster.core()
-    clock, way, ledger = cluster.clock, cluster.ways[-1], Leases(HOST)
+    clock, way, leases = cluster.clock, cluster.ways[-1], Leases(HOST)
     record = AgentRecord(id="a", host="h", pool="default", interval=core.settings.idle_beat_interval)
-    heart = Heartbeat(core, ledger, record, lambda holdings: None, lambda: None, AgentProblems(core))
+    member = Membership(core, record, leases)
+    heartbeat = Heartbeat(member, lambda holdings: None, lambda: None)
     trust: list[float] = []
 
     async def sent() -> None:
-        trust.append(heart.trusted_until - clock.boottime())
+        trust.append(member.trusted_until - clock.boottime())
 
-    await heart.register()
-    assert heart.trusted_until - clock.boottime() == LONG
-    beating = asyncio.create_task(heart.run())
+    await heartbeat.register()
+    assert member.trusted_until - clock.boottime() == LONG
+    beating = asyncio.create_task(heartbeat.run())
     await asyncio.sleep(3)
     way.before["put", "agents/"] = sent
-    held = ledger.add(entry_of(await launch(core)))
+    held = leases.add(entry_of(await launch(core)))
     await asyncio.sleep(5)
     assert trust == [SHORT]
-    ledger.remove(held)
+    leases.remove(held)
     way.before["put", "agents/"] = sent
     await asyncio.sleep(5)
     assert trust[1] < SHORT
-    assert heart.trusted_until - clock.boottime() > LONG - 5
+    assert member.trusted_until - clock.boottime() > LONG - 5
     beating.cancel()
 
 

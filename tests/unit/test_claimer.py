@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from fray_agents.agent.claimer import STALE_LIMIT, Claimer
-from fray_agents.agent.leases import HeldLease, Leases
-from fray_agents.agent.problems import AgentProblems
+from fray_agents.agent.claimer import Claimer
+from fray_agents.agent.index_search import STALE_LIMIT
+from fray_agents.agent.leases import HeldLease
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.scheduling import HostKind
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import parse_spec
+from tests.support.members import trusted_member
 from tests.support.virtual import Cluster
 from tests.support.waiting import eventually
 
@@ -32,22 +32,10 @@ async def first_claim(core: Core, fleet: int = 1) -> HeldLease:
 
     async def take(held: HeldLease) -> None:
         found.set_result(held)
+        member.leaving = True
 
-    ledger, kind, troubles = Leases(CAPACITY), HostKind(), AgentProblems(core)
-    claimer = Claimer(
-        core,
-        ledger,
-        "agent",
-        "host",
-        "default",
-        kind,
-        may_claim=lambda: not found.done(),
-        on_claimed=take,
-        pool_slots=lambda: 8,
-        fleet=lambda: fleet,
-        troubles=troubles,
-    )
-    search = asyncio.create_task(claimer.run())
+    member = trusted_member(core, CAPACITY, live_agents=fleet, pool_slots=8)
+    search = asyncio.create_task(Claimer(member, take).run())
     try:
         return await asyncio.wait_for(found, 60)
     finally:

@@ -14,8 +14,9 @@ import pytest
 
 from fray.rpc.unix_sockets import socket_dir
 from fray_agents.agent.agent import Agent, AgentOptions
+from fray_agents.agent.predecessors import reap_predecessors
 from fray_agents.host import agent_lock, directories
-from fray_agents.host.agent_lock import AgentLock, reap_predecessors
+from fray_agents.host.agent_lock import AgentLock
 from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.store.interface import ANY
@@ -156,14 +157,14 @@ def test_a_new_lock_that_another_agent_holds_for_a_moment_does_not_stop_the_star
     def flock(fd: int, how: int) -> None:
         if not theirs:
             theirs.append(None)
-            theirs[:] = [agent_lock._try_lock(path) for path in agent_lock.lock_folder(ROOT).glob("*.lock")]
+            theirs[:] = [agent_lock.try_lock(path) for path in agent_lock.lock_folder(ROOT).glob("*.lock")]
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
     lock = agent_lock.acquire_lock(ROOT, "new-1")
     assert all(fd is not None for fd in theirs), "they did lock what there was"
     assert theirs, "they came by"
-    assert agent_lock._try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
+    assert agent_lock.try_lock(lock.path) is None, "nobody can take it for the lock of a dead agent"
     lock.release()
     for fd in theirs:
         os.close(fd)
@@ -179,7 +180,7 @@ def test_a_file_that_was_removed_while_it_was_locked_is_no_agents(monkeypatch: p
         real(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    assert agent_lock._try_lock(lock.path) is None
+    assert agent_lock.try_lock(lock.path) is None
 
 
 # --- what dead agents left

@@ -1,4 +1,4 @@
-"""The runner's talk with the agent: complete, in order, and never waited for."""
+"""The runner's talk with the agent: complete, in request, and never waited for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from fray_agents.runner.agent_pipe import AgentPipe
 
-ORDER: dict[str, Any] = {
+REQUEST: dict[str, Any] = {
     "directory": "/d",
     "command": ["true"],
     "is_call": False,
@@ -57,11 +57,11 @@ def agent() -> Iterator[Agent]:
         os.close(fd)
 
 
-def test_an_order_and_what_was_sent_right_behind_it(agent: Agent) -> None:
-    agent.say(json.dumps(ORDER) + '\n{"deadline": 5}\n{"ki')
-    order = agent.pipe.order()
-    assert order is not None
-    assert (order.command, order.deadline, order.path("log")) == (["true"], 2.0, "/d/log")
+def test_a_request_and_what_was_sent_right_behind_it(agent: Agent) -> None:
+    agent.say(json.dumps(REQUEST) + '\n{"deadline": 5}\n{"ki')
+    request = agent.pipe.start_request()
+    assert request is not None
+    assert (request.command, request.deadline, request.path("log")) == (["true"], 2.0, "/d/log")
     assert agent.pipe.messages() == [{"deadline": 5}]
     agent.say('ll": true}\n')
     assert agent.pipe.messages() == [{"kill": True}]
@@ -69,15 +69,15 @@ def test_an_order_and_what_was_sent_right_behind_it(agent: Agent) -> None:
     assert not agent.pipe.closed
 
 
-def test_an_agent_that_ends_before_its_order_is_complete(agent: Agent) -> None:
+def test_an_agent_that_ends_before_its_request_is_complete(agent: Agent) -> None:
     agent.say('{"command"')
     os.close(agent.to_runner)
-    assert agent.pipe.order() is None
+    assert agent.pipe.start_request() is None
 
 
 def test_the_agents_end_is_noticed(agent: Agent) -> None:
-    agent.say(json.dumps(ORDER) + "\n")
-    agent.pipe.order()
+    agent.say(json.dumps(REQUEST) + "\n")
+    agent.pipe.start_request()
     os.close(agent.to_runner)
     assert agent.pipe.messages() == []
     assert agent.pipe.closed

@@ -29,7 +29,7 @@ def entries(*priorities: int, shape: Shape = SMALL, begin: int = 0) -> list[str]
 
 def candidates(keys: list[str]) -> Candidates:
     made = Candidates(HostKind(), Resources(cpu=9000, memory=8 * GIB, disk=8 * GIB))
-    made.listed(keys)
+    made.replace(keys)
     return made
 
 
@@ -69,7 +69,7 @@ def test_what_does_not_fit_hides_nothing_and_comes_first_once_it_fits() -> None:
     large, small = entries(0, 0, shape=LARGE), entries(0, 0, begin=2)
     known = candidates(large + small)
     assert tried(known) == small
-    known.listed(large + small)
+    known.replace(large + small)
     assert tried(known, free=Resources(cpu=9000, memory=8 * GIB, disk=8 * GIB)) == large + small
 
 
@@ -99,10 +99,10 @@ def test_a_stale_entry_stays_out_of_the_next_listing_until_everything_is_tried_a
     first = known.next(HOST, NOW, 1, 0.0)
     assert first is not None
     known.put_off(first, STALE)
-    known.listed(listed)
+    known.replace(listed)
     assert tried(known) == listed[1:]
-    known.try_everything_again()
-    known.listed(listed)
+    known.forget_put_off()
+    known.replace(listed)
     assert tried(known) == listed
 
 
@@ -113,7 +113,7 @@ def test_an_entry_that_is_too_early_comes_when_its_time_has_come_and_only_once()
     assert first is not None
     known.put_off(first, NOW + 10.0)
     assert tried(known, now=NOW + 9.0) == listed[1:]
-    known.listed(listed[:1])
+    known.replace(listed[:1])
     assert tried(known, now=NOW + 9.0) == []
     assert tried(known, now=NOW + 11.0) == listed[:1]
     assert tried(known, now=NOW + 12.0) == []

@@ -14,7 +14,7 @@ import pytest
 import fray_layouts
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import Leases
-from fray_agents.agent.problems import AgentProblems
+from fray_agents.agent.membership import Membership
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs.claiming import Claimed, try_claim
 from fray_coordinator.jobs.commit import end_attempt
@@ -133,7 +133,7 @@ async def _a_little_of_everything() -> dict[str, Any]:
     await _succeed(core)
     await stop(core, stopped.id, "no longer wanted")
     await post_mail(core, "agent")
-    coordinator = Reconciler(core, "agent", lambda: heart.beat)
+    coordinator = Reconciler(core, "agent", lambda: heart.member.stored.record.beat if heart.member.stored else 0)
     for _ in range(3):  # a file that does not parse is looked at twice
         await coordinator.turn()
     kept = [row.key for row in await core.store.list("") if row.key != "inbox/good.json"]
@@ -150,7 +150,7 @@ def _heart(core: Core) -> Heartbeat:
     capacity = Resources(cpu=4000, memory=2**30, disk=2**30, device="gpu-h100", device_count=8)
     holdings = {"parent-1": Holding(attempt=1, phase="running", usage=ResourceUsage(cpu_seconds=0.5, memory=2**20))}
     record = AgentRecord(id="agent", host="host", pool="default", capacity=capacity, free=capacity, holdings=holdings)
-    return Heartbeat(core, Leases(capacity), record, lambda holdings: None, lambda: None, AgentProblems(core))
+    return Heartbeat(Membership(core, record, Leases(capacity)), lambda holdings: None, lambda: None)
 
 
 async def _claim(core: Core, job: JobRecord) -> Any:

@@ -42,7 +42,7 @@ def test_a_signal_while_a_fenced_agent_is_put_down_is_not_forgotten(
     monkeypatch.setattr(daemon, "Agent", Fenced)
     joined: list[str] = []
     asyncio.run(
-        daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(reach=NetworkSettings(inbound=False)), joined.append)
+        daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(network=NetworkSettings(inbound=False)), joined.append)
     )
     assert joined == ["fenced"]
 
@@ -88,7 +88,7 @@ def test_a_full_temporary_directory_is_waited_out_and_told(
     before = open_files()
     with caplog.at_level(logging.WARNING, "fray"):
         asyncio.run(
-            daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(reach=NetworkSettings(inbound=False)), on_join)
+            daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(network=NetworkSettings(inbound=False)), on_join)
         )
     assert len(joined) == 1
     assert [record.message for record in caplog.records] == [
@@ -101,7 +101,7 @@ def test_a_signal_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Mon
     short_of_room(monkeypatch, FULL, 3, leave)
     joined: list[str] = []
     asyncio.run(
-        daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(reach=NetworkSettings(inbound=False)), joined.append)
+        daemon.run_agent(f"file://{tmp_path}/root", AgentOptions(network=NetworkSettings(inbound=False)), joined.append)
     )
     assert joined == []
 
@@ -109,7 +109,7 @@ def test_a_signal_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Mon
 def test_who_had_joined_waits_for_its_directory_whoever_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who starts an agent is told at once; one that was declared dead and joins again has nobody to tell."""
     short_of_room(monkeypatch, SOMEBODY_ELSES, 1, lambda: None)
-    options = AgentOptions(reach=NetworkSettings(inbound=False))
+    options = AgentOptions(network=NetworkSettings(inbound=False))
     with pytest.raises(UntrustedDirectory):
         asyncio.run(daemon.run_agent(f"file://{tmp_path}/root", options))
     short_of_room(monkeypatch, SOMEBODY_ELSES, 2, leave)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from fray_agents.tasks.process_task import StartFailed, TaskExit
-from fray_agents.tasks.thread_task import ThreadTask, on_stop
+from fray_agents.tasks.current_task import on_stop
+from fray_agents.tasks.handle import StartFailed, TaskExit
+from fray_agents.tasks.thread_task import ThreadTask
 from tests.support.tasks import FAR, spec
 
 

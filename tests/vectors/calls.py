@@ -53,7 +53,7 @@ def _seals() -> File:
     reply = b'{"result":3}'
     given = {**HELLO, "direction": "to_client", "position": 1, "path": path.decode(), "body": reply.decode()}
     cases["JSON reply 1"] = given, down.next_json(path, reply).decode()
-    hint = b'{"hint":"poke"}'
+    hint = b'{"hint":"submitted"}'
     given = {**HELLO, "direction": "to_server", "position": 1, "path": "/hint", "body": hint.decode()}
     cases["a hint"] = given, _session().to_server.next_json(b"/hint", hint).decode()
     return File("a JSON message, its path and its position in its direction: the seal, in hexadecimal", cases)

@@ -1,4 +1,4 @@
-"""What an agent knows of the pending index, and which entry it tries next; the effort does not grow with the index.
+"""The pending entries that an agent has listed, and which it tries next; the effort does not grow with the index.
 
 Each try is drawn from the first K entries of one priority that fit, K being the slots of the pool: those jobs are all
 about to run anyway, and as many claimers as that do not fight for one. Where an entry was stale, others have been: what
@@ -18,7 +18,7 @@ from fray_layouts.object_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 
 STALE = math.inf
-"""When to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
+"""Time to try an entry again whose job is past that attempt: not while it is listed, but for the repair interval."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,12 @@ class ShapeQueue:
         """The entry that is due first; where only passed ones are left, what sorts behind all entries."""
         return self.keys[self.begin] if self.begin < len(self.keys) else f"~{self.keys[0]}"
 
-    def drawn(self, width: int, draw: float) -> str:
+    def draw(self, width: int, random: float) -> str:
         """Take one of the first `width` entries of the front's priority."""
         if self.begin >= len(self.keys):
             self.begin = 0
         end = bisect_left(self.keys, PendingKey.behind_priority_of(self.front), self.begin)
-        return self.keys.pop(self.begin + int(draw * min(width, end - self.begin)))
+        return self.keys.pop(self.begin + int(random * min(width, end - self.begin)))
 
     def pass_over(self, key: str) -> None:
         """Others have come as far as `key`."""
@@ -52,46 +52,46 @@ class Candidates:
 
     host: HostKind
     capacity: Resources
-    _lanes: dict[str, ShapeQueue] = field(default_factory=dict)
+    _queues: dict[str, ShapeQueue] = field(default_factory=dict)
     _not_before: dict[str, float] = field(default_factory=dict)
     _early: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def untried(self) -> bool:
         """Whether there are entries that have not been tried; what can never run here is none."""
-        return any(lane.keys for lane in self._lanes.values())
+        return any(queue.keys for queue in self._queues.values())
 
-    def listed(self, keys: Sequence[str]) -> None:
-        """Begin anew with these keys, in list order; what is known to be stale or too early stays so."""
+    def replace(self, keys: Sequence[str]) -> None:
+        """Replace all entries by these keys, in list order; what is known to be stale or too early stays so."""
         self._not_before = {key: self._not_before[key] for key in keys if key in self._not_before}
         self._early = [(until, key) for key, until in self._not_before.items() if until < STALE]
         heapq.heapify(self._early)
-        self._lanes = {}
-        self.listed_too(keys)
+        self._queues = {}
+        self.extend(keys)
 
-    def listed_too(self, keys: Sequence[str], free: Resources | None = None) -> bool:
-        """These keys come behind the ones that were listed before; whether any of them can ever run here.
+    def extend(self, keys: Sequence[str], free: Resources | None = None) -> bool:
+        """Add these keys behind those that were listed before; whether any of them can ever run here.
 
         Args:
             free: keep no more than fits this, for others of the other shapes, which come first, were passed.
         """
         fits = False
-        lanes: dict[str, ShapeQueue | None] = {}
+        queues: dict[str, ShapeQueue | None] = {}
         for key in keys:
             shape = PendingKey.shape_text(key)
-            if shape not in lanes and (entry := PendingKey.parse(key)) is not None:
+            if shape not in queues and (entry := PendingKey.parse(key)) is not None:
                 fits_ever = not shortage(entry.shape, self.capacity, self.host)
                 fits |= fits_ever
                 kept = fits_ever if free is None else not shortage(entry.shape, free, self.host)
-                lanes[shape] = self._lanes.setdefault(shape, ShapeQueue(entry.shape, [])) if kept else None
-            lane = lanes.get(shape)
-            if lane is not None and key not in self._not_before:
-                lane.keys.append(key)
+                queues[shape] = self._queues.setdefault(shape, ShapeQueue(entry.shape, [])) if kept else None
+            queue = queues.get(shape)
+            if queue is not None and key not in self._not_before:
+                queue.keys.append(key)
         return fits
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Try none of these; what was put off comes when its time has come."""
-        self._lanes = {}
+        self._queues = {}
 
     def put_off(self, entry: PendingKey, until: float) -> None:
         """Do not try the entry before this storage time; `STALE`: not before everything is to be tried again."""
@@ -99,11 +99,11 @@ class Candidates:
         self._not_before[key] = until
         if until < STALE:
             heapq.heappush(self._early, (until, key))
-        elif (lane := self._lane(key)) is not None:
-            lane.pass_over(key)
+        elif (queue := self._queue(key)) is not None:
+            queue.pass_over(key)
 
-    def try_everything_again(self) -> None:
-        """Forget what was put off, at the next listing."""
+    def forget_put_off(self) -> None:
+        """Try what was put off again, from the next listing on."""
         self._not_before.clear()
 
     def next(self, free: Resources, now: float, width: int, draw: float) -> PendingKey | None:
@@ -114,10 +114,10 @@ class Candidates:
             width: K, a hint.
             draw: a random number in [0, 1).
         """
-        self._admit_due(now)
-        while lanes := self._fitting(free):
-            first = min(lanes, key=lambda lane: lane.front)
-            if (entry := PendingKey.parse(first.drawn(max(width, 1), draw))) is not None:
+        self._restore_due(now)
+        while queues := self._fitting(free):
+            first = min(queues, key=lambda queue: queue.front)
+            if (entry := PendingKey.parse(first.draw(max(width, 1), draw))) is not None:
                 return entry
         return None
 
@@ -126,22 +126,22 @@ class Candidates:
         return bool(self._fitting(free))
 
     def _fitting(self, free: Resources) -> list[ShapeQueue]:
-        return [lane for lane in self._lanes.values() if lane.keys and not shortage(lane.shape, free, self.host)]
+        return [queue for queue in self._queues.values() if queue.keys and not shortage(queue.shape, free, self.host)]
 
-    def _lane(self, key: str) -> ShapeQueue | None:
+    def _queue(self, key: str) -> ShapeQueue | None:
         """Where entries go whose names end like this; None if it is no entry."""
         shape = PendingKey.shape_text(key)
-        if shape not in self._lanes:
+        if shape not in self._queues:
             entry = PendingKey.parse(key)
             if entry is None:
                 return None
-            self._lanes[shape] = ShapeQueue(entry.shape, [])
-        return self._lanes[shape]
+            self._queues[shape] = ShapeQueue(entry.shape, [])
+        return self._queues[shape]
 
-    def _admit_due(self, now: float) -> None:
+    def _restore_due(self, now: float) -> None:
         """Entries whose time has come are candidates again."""
         while self._early and self._early[0][0] <= now:
             until, key = heapq.heappop(self._early)
-            if self._not_before.get(key) == until and (lane := self._lane(key)) is not None:
+            if self._not_before.get(key) == until and (queue := self._queue(key)) is not None:
                 del self._not_before[key]
-                insort(lane.keys, key)
+                insort(queue.keys, key)

@@ -1,4 +1,4 @@
-"""`fray agent`: an agent as a process, with signals, joining anew after it was declared dead."""
+"""`fray agent`: an agent as a process, which heeds signals and joins anew after it was declared dead."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from fray_agents.tasks.prestart import Prestarter
 from fray_coordinator.core import Core, open_core
 
 RETRY_INTERVAL = 5.0
-"""Seconds between two tries to find room for an agent's directory and lock."""
+"""Seconds between two tries to find room for an agent's directory and lock: a full disk is freed by people."""
 
 
 async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], None] = lambda agent_id: None) -> None:
     """Serve the cluster under `root` until SIGTERM or SIGINT; a second signal is immediate.
 
     Args:
-        on_join: told the id under which the agent joins; again after it was declared dead.
+        on_join: called with the id under which the agent joins; again after it was declared dead.
 
     Raises:
         RootMismatch, StoreRefused, StoreUnavailable: the cluster cannot be opened.
-        NotOurs: this user has no directory of its own on this host. That it is full is waited out.
+        UntrustedDirectory: this user has no directory of its own on this host. That it is full is waited out.
     """
     core = await open_core(root)
     loop = asyncio.get_running_loop()
-    listener = HintListener(core, options.reach) if options.reach.inbound else None
-    spares = Prestarter(options.preload)
-    options = replace(options, start_task=spares.start, hint_endpoint=listener.hint_endpoint if listener else None)
+    listener = HintListener(core, options.network) if options.network.inbound else None
+    prestarter = Prestarter(options.preload)
+    endpoint = listener.endpoint if listener else None
+    options = replace(options, start_task=prestarter.start, hint_endpoint=endpoint)
     leaving = asyncio.Event()
     agent: Agent | None = None
 
@@ -56,14 +57,14 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
                 return
             options = replace(options, rejoins=True)
     finally:
-        await spares.close()
+        await prestarter.close()
         if listener is not None:
             listener.close()
         await core.store.close()
 
 
 async def _created_agent(core: Core, options: AgentOptions, leaving: asyncio.Event) -> Agent | None:
-    """A new agent, once this host has room for it; None: it is to leave."""
+    """A new agent, once this host has room for it; None if it is to leave before."""
     warnings = LogThrottle(core.clock)
     while not leaving.is_set():
         try:

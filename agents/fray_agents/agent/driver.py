@@ -1,4 +1,4 @@
-"""This program as a driver: the lease on what it owns. What the lease means is decided in `protocol.drivers`."""
+"""This program as a driver: the lease on what it owns. The rules are in `fray_coordinator.protocol.drivers`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import HeldLease, Leases
-from fray_agents.agent.problems import AgentProblems
+from fray_agents.agent.membership import Membership
 from fray_coordinator.core import Core
 from fray_coordinator.errors import (
     BadRecord,
@@ -40,11 +40,11 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 LEAVE_TIMEOUT = 10.0
-"""Seconds that a driver which ends waits for the storage; what is not done by then is left to others."""
+"""Seconds that a driver which ends waits for the storage, a few slow requests; others end later what is left then."""
 
 
 class HostedService(Protocol):
-    """What this program serves."""
+    """Something that this program serves to others: an actor, say."""
 
     async def announce(self, job: str) -> None:
         """Publish it as what this job serves."""
@@ -60,6 +60,7 @@ class DriverLease:
 
     Attributes:
         agent, job: their ids.
+        member: the membership of the agent id.
         stopped: why somebody asked that it end; "" if nobody has.
         over: it holds nothing any more.
     """
@@ -69,14 +70,13 @@ class DriverLease:
         ids = AgentKeys.fresh(host, now, core.rng.token()), JobId.fresh(DRIVER_NAME, now, core.rng.token())
         agent, record = driver_records(*ids, host, namespace, program, now, core.settings.beat_interval)
         self._core = core
-        self.agent = agent.id
         self._record = record
         self._stored: Stored[JobRecord] | None = None
-        self._held = HeldLease(entry_of(record))
-        self._ledger = Leases(Resources(), {record.id: self._held})
-        self._troubles = AgentProblems(core)
-        self._look_now = asyncio.Event()
-        self._heart = Heartbeat(core, self._ledger, agent, lambda _: None, self._look_now.set, self._troubles)
+        self._lease = HeldLease(entry_of(record))
+        self.member = Membership(core, agent, Leases(Resources(), {record.id: self._lease}))
+        self._mail = asyncio.Event()
+        self._heartbeat = Heartbeat(self.member, on_listed=lambda _: None, on_mail=self._mail.set)
+        self.agent = agent.id
         self.job = record.id
         self.stopped = ""
         self.over = False
@@ -84,25 +84,25 @@ class DriverLease:
 
     async def begin(self) -> None:
         """Create both records, that of the agent first, which lists the job. Raises StoreError: call again."""
-        await self._heart.register()
+        await self._heartbeat.register()
         created = await self._core.records.write(JobKeys.key(self.job), JobRecord, self._record, None)
-        self._stored, self._held.phase = created.stored, HoldingPhase.RUNNING
+        self._stored, self._lease.phase = created.stored, HoldingPhase.RUNNING
 
     async def hold(self) -> None:
         """Beat until the lease has ended, or is lost."""
-        beating, looking = asyncio.create_task(self._heart.run()), asyncio.create_task(self._look_for_ever())
+        beating, watching = asyncio.create_task(self._heartbeat.run()), asyncio.create_task(self._watch_job())
         try:
-            for task in (await asyncio.wait((beating, looking), return_when=asyncio.FIRST_COMPLETED))[0]:
+            for task in (await asyncio.wait((beating, watching), return_when=asyncio.FIRST_COMPLETED))[0]:
                 task.result()
         finally:
             self.over = True
-            for task in (beating, looking):
+            for task in (beating, watching):
                 task.cancel()
-            await asyncio.gather(beating, looking, return_exceptions=True)
+            await asyncio.gather(beating, watching, return_exceptions=True)
 
-    async def stands(self) -> bool:
+    async def is_valid(self) -> bool:
         """Whether it may own more: a program that did not beat for long, as one that slept, asks the storage."""
-        if self.over or self._heart.trusts():
+        if self.over or self.member.trusts():
             return not self.over
         with contextlib.suppress(BadRecord):  # nobody can have declared it dead
             found = record_of(await self._core.records.read(AgentKeys.key(self.agent), AgentRecord))
@@ -117,17 +117,17 @@ class DriverLease:
                 self._core, self._stored, self.agent, AttemptEnd(AttemptExit(kind=kind, log_chunks=0)), None
             )
             await cascade.stop_children(self._core, self.job)
-        self._heart.leaving = True
-        self._ledger.remove(self._held)
+        self.member.leaving = True
+        self.member.leases.remove(self._lease)
 
-    async def _look_for_ever(self) -> None:
+    async def _watch_job(self) -> None:
         """Look at the job on mail, and now and then; return once it is not held any more."""
         while self._stored is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._core.jittered(self._core.settings.repair_interval)):
-                    await self._look_now.wait()
-            self._look_now.clear()
-            with self._troubles.survived("look at its job"):
+                    await self._mail.wait()
+            self._mail.clear()
+            with self.member.problems.tolerated("look at its job"):
                 job = record_of(await self._core.records.reread(self._stored))
                 if job is not None and job.stop is not None:
                     self.stopped = job.stop.reason or "asked for"
@@ -160,7 +160,7 @@ class Driver:
             ParentNotRunning: somebody has stopped this driver.
         """
         async with self._changing:
-            if self._lease is None or not await self._lease.stands():
+            if self._lease is None or not await self._lease.is_valid():
                 await self._begin()
             assert self._lease is not None, "it has begun"
             return self._lease.job

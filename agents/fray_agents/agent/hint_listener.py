@@ -1,7 +1,7 @@
-"""An agent's own small endpoint: it takes hints from those who have submitted or stopped something.
+"""An agent's endpoint for hints from those who have submitted or stopped something.
 
 A hint says nothing that storage does not say; it only makes the agent look now. Losing every one costs latency only.
-However many come, the agent looks no more often than the pauses here allow.
+However many come, the agent looks no more often than the intervals here allow.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from fray_agents.agent.agent import Agent
 
 
-POKES_APART, LOOKS_APART = 0.1, 1.0
-"""Seconds between two looks that hints lead to: for work, which is one request; and at all that the agent holds."""
+SUBMITTED_INTERVAL, STOPPED_INTERVAL = 0.1, 1.0
+"""Seconds between two looks that hints lead to: for work, which is one request, and at the records of all held jobs."""
 
 
 class HintThrottle:
-    """Does something once it is asked to, as soon as the last time is so many seconds ago."""
+    """Calls a function when asked to, from any thread, but at most once an interval."""
 
-    def __init__(self, act: Callable[[], None], apart: float) -> None:
+    def __init__(self, act: Callable[[], None], interval: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._act = act
-        self._apart = apart
+        self._interval = interval
         self._not_before = 0.0
         self._due: asyncio.TimerHandle | None = None
         self._closed = False
 
     def ask(self) -> None:
-        """From any thread."""
+        """Call it as soon as the interval is over."""
         self._loop.call_soon_threadsafe(self._ask)
 
     def cancel(self) -> None:
-        """Do it no more."""
+        """Call it no more."""
         self._closed = True
         if self._due is not None:
             self._due.cancel()
@@ -51,42 +51,44 @@ class HintThrottle:
             self._due = self._loop.call_at(self._not_before, self._do)
 
     def _do(self) -> None:
-        self._due, self._not_before = None, self._loop.time() + self._apart
+        self._due, self._not_before = None, self._loop.time() + self._interval
         self._act()
 
 
 class HintListener:
-    """Serves one process's agent; open it in the agent's loop. `close` before the loop ends."""
+    """The hint server of one process, whichever agent runs in it; made in the agent's loop, closed before that ends."""
 
-    def __init__(self, core: Core, reach: NetworkSettings) -> None:
-        found = reach.found(core.store.local)
+    def __init__(self, core: Core, network: NetworkSettings) -> None:
+        resolved = network.resolved(core.store.local)
         self._agent: Agent | None = None
-        self._poking, self._looking = HintThrottle(self._poke, POKES_APART), HintThrottle(self._look, LOOKS_APART)
-        hints = {"poke": self._poking.ask, "look": self._looking.ask}
-        self._server = HintServer(_ClusterKeys(core, asyncio.get_running_loop()), found.bind, hints)
-        self.hint_endpoint = HintEndpoint(
-            address=f"{found.advertise}:{self._server.address.rpartition(':')[2]}", nonce=self._server.identity
-        )
+        self._throttles = {
+            "submitted": HintThrottle(self._look_for_work, SUBMITTED_INTERVAL),
+            "stopped": HintThrottle(self._check_jobs, STOPPED_INTERVAL),
+        }
+        hints = {hint: throttle.ask for hint, throttle in self._throttles.items()}
+        self._server = HintServer(_ClusterKeys(core, asyncio.get_running_loop()), resolved.bind, hints)
+        port = self._server.address.rpartition(":")[2]
+        self.endpoint = HintEndpoint(address=f"{resolved.advertise}:{port}", nonce=self._server.identity)
 
     def listen(self, agent: Agent) -> None:
         """Pass hints on to `agent` from now on."""
-        first, self._agent = self._agent is None, agent
-        if first:
+        is_first, self._agent = self._agent is None, agent
+        if is_first:
             self._server.start()
 
     def close(self) -> None:
-        """Take no more."""
+        """Take no more hints."""
         self._server.close()
-        for hinted in (self._poking, self._looking):
-            hinted.cancel()
+        for throttle in self._throttles.values():
+            throttle.cancel()
 
-    def _poke(self) -> None:
+    def _look_for_work(self) -> None:
         assert self._agent is not None, "it listens once there is one"
-        self._agent.poke()
+        self._agent.look_for_work()
 
-    def _look(self) -> None:
+    def _check_jobs(self) -> None:
         assert self._agent is not None, "it listens once there is one"
-        self._agent.look()
+        self._agent.check_jobs()
 
 
 class _ClusterKeys(KeyCache):

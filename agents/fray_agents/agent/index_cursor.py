@@ -1,11 +1,14 @@
-"""How far an agent has walked through the pending index behind entries that do not fit it.
+"""How far an agent has come in the pending index behind entries that do not fit it.
 
-Invariant: what fits an agent is met, however many entries that do not fit lie before it, and wherever it comes to lie.
-Unsafe: each look begins at the head and ends after so many pages: what lies behind is met by nobody. Or it begins where
-the last one ended: what comes to lie before that, or fits once more is free, is met by nobody.
-Why not here: a look begins with the page at the head, for what is urgent, and goes on where the walk has come to. What
-was passed because too little was free is passed anew once more is free, and a round, however it went, ends after a time
-that grows with what it has passed.
+**Invariant.** What fits an agent is met, however many entries that do not fit lie before it, and wherever it comes to
+lie.
+
+**Unsafe sequence.** Each look begins at the head and ends after so many pages: what lies behind is met by nobody. Or it
+begins where the last one ended: what comes to lie before that, or fits once more is free, is met by nobody.
+
+**Why this cannot happen.** A look begins with the page at the head, for what is urgent, and goes on where the cursor
+stands. What was passed because too little was free is passed anew once more is free, and a round, however it went, ends
+after a time that grows with what it has passed.
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ from dataclasses import dataclass
 from fray_layouts.records import Resources
 
 ENTRIES_PER_INTERVAL = 2000
-"""A round lasts one repair interval, and one more for each so many entries that it has passed: half of what the looks
-of idle agents pass meanwhile, so that no round ends before it has come to the end of the index."""
+"""Entries passed for which a round lasts one repair interval more: half of what the looks of idle agents pass in one,
+so that no round ends before it has come to the end of the index."""
 
 
 @dataclass(slots=True)
 class IndexCursor:
-    """One agent's walk; keys are those of the index, "" is its head."""
+    """One agent's place in the index; keys are those of the index, "" is its head."""
 
     _never: str = ""
     _unfit: str = ""
@@ -34,8 +37,13 @@ class IndexCursor:
         """Whether it has passed entries that would fit if more were free."""
         return self._room is not None
 
-    def begins_anew(self, now: float, interval: float) -> None:
-        """Begin a round, if the last one has lasted long enough. now: seconds, boot time; interval: of the repairs."""
+    def begin_round(self, now: float, interval: float) -> None:
+        """Begin a round at the head, if the last one has lasted long enough.
+
+        Args:
+            now: boot time in seconds.
+            interval: seconds between repairs.
+        """
         if now - self._began >= interval * (1 + self._passed / ENTRIES_PER_INTERVAL):
             self._never, self._unfit, self._room, self._began, self._passed = "", "", None, now, 0
 
@@ -45,7 +53,7 @@ class IndexCursor:
             self._unfit, self._room = self._never, None
         return self._unfit
 
-    def passed(self, key: str, count: int, free: Resources, for_ever: bool) -> None:
+    def advance(self, key: str, count: int, free: Resources, for_ever: bool) -> None:
         """Of the `count` entries from `behind(free)` up to `key` none fits `free`, or, `for_ever`, this host."""
         if for_ever and self._never == self._unfit:
             self._never = key

@@ -1,4 +1,4 @@
-"""What this agent holds, and what that leaves free. The heartbeat's list of holdings is derived from here."""
+"""The jobs that an agent holds, and what they leave free of its host; the heartbeat's holdings come from here."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fray_layouts.states import ExitKind, HoldingPhase
 
 @dataclass(slots=True, eq=False)
 class HeldLease:
-    """One job in this agent's hands, from before its claim is sent until nothing is left to do about it.
+    """One job that the agent holds, from before its claim is sent until nothing is left to do about it.
 
     Attributes:
-        entry: what it was claimed by.
+        entry: the index entry that it was claimed by.
         attempt: the one that runs; a restart raises it.
-        phase: as in the heartbeat: "claiming", "running", "ending".
+        phase: as in the heartbeat.
         job: the record as last seen; None while the claim is not resolved.
-        starting: what starts its task; a stop cancels it.
-        task: its processes; None before they are started.
-        stop: (grace in seconds, why) of a stop asked for before the task was started.
+        starting: the coroutine that starts its task; a stop cancels it.
+        task: the attempt's task; None before it is started.
+        stop: (grace in seconds, exit kind) of a stop asked for before the task was started.
         entry_deleted: the index entry was removed since a beat listed this attempt.
         unhealthy: what the health check saw, once it has failed.
         idle: it uses nothing of the host: its task has ended and its end cannot be written, or its claim is in doubt.
-        abandoned: its end cannot be written, and its agent leaves: others put it back once that is dead.
-        serves: it takes no room because it waits for calls; see `lending`.
+        abandoned: its end cannot be written, and the agent leaves: others put it back once the agent is dead.
+        serves: it takes no room because it waits for calls; see `overcommit`.
     """
 
     entry: PendingKey
@@ -52,11 +52,16 @@ class HeldLease:
 
     @property
     def entry_in_index(self) -> PendingKey | None:
-        """The entry, if it was not removed yet."""
+        """The index entry; None if it was removed."""
         return None if self.entry_deleted else self.entry
 
     def ask_to_stop(self, grace: float, why: str) -> None:
-        """Stop the task, or have it not started."""
+        """Stop the task, or have it not started.
+
+        Args:
+            grace: seconds between SIGTERM and SIGKILL.
+            why: the kind of the attempt's exit.
+        """
         self.stop = self.stop or (grace, why)
         if self.task is not None:
             self.task.stop(grace, why)
@@ -64,7 +69,7 @@ class HeldLease:
             self.starting.cancel()
 
     def restart(self, job: Stored[JobRecord]) -> None:
-        """Go on with the job's next attempt; a wish that it end stays, unless it was about the last one's health."""
+        """Go on with the job's next attempt; a stop asked for stands, unless its reason was the last one's health."""
         self.job, self.attempt, self.phase = job, job.record.attempt, HoldingPhase.RUNNING
         self.starting, self.task, self.unhealthy, self.serves = None, None, "", False
         if self.stop is not None and self.stop[1] == ExitKind.UNHEALTHY:
@@ -73,7 +78,7 @@ class HeldLease:
 
 @dataclass(slots=True)
 class Leases:
-    """Everything this agent holds. `changed` is set whenever something was added, removed or freed."""
+    """All jobs that the agent holds, by id; `changed` is set whenever one was added, removed or freed."""
 
     capacity: Resources
     held: dict[str, HeldLease] = field(default_factory=dict)
@@ -81,40 +86,40 @@ class Leases:
 
     def add(self, entry: PendingKey) -> HeldLease:
         """Reserve what the entry's job needs, before its claim is sent."""
-        held = self.held[entry.job] = HeldLease(entry)
+        lease = self.held[entry.job] = HeldLease(entry)
         self.changed.set()
-        return held
+        return lease
 
-    def remove(self, held: HeldLease) -> None:
-        """Nothing is left to do about it."""
-        if self.held.get(held.entry.job) is held:
-            del self.held[held.entry.job]
+    def remove(self, lease: HeldLease) -> None:
+        """Release a lease about which nothing is left to do."""
+        if self.held.get(lease.entry.job) is lease:
+            del self.held[lease.entry.job]
         self.changed.set()
 
     def free(self) -> Resources:
         """What no held job uses; no cores where children run in their parents' room."""
         left = self.capacity
-        for held in self.held.values():
-            left = left if held.idle or held.serves else remaining_after(left, held.entry.shape)
+        for lease in self.held.values():
+            left = left if lease.idle or lease.serves else remaining_after(left, lease.entry.shape)
         return replace(left, cpu=max(left.cpu, 0))
 
-    def use_again(self, held: HeldLease) -> None:
-        """Have a job that was idle use the host, or, where others have its room meanwhile, be put back unstarted."""
-        if held.idle and shortage(held.entry.shape, self.free(), HostKind()):
-            held.ask_to_stop(0.0, ExitKind.PREEMPTED)
-        held.idle = False
+    def use_again(self, lease: HeldLease) -> None:
+        """Have an idle job use the host again, or be put back unstarted where others have taken its room."""
+        if lease.idle and shortage(lease.entry.shape, self.free(), HostKind()):
+            lease.ask_to_stop(0.0, ExitKind.PREEMPTED)
+        lease.idle = False
 
     def nothing_to_do(self) -> bool:
-        """Whether this agent has ended all that it could."""
-        return all(held.abandoned for held in self.held.values())
+        """Whether the agent has ended all that it could."""
+        return all(lease.abandoned for lease in self.held.values())
 
-    def at_work(self) -> bool:
+    def any_at_work(self) -> bool:
         """Whether anything held may still use the host."""
-        return any(not held.idle for held in self.held.values())
+        return any(not lease.idle for lease in self.held.values())
 
     def holdings(self) -> dict[str, Holding]:
         """What the heartbeat lists."""
         return {
-            job: Holding(attempt=held.attempt, phase=held.phase, usage=held.task.usage if held.task else None)
-            for job, held in self.held.items()
+            job: Holding(attempt=lease.attempt, phase=lease.phase, usage=lease.task.usage if lease.task else None)
+            for job, lease in self.held.items()
         }

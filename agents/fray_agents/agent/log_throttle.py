@@ -1,4 +1,4 @@
-"""Warnings about what stays wrong: said at once, and then once an hour, however often it is met."""
+"""A limit on warnings about what stays wrong: each is logged at once, and then at most once an hour."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fray_layouts.escaping import escaped
 log = logging.getLogger("fray")
 
 REPEAT_INTERVAL = 3600.0
-"""Seconds until the same warning is said again."""
+"""Seconds until the same warning is logged again: often enough for who looks at today's log, and no flood."""
 
 
 @dataclass(slots=True)
 class LogThrottle:
-    """The warnings of one agent that it would repeat with every look."""
+    """The warnings of one agent, each at most once an hour."""
 
     clock: Clock
-    _said: dict[str, float] = field(default_factory=dict)
+    _logged_at: dict[str, float] = field(default_factory=dict)
 
     def warn(self, text: str, *args: object) -> None:
         """Log the warning, unless the same words were logged within the hour."""
@@ -28,10 +28,10 @@ class LogThrottle:
             log.warning("%s", escaped(words))
 
     def is_due(self, subject: str) -> bool:
-        """Whether nothing was said about the subject within the hour; it is to be said now."""
+        """Whether nothing was logged about the subject within the hour; counts as logged from now on."""
         now = self.clock.boottime()
-        self._said = {said: at for said, at in self._said.items() if now - at < REPEAT_INTERVAL}
-        if subject in self._said:
+        self._logged_at = {logged: at for logged, at in self._logged_at.items() if now - at < REPEAT_INTERVAL}
+        if subject in self._logged_at:
             return False
-        self._said[subject] = now
+        self._logged_at[subject] = now
         return True

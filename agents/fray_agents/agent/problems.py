@@ -1,7 +1,7 @@
-"""What is wrong with an agent now: told in its record while it lasts, and in its log once an hour at most.
+"""What is wrong with an agent now: shown in its record while it lasts, and logged at most once an hour.
 
-A loop of an agent that has joined never ends of a failure: a refusal and an outage pass, and one odd object concerns
-itself only. What the storage fails to do is known to the store; other failures are noted here by the loop they met.
+A loop of an agent that has joined never ends with a failure: refusals and outages pass, and one odd object concerns
+itself only. The store keeps track of its own failures; all others are noted here by the loop that met them.
 """
 
 from __future__ import annotations
@@ -20,50 +20,54 @@ from fray_layouts.escaping import escaped
 log = logging.getLogger("fray")
 
 MAX_LENGTH = 1000
-"""Characters that an agent's record tells of its troubles."""
+"""Characters of an agent's record that describe its problems: a few sentences, in an object that is read often."""
 
 
 @dataclass(slots=True)
 class AgentProblems:
-    """One agent's troubles.
+    """One agent's problems.
 
     Attributes:
-        unkilled: which processes of its tasks SIGKILL does not end; "" if all end.
+        unkilled: processes of its tasks that SIGKILL does not end; "" if all end.
         unfit: why the agent must take no more work; "" if it may.
-        warnings: what it logs.
+        warnings: its log of what stays wrong.
     """
 
     core: Core
     unkilled: str = ""
     unfit: str = ""
     warnings: LogThrottle = field(init=False)
-    _failed: dict[str, str] = field(default_factory=dict)
+    _failures: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.warnings = LogThrottle(self.core.clock)
 
     @contextmanager
-    def survived(self, doing: str) -> Iterator[None]:
-        """Do one look of a loop: its failure is noted until a later look of that loop works, and goes no further."""
+    def tolerated(self, action: str) -> Iterator[None]:
+        """Run one round of a loop: its failure is noted until a later round works, and goes no further.
+
+        Args:
+            action: what the loop does, as in "cannot <action>".
+        """
         try:
             yield
         except StoreError:
-            self._failed.pop(doing, None)  # the store itself tells
+            self._failures.pop(action, None)  # the store itself notes it
         except BadRecord as error:
-            self._failed[doing] = f"cannot {doing}: {error}"
+            self._failures[action] = f"cannot {action}: {error}"
         except Exception as error:
-            self._failed[doing] = f"cannot {doing}: {type(error).__name__}: {error}"
-            if self.warnings.is_due(doing):
-                context = {"message": f"a look failed that is made again: cannot {doing}", "exception": error}
+            self._failures[action] = f"cannot {action}: {type(error).__name__}: {error}"
+            if self.warnings.is_due(action):
+                context = {"message": f"a round failed that is made again: cannot {action}", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
         else:
-            self._failed.pop(doing, None)
+            self._failures.pop(action, None)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """All that is wrong now, for people; "" if nothing is. What is new is logged."""
         own = {"unfit": self.unfit, "unkilled": self.unkilled}
-        troubles = {name: text for name, text in own.items() if text} | self._failed | self.core.store.failing.now()
-        for subject, text in troubles.items():
+        problems = {name: text for name, text in own.items() if text} | self._failures | self.core.store.failing.now()
+        for subject, text in problems.items():
             if self.warnings.is_due(subject):
                 log.warning("%s", escaped(text))
-        return "; ".join(troubles.values())[:MAX_LENGTH]
+        return "; ".join(problems.values())[:MAX_LENGTH]

@@ -2,7 +2,8 @@
 
 Each agent process holds a lock on a file of its own, and so do its runners, by inheritance: a lock that can be taken
 proves that the agent and everything it started are gone, and no time-out need be waited for. The file has its name only
-once it is locked, so nobody ever finds the free lock of an agent that lives. It tells where the agent's tasks worked.
+once it is locked, so nobody ever finds the free lock of an agent that lives. It holds the path of the agent's work
+directory.
 """
 
 from __future__ import annotations
@@ -16,26 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fray_agents.host.directories import (
-    UntrustedDirectory,
-    private_dir,
-    remove_tree,
-    user_dir,
-)
-from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
-from fray_coordinator.reconcile import reaper
-from fray_coordinator.reconcile.unreadable_holders import write_off
-from fray_layouts.object_keys import AgentKeys
-from fray_layouts.records import AgentRecord
-from fray_layouts.states import AgentState
+from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
 
 log = logging.getLogger("fray")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLock:
-    """This agent's lock; `fd` is what its runners inherit."""
+    """A held lock on an agent's file; runners inherit its descriptor `fd`."""
 
     path: Path
     fd: int
@@ -47,7 +36,7 @@ class AgentLock:
             parent: where; None: under the temporary directory.
 
         Raises:
-            NotOurs: somebody else could write there.
+            UntrustedDirectory: somebody else could write there.
         """
         if parent is None:
             parent = user_dir("work")
@@ -88,50 +77,8 @@ def acquire_lock(root: str, agent_id: str) -> AgentLock:
             return AgentLock(path, fd)
 
 
-async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
-    """Declare dead and bury this host's agents whose locks are free, and remove what they left; returns their ids."""
-    buried = []
-    for path in sorted(own.path.parent.glob("*.lock")):
-        if path == own.path:
-            continue
-        fd = _try_lock(path)
-        if fd is None:
-            continue
-        try:
-            try:
-                if await _reap(core, path.stem):
-                    buried.append(path.stem)
-            except (BadRecord, StoreRefused, StoreUnavailable) as error:
-                if is_outage(error):
-                    raise
-                log.warning("%s is not buried yet; the coordinator's pass goes on: %s", path.stem, error)
-            if (left := _work_dir_of(path.stem, fd)) is not None:
-                await remove_tree(left)
-            path.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
-    return buried
-
-
-async def _reap(core: Core, agent_id: str) -> bool:
-    key = AgentKeys.key(agent_id)
-    try:
-        found = await core.records.read(key, AgentRecord)
-    except BadRecord:
-        if (lies := await core.store.get(key)) is not None:
-            await write_off(core, agent_id, lies)
-        return lies is not None
-    while found is not None and found.record.state == AgentState.LIVE:
-        killed = await reaper.declare_agent_dead(core, found)
-        found = killed or await core.records.read(key, AgentRecord)
-    if found is None:
-        return False
-    await reaper.reap(core, found)
-    return True
-
-
-def _work_dir_of(agent_id: str, fd: int) -> Path | None:
-    """The work directory that a dead agent's lock file tells of, if it is there and ours."""
+def work_dir_of(agent_id: str, fd: int) -> Path | None:
+    """The work directory that a dead agent's lock file names; None if it is not there, or not ours."""
     directory = Path(os.fsdecode(os.pread(fd, 4096, 0)))
     if directory.name != agent_id or not os.path.lexists(directory):
         return None
@@ -142,8 +89,8 @@ def _work_dir_of(agent_id: str, fd: int) -> Path | None:
         return None
 
 
-def _try_lock(path: Path) -> int | None:
-    """A locked file descriptor, or None if someone holds the lock or the file has no longer this name."""
+def try_lock(path: Path) -> int | None:
+    """A locked file descriptor; None if someone holds the lock or the file no longer has this name."""
     with suppress(FileNotFoundError, BlockingIOError):
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

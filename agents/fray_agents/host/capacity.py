@@ -1,4 +1,4 @@
-"""What this host can give to tasks: what the kernel has, within what cgroups and affinity leave of it."""
+"""Measures what this host can give to tasks: what the kernel has, within cgroup limits and CPU affinity."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from fray_layouts.records import Resources
 log = logging.getLogger(__name__)
 
 _GPU_QUERY = ["--query-gpu=name", "--format=csv,noheader"]
-_GPU_PATIENCE = 20.0  # seconds; a driver that wakes up takes some
-_MAKERS = {"nvidia", "tesla", "geforce", "quadro"}
+_GPU_QUERY_TIMEOUT = 20.0
+"""Seconds that nvidia-smi may take: a driver that wakes up takes some."""
+
+_BRANDS = {"nvidia", "tesla", "geforce", "quadro"}
 _SERIES = {"rtx", "gtx"}
+"""Words of a GPU's name: brands are left out of the variant, and a series is joined to its number."""
 
 
 def discover(
@@ -82,7 +85,7 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, int] | None:
         return None
     try:
         answer = subprocess.run(
-            [program, *_GPU_QUERY], capture_output=True, text=True, timeout=_GPU_PATIENCE, check=True
+            [program, *_GPU_QUERY], capture_output=True, text=True, timeout=_GPU_QUERY_TIMEOUT, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("no GPUs are offered: nvidia-smi is there but fails: %s", error)
@@ -95,7 +98,7 @@ def _gpus(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 def _variant(name: str) -> str:
     """ "NVIDIA A100-SXM4-80GB" is "a100", "NVIDIA GeForce RTX 4090" is "rtx4090"."""
-    words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MAKERS]
+    words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _BRANDS]
     return "".join(words[:2]) if words[0] in _SERIES else words[0]
 
 

@@ -1,7 +1,7 @@
-"""Directories of this host that are for this user alone: outside of every root, Fray uses no others.
+"""Directories that are this user's alone: on a host, outside of every root, Fray uses no others.
 
 Whoever owned one, or could write into it, could run code as this user (Unix sockets, work directories) or declare a
-live agent dead (host locks). The temporary directory itself is open to all; its sticky bit keeps what is ours.
+live agent dead (agent locks). The temporary directory itself is open to all; its sticky bit keeps what is ours.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger("fray")
 
 
 SHORTAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What the host may have again without anybody's doing anything about Fray."""
+"""Errors that pass without anybody's doing anything about Fray: no space, descriptors or memory."""
 
 
 def is_shortage(error: Exception) -> bool:
-    """Whether the host has too little of something now."""
+    """Whether the error says that the host has too little of something now."""
     return isinstance(error, OSError) and error.errno in SHORTAGE_ERRNOS
 
 
@@ -37,7 +37,7 @@ class UntrustedDirectory(Permanent):
 
 
 def user_dir(*names: str) -> Path:
-    """`fray-<uid>/<names>` under the temporary directory, made where it is absent. Raises `UntrustedDirectory`."""
+    """`fray-<uid>/<names>` under the temporary directory, created where it is absent. Raises `UntrustedDirectory`."""
     path = private_dir(Path(tempfile.gettempdir(), f"fray-{os.geteuid()}"))
     for name in names:
         path = private_dir(path / name)
@@ -45,16 +45,16 @@ def user_dir(*names: str) -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Make the directory `path`, in one that is there, or make sure that it is this user's alone.
+    """Create the directory `path`, whose parent exists; if it exists, check that it is this user's alone.
 
     Raises:
-        NotOurs: it cannot be that.
+        UntrustedDirectory: it cannot be that.
         OSError: a shortage, which may pass.
     """
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        pass  # whose it is, is seen below
+        pass  # whose it is, is checked below
     except OSError as error:
         if is_shortage(error):
             raise

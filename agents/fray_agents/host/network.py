@@ -1,4 +1,4 @@
-"""Where servers on this host listen, and under which address others reach them: two settings."""
+"""Where servers on this host listen, and under which address others reach them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 LOOPBACK = "127.0.0.1"
 _WILDCARD_ADDRESSES = ("", "0.0.0.0", "::")
 _UNASSIGNED_ADDRESS = ("192.0.2.1", 9)
-"""An address that belongs to nobody: only the way to it is looked up, nothing is sent."""
+"""An address of TEST-NET-1, which belongs to nobody: only the route to it is looked up, nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    """As in `AgentRecord`; where bind or advertise is empty, `found` fills it in."""
+    """The network settings of an agent, as in `AgentRecord`; `resolved` fills in an empty `bind` or `advertise`."""
 
     network: str = "default"
     bind: str = ""
     advertise: str = ""
     inbound: bool = True
 
-    def found(self, local: bool) -> NetworkSettings:
-        """What was said, and for the rest loopback where the cluster is this machine, else this host's own address.
+    def resolved(self, local: bool) -> NetworkSettings:
+        """The settings with loopback for what is empty where the cluster is this machine, else this host's own address.
 
         Args:
             local: the cluster's root is on this machine's files.

@@ -6,15 +6,15 @@ every process the task ever starts, reads its output into log chunk files, measu
 told to, when the agent's end of the pipe closes, or when the deadline passes that the agent keeps moving on. So an
 agent that is killed, frozen or merely busy leaves no task behind and stalls none.
 
-If the runner itself does not answer (stopped, or stuck), the agent kills the tree and then the runner: `MARGIN` seconds
-after the task should have ended, see `trees.py`.
+If the runner itself does not answer (stopped, or stuck), the agent kills the tree and then the runner: `RUNNER_TIMEOUT`
+seconds after the task should have ended, see `fray_agents.tasks.force_kill`.
 
 What it cannot hold: a task of another user id (a setuid program) may refuse its signals, and then the runner waits
 for it; a process started by a daemon on request (`docker run`) is not of the tree. If the runner itself is killed
 with SIGKILL, the kernel kills the task's main process (PR_SET_PDEATHSIG) and the agent kills its process group; what
 had left that group with setsid stays.
 
-Modules: `supervisor` (the loop), `pipe` (talk with the agent), `spawn`, `spare` (a process started ahead), `tree`,
-`log`, `meter`, `memory` (out-of-memory kills, cgroups), `leftovers` (reading what the task left) and `verdict` (how it
-ended, in words).
+Read `supervisor` (the loop) first, then `agent_pipe` (requests and events), `spawn`, `prestarted` (a process started
+ahead), `process_tree`, `task_log`, `meter`, `cgroups` (and out-of-memory kills), `untrusted_files` (what the task left)
+and `exit_report` (how it ended). `fray_agents.tasks.process_task` is the agent's side.
 """

@@ -1,4 +1,4 @@
-"""JSON lines to and from the agent. Nothing here waits for the agent, so a frozen one cannot hold up the runner.
+"""The runner's pipe to its agent: JSON lines both ways. Nothing here waits for the agent, which may be frozen.
 
 From the agent: first a `StartRequest`; then `{"deadline": t}` (CLOCK_BOOTTIME), `{"stop": grace, "why": kind}` and
 `{"kill": true}`. To the agent, as `event`: "started" (`pid`), "chunk" (`number`), "usage", "sigterm_sent" and,
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 _READ = 1 << 16
+"""Bytes of one read: what a pipe holds."""
 
 
 class StartRequest:
-    """What to run.
+    """What the agent asks the runner to run.
 
     Attributes:
         directory: of this attempt; holds `log/`, `work/` and what the task leaves as its result.
         command: program and arguments.
-        is_call: the command runs a callable, which tells in `error.json` what it raised.
+        is_call: the command runs a callable, which leaves in `error.json` what it raised.
         env: the task's complete environment.
         cwd: where it starts; "" for `work/`.
         timeout: seconds it may run, or None.
@@ -47,7 +48,7 @@ class StartRequest:
         self.oom_counter: str = fields["oom_counter"]
 
     @property
-    def place(self) -> str:
+    def start_directory(self) -> str:
         """Where the task starts."""
         return self.cwd or self.path("work")
 
@@ -57,7 +58,7 @@ class StartRequest:
 
 
 class AgentPipe:
-    """Both directions of the talk with the agent; `closed` once the agent's end is gone."""
+    """Requests from the agent and events to it; `closed` once the agent's end is gone."""
 
     def __init__(self, inlet: int, outlet: int) -> None:
         self.inlet = inlet
@@ -67,7 +68,7 @@ class AgentPipe:
         self._unsent = b""
         os.set_blocking(outlet, False)
 
-    def order(self) -> StartRequest | None:
+    def start_request(self) -> StartRequest | None:
         """Wait for the first line; None if the agent went away before it was complete."""
         while b"\n" not in self._received and not self.closed:
             self._receive()
@@ -76,19 +77,19 @@ class AgentPipe:
         return None if self.closed else StartRequest(json.loads(line))
 
     def messages(self) -> list[dict[str, Any]]:
-        """What the agent sent since the last call."""
+        """The messages that the agent has sent since the last call."""
         self._receive()
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
 
     def send(self, event: str, **fields: object) -> None:
-        """Send, or keep until the agent reads again."""
+        """Send an event, or keep it until the agent reads again."""
         self._unsent += json.dumps({"event": event, **fields}).encode() + b"\n"
         self.flush()
 
     @property
     def congested(self) -> bool:
-        """The agent has not read what was sent before."""
+        """Whether the agent has not read what was sent before."""
         return bool(self._unsent)
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the kernel tells about memory: cgroup directories, and the count of out-of-memory kills.
+"""This process's cgroups, and the kernel's count of out-of-memory kills in them.
 
 Two generations of cgroups exist: one tree (v2), or a tree for each controller (v1). A container often sees its own
 directory as the root of the mount, whatever path the kernel names; so every ancestor that exists is looked at.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 UNIFIED = ""
+"""The controller of cgroups v2, which has one tree for all."""
 
 
 def cgroup_directories(controller: str, root: str = "/") -> list[str]:

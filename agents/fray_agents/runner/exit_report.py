@@ -1,4 +1,4 @@
-"""How an attempt ended, in the fields of `Exit`: decided from plain facts, in one place."""
+"""How an attempt ended, in the fields of `AttemptExit`: decided from plain facts, in one place."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Ends that stand whatever the task made of its SIGTERM.
 _FINAL_CAUSES = ("timeout", "unhealthy", "lost")
+"""Causes that stand whatever the task made of its SIGTERM."""
+
 _SHELL_SIGKILL = 128 + signal.SIGKILL
+"""What a shell exits with when its child was killed."""
+
 MESSAGE_LIMIT = 1_000
 TRACEBACK_LIMIT = 16_000
 DATA_LIMIT = 32_000
-"""Characters: an exit lies inside its job's record. What is longer is cut."""
+"""Characters; what is longer is cut. Five exits lie in a job's record, which is read often and must stay small."""
+
 _LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TRACEBACK_LIMIT}
 _ERROR_BYTES = 4 * 1024**2
+"""Bytes of `error.json` that are read: more than what is kept of it, in any encoding."""
 
 
 class ExitFacts:
-    """What is known when the tree is gone.
+    """What is known of an attempt when its processes are gone.
 
     Attributes:
         status: wait status of the task's main process.
@@ -59,7 +64,7 @@ class ExitFacts:
 
 
 def exit_fields(facts: ExitFacts) -> dict[str, Any]:
-    """The fields of `Exit` but for usage and log chunks."""
+    """The fields of `AttemptExit` but for usage and log chunks."""
     code = os.waitstatus_to_exitcode(facts.status)
     how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
     ended = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
@@ -116,10 +121,10 @@ def read_exception(path: str) -> dict[str, Any]:
         return _unreadable_error(error)
     if not isinstance(left, dict):
         return _unreadable_error("it is not a JSON object")
-    told = {
+    texts = {
         name: left[name] for name in ("message", "exception", "traceback", "data") if isinstance(left.get(name), str)
     }
-    return {"kind": "too-large" if left.get("kind") == "too-large" else "exception", **told}
+    return {"kind": "too-large" if left.get("kind") == "too-large" else "exception", **texts}
 
 
 def _unreadable_error(why: object) -> dict[str, Any]:
@@ -127,7 +132,7 @@ def _unreadable_error(why: object) -> dict[str, Any]:
 
 
 def bounded_exit(end: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an `Exit` as short as its message to the agent, and a job's record, may be."""
+    """The fields of an `AttemptExit` as short as its message to the agent, and a job's record, may be."""
     for name, limit in _LIMITS.items():
         if name in end:
             end[name] = shortened(end[name], limit)

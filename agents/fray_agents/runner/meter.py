@@ -1,4 +1,4 @@
-"""What the task uses: CPU and memory of the tree from `/proc`, disk of its work directory.
+"""Measures what the task uses: CPU and memory of its tree from `/proc`, disk of its work directory.
 
 Memory is the sum of resident sets: quick, but pages shared between processes count once for each. Looking at the disk
 is spread over the samples, so that a directory of a million files costs no more at once than one of a thousand.
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# In `stat_fields`: utime, stime, cutime, cstime; resident pages.
 _CPU_FIELDS = slice(11, 15)
 _RSS_FIELD = 21
+"""In `stat_fields`: utime, stime, cutime and cstime; resident pages."""
+
 _ENTRIES_PER_SAMPLE = 1_000
 _ENTRIES_AT_END = 20_000
+"""Files whose size is looked up at once: some milliseconds while the task runs, more once it has ended."""
 
 
 class UsageMeter:
@@ -35,7 +37,7 @@ class UsageMeter:
         self._peak = 0
 
     def sample(self) -> dict[str, float]:
-        """Usage now, with the fields of `Usage`."""
+        """Usage now, with the fields of `ResourceUsage`."""
         stats = [fields for pid in descendants() if (fields := stat_fields(pid))]
         memory = sum(int(fields[_RSS_FIELD]) for fields in stats) * _PAGE
         self._peak = max(self._peak, memory)

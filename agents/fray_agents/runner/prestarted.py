@@ -1,4 +1,4 @@
-"""A task's process that is started before there is a task: it has imported what most calls need, and waits for one."""
+"""A callable's process that is started before there is a call: it has imported what most need, and waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PrestartedProcess:
-    """The waiting process, a child of this runner; see `fray_agents.tasks.callable_main.wait_for_call` for its side."""
+    """The waiting process, a child of this runner; its side is `fray_agents.tasks.callable_main.wait_for_call`."""
 
     def __init__(self, command: list[str]) -> None:
         read, self._write = os.pipe()
@@ -23,9 +23,14 @@ class PrestartedProcess:
         finally:
             os.close(read)
 
-    def take(self, order: StartRequest) -> tuple[int, int, int] | None:
+    def take(self, request: StartRequest) -> tuple[int, int, int] | None:
         """Give it its call; what `spawn` returns, or None if it has ended meanwhile."""
-        call = {"directory": order.directory, "result_limit": order.result_limit, "env": order.env, "cwd": order.place}
+        call = {
+            "directory": request.directory,
+            "result_limit": request.result_limit,
+            "env": request.env,
+            "cwd": request.start_directory,
+        }
         try:
             with open(self._write, "wb") as file:
                 file.write(json.dumps(call).encode() + b"\n")

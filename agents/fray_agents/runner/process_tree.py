@@ -1,4 +1,4 @@
-"""The task's processes: everything that descends from the runner.
+"""The task's processes: all descendants of the runner.
 
 As a subreaper the runner inherits every process whose parent ended, also daemons in sessions of their own. So the
 tree is what hangs below it in `/proc`, and it is empty exactly when the kernel says that the runner has no child to
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 KILL_INTERVAL = 0.02
-"""Seconds between two rounds of kills, while some of the tree is left."""
+"""Seconds between two rounds of kills while some of the tree is left: most processes go within milliseconds."""
 
 PR_SET_PDEATHSIG = 1
-_THREADS_FIELD = 17
 _PR_SET_CHILD_SUBREAPER = 36
+"""From `linux/prctl.h`."""
+
+_THREADS_FIELD = 17
+"""In `stat_fields`: how many threads the process has."""
 
 prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
 
@@ -46,7 +49,7 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def signal_all(number: int) -> None:
-    """Signal every process of the tree; who starts processes meanwhile needs another call."""
+    """Signal every process of the tree; processes started meanwhile need another call."""
     for pid in descendants():
         try:
             os.kill(pid, number)
@@ -55,7 +58,7 @@ def signal_all(number: int) -> None:
 
 
 def kill_all() -> None:
-    """Kill the tree, whatever else is broken; returns when nothing of it is left."""
+    """Kill the tree, whatever else is broken; return when nothing of it is left."""
     while not reap()[1]:
         signal_all(signal.SIGKILL)
         time.sleep(KILL_INTERVAL)

@@ -1,4 +1,4 @@
-"""Starting the task: fork and exec, with every failure told apart as the host's or the job's."""
+"""Starts the task: fork and exec, with every failure attributed to the host or to the job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-# What exec may say without it being the program's fault.
 _HOST_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO)
+"""Errors of exec that are not the program's fault."""
+
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-# Python ignores the first two; the runner itself those that are sent to whole groups.
+"""Exit codes, as of a shell."""
+
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that the runner ignores: they are sent to whole groups."""
+
 _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ, *IGNORED, signal.SIGCHLD)
+"""Signals whose handling a task does not inherit; Python itself ignores the first two."""
 
 
 class NotExecutable(Exception):

@@ -1,4 +1,4 @@
-"""The loop of the runner: one thread waits for agent, output, children and clock at once, never for one alone."""
+"""The runner's loop: one thread waits for agent, output, children and clock at once, never for one alone."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SAMPLE_INTERVAL = 2.0
+"""Seconds between two samples of usage: one reads a few files for each process of the task."""
+
 _SPOOL_INTERVAL = 0.2
+"""Seconds between two looks at the disk while the log waits for the agent to upload it."""
 
 
-def main(lock_fd: str = "", *spare_command: str) -> None:
-    """Run the task that the agent orders on stdin.
+def main(lock_fd: str = "", *prestarted_command: str) -> None:
+    """Run the task that the agent requests on stdin.
 
     Args:
         lock_fd: descriptor to keep open as long as the task runs.
-        spare_command: starts the task's process before it is ordered, see `PrestartedProcess`.
+        prestarted_command: starts the task's process before it is requested, see `PrestartedProcess`.
     """
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)  # the agent says what is to happen, and its end is end-of-file
@@ -43,29 +46,29 @@ def main(lock_fd: str = "", *spare_command: str) -> None:
         os.set_inheritable(int(lock_fd), False)
     process_tree.become_subreaper()
     agent = AgentPipe(0, 1)
-    spare = _spare(list(spare_command)) if spare_command else None
-    order = agent.order()
-    if order is not None:
-        end = _run(order, agent, spare)
+    prestarted = _prestarted(list(prestarted_command)) if prestarted_command else None
+    request = agent.start_request()
+    if request is not None:
+        end = _run(request, agent, prestarted)
         agent.send("exit", **end | {"exit": bounded_exit(end["exit"])})
         agent.finish()
 
 
-def _spare(command: list[str]) -> PrestartedProcess | None:
+def _prestarted(command: list[str]) -> PrestartedProcess | None:
     try:
         return PrestartedProcess(command)
     except (NotExecutable, OSError):  # the task's own start will tell why
         return None
 
 
-def _run(order: StartRequest, agent: AgentPipe, spare: PrestartedProcess | None) -> dict[str, Any]:
+def _run(request: StartRequest, agent: AgentPipe, prestarted: PrestartedProcess | None) -> dict[str, Any]:
     """The fields of the "exit" event; nothing of the task is left."""
-    if _boottime() >= order.deadline:
+    if _boottime() >= request.deadline:
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
-        os.mkdir(order.path("log"))
-        os.mkdir(order.path("work"))
-        task = Supervisor(order, agent, spare)
+        os.mkdir(request.path("log"))
+        os.mkdir(request.path("work"))
+        task = Supervisor(request, agent, prestarted)
     except NotExecutable as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
     except Exception as error:
@@ -84,19 +87,19 @@ def _end(exit_fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
 
 
 class Supervisor:
-    """Starts the task and stays with it until nothing of it is left.
+    """Starts the task and supervises it until nothing of it is left.
 
     Raises (from the constructor):
         CannotRun: the job's program cannot be executed.
         OSError: the host cannot start it.
     """
 
-    def __init__(self, order: StartRequest, agent: AgentPipe, spare: PrestartedProcess | None = None) -> None:
-        self._order = order
+    def __init__(self, request: StartRequest, agent: AgentPipe, prestarted: PrestartedProcess | None = None) -> None:
+        self._request = request
         self._agent = agent
-        self._deadline = order.deadline
+        self._deadline = request.deadline
         self._wakeup = _wakeup_on_sigchld()
-        self._oom_counter = order.oom_counter or oom_counter()
+        self._oom_counter = request.oom_counter or oom_counter()
         self._oom_kills = oom_kills(self._oom_counter)
         self._status: int | None = None  # of the main process, once it ended
         self._tree_gone = False
@@ -104,15 +107,15 @@ class Supervisor:
         self._cause_message = ""
         self._kill_at: float | None = None
         self._terminated = False
-        started_before = spare.take(order) if spare is not None else None
-        self._pid, out, err = started_before or spawn(order.command, order.env, order.place)
+        started_before = prestarted.take(request) if prestarted is not None else None
+        self._pid, out, err = started_before or spawn(request.command, request.env, request.start_directory)
         started = time.monotonic()
-        self._ends_at = None if order.timeout is None else started + order.timeout
+        self._ends_at = None if request.timeout is None else started + request.timeout
         self._sample_at = started + _SAMPLE_INTERVAL
-        self._meter = UsageMeter(order.path("work"))
+        self._meter = UsageMeter(request.path("work"))
         self._streams = [OutputStream("stdout", out), OutputStream("stderr", err)]
         self._chunks = LogChunks(
-            order.path("log"), order.spool_limit, lambda number: agent.send("chunk", number=number)
+            request.path("log"), request.spool_limit, lambda number: agent.send("chunk", number=number)
         )
 
     def run(self) -> dict[str, Any]:
@@ -192,7 +195,7 @@ class Supervisor:
             self._stop("preempted", "killed because its agent did not renew the deadline: frozen, or cut off", 0.0)
         elif self._ends_at is not None and now >= self._ends_at:
             self._ends_at = None
-            self._stop("timeout", f"ran longer than its timeout of {self._order.timeout:g} s", self._order.grace)
+            self._stop("timeout", f"ran longer than its timeout of {self._request.timeout:g} s", self._request.grace)
         if self._killing(now):
             process_tree.signal_all(signal.SIGKILL)
 
@@ -243,16 +246,16 @@ class Supervisor:
             self._agent.send("usage", usage=usage)
 
     def _outcome(self) -> dict[str, Any]:
-        result_size, result_problem = _result(self._order.path("result"))
+        result_size, result_problem = _result(self._request.path("result"))
         facts = ExitFacts(
             status=self._status or 0,
             cause=self._cause,
             cause_message=self._cause_message,
             out_of_memory=oom_kills(self._oom_counter) > self._oom_kills,
-            error=read_exception(self._order.path("error.json")) if self._order.is_call else {},
+            error=read_exception(self._request.path("error.json")) if self._request.is_call else {},
             result_size=result_size,
             result_problem=result_problem,
-            result_limit=self._order.result_limit,
+            result_limit=self._request.result_limit,
         )
         end = exit_fields(facts) | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}

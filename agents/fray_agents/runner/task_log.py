@@ -1,4 +1,4 @@
-"""What the task prints, as numbered chunk files of lines in the CRI log format.
+"""The task's log: numbered chunk files of lines in the CRI log format.
 
 A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`; P says that the piece ended without a newline: it was too
 long, or the chunk was sealed before the rest came. Putting pieces together, adding a newline after each F, gives back
@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK_BYTES = 256 * 1024
+"""Bytes of a full chunk: one object each, and what an agent holds in memory of a task's log."""
+
 LINE_BYTES = 16 * 1024
+"""Bytes of a line, as in Kubernetes; what is longer becomes several pieces."""
+
 READ_BYTES = 64 * 1024
-FIRST_SEAL_DELAY = 1.0
-SEAL_INTERVAL = 5.0
+"""Bytes of one read: what a pipe holds."""
+
+FIRST_SEAL_DELAY, SEAL_INTERVAL = 1.0, 5.0
+"""Seconds until a chunk is sealed that is not full, and between two seals at least: each is a write to the store."""
+
 PART = ".part"
+"""Suffix of the chunk that is being written."""
 
 
 def chunk_name(number: int) -> str:
@@ -30,7 +38,7 @@ def chunk_name(number: int) -> str:
 
 
 class LineFormatter:
-    """What is printed to one stream, as lines of the log; keeps the one that is not finished."""
+    """Formats the bytes of one stream as lines of the log; keeps the line that is not finished."""
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
@@ -53,7 +61,7 @@ class LineFormatter:
 
 
 class OutputStream(LineFormatter):
-    """One of the task's output pipes."""
+    """One of the task's output pipes, as lines of the log."""
 
     def __init__(self, name: str, fd: int) -> None:
         super().__init__(name)
@@ -88,12 +96,12 @@ def _stamp() -> bytes:
 
 
 class LogChunks:
-    """The chunk files.
+    """The chunk files of one log.
 
     Args:
         directory: where they are; exists.
         spool_limit: bytes of sealed chunks beyond which `full` says so until the agent has removed some.
-        sealed: told the number of each chunk once it is complete.
+        sealed: called with the number of each chunk once it is complete.
     """
 
     def __init__(self, directory: str, spool_limit: int, sealed: Callable[[int], None]) -> None:
@@ -108,7 +116,7 @@ class LogChunks:
         self._sealed_at = -SEAL_INTERVAL
 
     def begin(self) -> None:
-        """Something was printed, if only a part of a line: the current chunk is to be sealed in due time."""
+        """Begin a chunk if there is none: something was printed, and must be sealed in time."""
         if self._fd is None:
             path = os.path.join(self._directory, chunk_name(self.count + 1) + PART)
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # never what the task put there
@@ -151,7 +159,7 @@ class LogChunks:
         return max(self._since + FIRST_SEAL_DELAY, self._sealed_at + SEAL_INTERVAL)
 
     def full(self) -> bool:
-        """The agent has too many chunks to ship already. Looks at the disk only when that may be so."""
+        """Whether too many chunks wait for the agent. Looks at the disk only when that may be so."""
         if self._spooled > self._spool_limit:
             self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
         return self._spooled > self._spool_limit

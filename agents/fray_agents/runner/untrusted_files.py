@@ -1,4 +1,4 @@
-"""Files that a task left, read as a stranger's: what is there may be a link, a FIFO, a device, or far too large."""
+"""Reads files that a task left and that may be anything: a link, a FIFO, a device, or far too large."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {
 
 
 class NotReadable(OSError):
-    """What is there is not a file, or is larger than it may be."""
+    """There is something other than a file, or a larger one than is read."""
 
 
 def file_size(path: str) -> int:

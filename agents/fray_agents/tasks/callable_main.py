@@ -1,10 +1,10 @@
 """The process of a callable.
 
-`python -m fray_agents.tasks.callable_main DIRECTORY RESULT_LIMIT`, or `... --spare MODULE...`.
+`python -m fray_agents.tasks.callable_main DIRECTORY RESULT_LIMIT`, or `... --prestarted MODULE...`.
 
 Loads the pickled (function, args, kwargs) from `call.pickle`, calls it, and leaves in the directory either
-`result.json` or `result.pickle`, or `error.json` with the fields of an `Exit`. Only what every call needs is imported
-before the call.
+`result.json` or `result.pickle`, or `error.json` with the fields of an `AttemptExit`. Only what every call needs is
+imported before the call.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from fray_agents.runner.exit_report import (
 )
 
 _MAX_JSON_DEPTH = 90
-"""How deep lists and dicts may be nested as JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, not imported here."""
+"""How deep lists and dicts may be nested as JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, whose import costs time."""
+
 _JSON_SCALARS = (type(None), bool, int, str)
 
 
 class CallFailed(Exception):
-    """An end that is not the callable's own exception: its kind and the message for people."""
+    """A failure that is not the callable's own exception. kind: of the exit; its text is for people."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -41,7 +42,7 @@ class CallFailed(Exception):
 
 
 def main(directory: str, result_limit: int) -> int:
-    """Run the call in `directory`; the exit code."""
+    """Run the call in `directory`; returns the exit code."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # followers of the log see it now, not at the end
     try:
         function, args, kwargs = _load(os.path.join(directory, "call.pickle"))
@@ -58,7 +59,7 @@ def main(directory: str, result_limit: int) -> int:
 
 
 def wait_for_call(modules: list[str]) -> tuple[str, int]:
-    """Import what most calls need, then become the process of the call that stdin tells; its directory and limit."""
+    """Import `modules`, then become the process of the call that stdin describes; returns its directory and limit."""
     for name in modules:
         importlib.import_module(name)
     line = sys.stdin.buffer.readline()
@@ -89,7 +90,11 @@ def _load(path: str) -> Any:
 
 
 def encode_result(value: Any, limit: int) -> tuple[str, bytes]:
-    """Encoding ("json" or "pickle") and bytes of a return value; raises if it cannot be pickled or exceeds `limit`."""
+    """Encoding ("json" or "pickle") and bytes of a return value.
+
+    Raises:
+        CallFailed: it cannot be pickled, or has more than `limit` bytes.
+    """
     if _is_json(value):
         encoding, data = "json", json.dumps(value, ensure_ascii=False).encode()
     else:
@@ -113,7 +118,7 @@ def _pickle(value: Any) -> bytes:
 
 
 def _is_json(value: Any) -> bool:
-    """JSON gives back exactly this value: types of JSON, not subclasses; text that is Unicode; not nested too deep."""
+    """Whether JSON gives back exactly this value: JSON's types, not subclasses; Unicode text; not nested too deep."""
     try:
         return _has_json_types(value, _MAX_JSON_DEPTH)
     except UnicodeEncodeError:
@@ -137,17 +142,17 @@ def _has_json_types(value: Any, depth: int) -> bool:
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
-    """What an exception says, in the fields of `Exit`, short enough for the job's record."""
-    described = {"kind": "exception", **exception_fields(error), "data": _pickled_exception(error)}
+    """The fields of `AttemptExit` for an exception, short enough for the job's record."""
+    fields = {"kind": "exception", **exception_fields(error), "data": _pickled_exception(error)}
     if isinstance(error, CallFailed):
         cause = error.__cause__
-        described |= {"kind": error.kind, "message": shortened(str(error), MESSAGE_LIMIT), "data": ""}
-        described["exception"] = type(cause).__qualname__ if cause else ""
-    return described
+        fields |= {"kind": error.kind, "message": shortened(str(error), MESSAGE_LIMIT), "data": ""}
+        fields["exception"] = type(cause).__qualname__ if cause else ""
+    return fields
 
 
 def exception_fields(error: BaseException) -> dict[str, str]:
-    """What an exception says, as text: the fields of `Exit` that people read."""
+    """The fields of `AttemptExit` that people read, for an exception."""
     text = "".join(traceback.format_exception(error))
     return {
         "message": _summary(error),
@@ -166,7 +171,7 @@ def _summary(error: BaseException) -> str:
 
 
 def _pickled_exception(error: BaseException) -> str:
-    """Base64 of the pickled exception; "" if it does not survive the way there and back, or is large."""
+    """Base64 of the pickled exception; "" if it cannot be unpickled, or is large."""
     import cloudpickle
 
     try:
@@ -185,5 +190,5 @@ def _write(path: str, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    spare = sys.argv[1] == "--spare"
-    sys.exit(main(*wait_for_call(sys.argv[2:]) if spare else (sys.argv[1], int(sys.argv[2]))))
+    prestarted = sys.argv[1] == "--prestarted"
+    sys.exit(main(*wait_for_call(sys.argv[2:]) if prestarted else (sys.argv[1], int(sys.argv[2]))))

@@ -1,4 +1,4 @@
-"""The environment of a task's processes."""
+"""The environment variables of a task, and the files by which it tells its agent something."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ PRIVATE_VAR = "FRAY_PRIVATE"
 CHILDREN_MARKER = "children"
 """A file of this name in FRAY_TASK_DIR tells the agent that the task submitted children."""
 
-
 ENDPOINTS_FILE = "endpoints"
 """A file of this name in FRAY_TASK_DIR lists the keys of what the task has published; its agent removes them."""
 
@@ -26,7 +25,7 @@ def note_endpoint(task_dir: str, key: str) -> None:
 
 
 def noted_endpoints(listed: bytes) -> list[str]:
-    """What a task may have published, by the list that it has left."""
+    """The keys of what a task may have published, by the list that it has left."""
     return listed.decode(errors="replace").split("\n")[:-1]
 
 
@@ -36,7 +35,7 @@ thread for every core of the host, and tasks that share one slow each other down
 
 
 def inherited_environment() -> dict[str, str]:
-    """What every task has of the agent's own environment."""
+    """The part of the agent's own environment that every task has."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     return {"PYTHONUNBUFFERED": "1", **own}
 
@@ -47,8 +46,10 @@ def job_variables(job: JobRecord) -> dict[str, str]:
     return {name: value for name, value in asked.items() if not name.startswith("FRAY_")}
 
 
-def task_environment(job: JobRecord, root: str, agent: str, directory: Path, reach: NetworkSettings) -> dict[str, str]:
-    """As many threads as the job has cores, the agent's own environment, what the spec says, FRAY_*; later ones win.
+def task_environment(
+    job: JobRecord, root: str, agent: str, directory: Path, network: NetworkSettings
+) -> dict[str, str]:
+    """A task's environment: threads as many as cores, the agent's own variables, the spec's, FRAY_*; later ones win.
 
     FRAY_CLUSTER_SPEC makes `current_cluster()` in the task open the cluster that runs it.
     """
@@ -68,7 +69,7 @@ def task_environment(job: JobRecord, root: str, agent: str, directory: Path, rea
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),
         "FRAY_TASK_DIR": str(directory),
-        "FRAY_BIND_HOST": reach.bind,
-        "FRAY_ADVERTISE_HOST": reach.advertise,
-        "FRAY_NETWORK": reach.network,
+        "FRAY_BIND_HOST": network.bind,
+        "FRAY_ADVERTISE_HOST": network.advertise,
+        "FRAY_NETWORK": network.network,
     }

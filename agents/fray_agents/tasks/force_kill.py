@@ -1,4 +1,4 @@
-"""Ending a task's processes from the agent, when the runner that should do it does not answer."""
+"""Ends a task's processes from the agent, when the runner that should do it does not answer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fray_coordinator.backoff import backoff
 
 log = logging.getLogger("fray")
 
-_FIRST_WAIT = 0.02
-_LONGEST_WAIT = 1.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
+"""Seconds between two rounds of kills: most processes are gone after one, others wait for a device for minutes."""
 
 
 async def kill_tree(runner: asyncio.subprocess.Process, on_left: Callable[[list[int]], None]) -> None:
-    """SIGKILL to everything below the runner, then to the runner; returns when nothing is left.
+    """Send SIGKILL to everything below the runner, then to the runner; return when nothing is left.
 
     The runner goes last: as long as it is there it inherits what is orphaned, so that nothing leaves its tree. What
     the kernel does not let go (a process that waits for a dead disk, say) is waited for however long that takes.
 
     Args:
-        on_left: told which processes are still there, once that has taken a second, after each further round.
+        on_left: called with the processes that are still there, after each round that comes a second after the last.
     """
     for wait in backoff(_FIRST_WAIT, _LONGEST_WAIT):
         if runner.returncode is not None:

@@ -1,25 +1,116 @@
-"""What the agent needs of a running task, be it a tree of processes or a thread."""
+"""What an agent and its tasks exchange: the attempt to run, the handle of the running task, and how it ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from fray_agents.tasks.process_task import TaskExit, TaskSpec
-from fray_layouts.records import ResourceUsage
+from fray_agents.runner.untrusted_files import read_file
+from fray_layouts.errors import Temporary
+from fray_layouts.records import AttemptExit, ResourceUsage
+
+RESULT_LIMIT = 256 * 1024**2
+"""Bytes of a task's result: it passes through the memory of the agent and of who reads it."""
+
+SPOOL_LIMIT = 1024**3
+"""Bytes of log chunks on disk beyond which a task waits in its writes: an hour of the store's absence at 300 kB/s."""
+
+TASK_FILE_LIMIT = 1024**2
+"""Bytes of a file by which a task tells its agent something: a list of some thousand endpoints fits."""
+
+
+class StartFailed(Temporary):
+    """The task could not be started on this host; it may start on another one."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One attempt to run.
+
+    Attributes:
+        directory: created by the start, removed by `discard`; its own for each attempt.
+        command: program and arguments, or
+        callable_pickle: cloudpickle of (function, args, kwargs).
+        env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
+        variables: those of `env` that the job itself asked for.
+        timeout: seconds it may run.
+        grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
+        cwd: where it starts; by default a fresh `work/` in the directory.
+        result_limit: bytes that its result may have.
+        spool_limit: bytes of log chunks on disk beyond which the task's output waits.
+        oom_counter: file whose `oom_kill` line counts out-of-memory kills; by default the one of the own cgroup.
+    """
+
+    directory: Path
+    command: list[str] | None
+    callable_pickle: bytes | None
+    env: dict[str, str]
+    timeout: float | None
+    grace: float
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    result_limit: int = RESULT_LIMIT
+    spool_limit: int = SPOOL_LIMIT
+    oom_counter: Path | None = None
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """What the task returned. encoding: as in `JobResult`; size: bytes."""
+
+    path: Path
+    encoding: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TaskExit:
+    """How a task ended. complete_before_stop: it had succeeded before anything was done to end it."""
+
+    exit: AttemptExit
+    result: ResultFile | None
+    complete_before_stop: bool
 
 
 class LogChunkFile(Protocol):
-    """A log chunk that waits to be shipped."""
+    """A log chunk that waits to be uploaded."""
 
-    def read_bytes(self) -> bytes: ...
+    def read_bytes(self) -> bytes:
+        """Its content."""
+        ...
 
-    def unlink(self) -> None: ...
+    def unlink(self) -> None:
+        """Remove it."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A file in a task's directory, where the task may put anything; more than `limit` bytes are not read."""
+
+    path: Path
+    limit: int = TASK_FILE_LIMIT
+
+    def read_bytes(self) -> bytes:
+        """Its content. Raises OSError if it is no file, or too large."""
+        return read_file(str(self.path), self.limit)
+
+    def unlink(self) -> None:
+        """Remove it."""
+        self.path.unlink()
 
 
 class TaskHandle(Protocol):
-    """A started task; see `fray_agents.tasks.process_task.ProcessTask` for each member."""
+    """A started task, be it a tree of processes or a thread.
+
+    Attributes:
+        unkilled: pids of processes that SIGKILL does not end.
+        exit: how it ended; set once, when nothing of the task is left.
+        usage: the latest sample of what it uses; None if nothing is known.
+    """
 
     unkilled: list[int]
     exit: asyncio.Future[TaskExit]
@@ -27,20 +118,48 @@ class TaskHandle(Protocol):
     @property
     def usage(self) -> ResourceUsage | None: ...
 
-    def set_deadline(self, boottime: float) -> None: ...
+    def set_deadline(self, boottime: float) -> None:
+        """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
+        ...
 
-    def stop(self, grace: float, why: str) -> None: ...
+    def stop(self, grace: float, why: str) -> None:
+        """End the task: SIGTERM to its whole tree, SIGKILL after `grace` seconds. Again, it can only shorten the grace.
 
-    def kill(self) -> None: ...
+        Args:
+            why: kind of its exit: "stopped", "preempted", "unhealthy".
+        """
+        ...
 
-    def chunks(self) -> AsyncIterator[tuple[int, LogChunkFile]]: ...
+    def kill(self) -> None:
+        """End the task at once."""
+        ...
 
-    def left(self, name: str) -> bytes | None: ...
+    def chunks(self) -> AsyncIterator[tuple[int, LogChunkFile]]:
+        """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
+        ...
 
-    async def gone(self) -> None: ...
+    def read_file(self, name: str) -> bytes | None:
+        """What the task has left under this name in its directory; None if nothing. Raises OSError if it is no file."""
+        ...
 
-    async def discard(self) -> None: ...
+    async def wait(self) -> None:
+        """Return when nothing of the task is left."""
+        ...
+
+    async def discard(self) -> None:
+        """Remove its directory and all that is in it; nothing of the task may be left."""
+        ...
 
 
 StartTask = Callable[[TaskSpec, float, int | None], Awaitable[TaskHandle]]
-"""Starts a task that may run until the boot time given, holding the descriptor of the host's lock."""
+"""Starts a task that may run until the boot time given, holding the descriptor of the agent's lock.
+
+Raises StartFailed: this host cannot run it."""
+
+
+def read_task_file(directory: Path, name: str) -> bytes | None:
+    """See `TaskHandle.read_file`."""
+    try:
+        return TaskFile(directory / name).read_bytes()
+    except FileNotFoundError:
+        return None

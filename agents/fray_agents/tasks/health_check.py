@@ -1,4 +1,4 @@
-"""Watching a task's health: an HTTP route of the job that must answer."""
+"""Checks a task's health: an HTTP route of the job must answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HOST = "127.0.0.1"
 
 
 async def watch_health(check: HealthCheckSpec, clock: Clock, on_failure: Callable[[str], None]) -> None:
-    """Ask again and again from now on; return after `check.failures` failures in a row, told to `on_failure`.
+    """Check from now on, every `check.interval` seconds; return after `check.failures` failures in a row.
 
     Args:
-        on_failure: gets what was seen, in a sentence for people.
+        on_failure: called then with what was seen, in a sentence for people.
     """
     started = clock.boottime()
     failures = 0

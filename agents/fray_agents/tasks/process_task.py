@@ -1,7 +1,6 @@
-"""The agent's side of a task: starts its runner, passes on the agent's wishes, and hears how it goes.
+"""A task as a tree of processes: starts its runner, passes on the agent's requests, and receives its events.
 
-Nothing here blocks the event loop. The agent's death closes the pipe, which the runner takes as the order to kill the
-task.
+Nothing here blocks the event loop. The agent's death closes the pipe, on which the runner kills the task.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +25,25 @@ from fray_agents.runner.exit_report import too_large, unreadable_result
 from fray_agents.runner.task_log import CHUNK_BYTES, PART, chunk_name
 from fray_agents.runner.untrusted_files import file_size, read_file
 from fray_agents.tasks.force_kill import kill_tree
-from fray_layouts.errors import Malformed, Temporary
+from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskSpec, read_task_file
+from fray_layouts.errors import Malformed
 from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
 
 RUNNER_TIMEOUT = 5.0
-"""Seconds beyond its time after which the agent ends a task itself, because the runner says nothing."""
+"""Seconds after a task should have ended until the agent ends it without its runner: runners answer in milliseconds,
+and one that is stopped or stuck not at all."""
 
 START_TIMEOUT = 60.0
-"""Seconds that a start may take."""
+"""Seconds that a start may take: a directory, a fork and an exec, on a host that may swap."""
 
-RESULT_LIMIT = 256 * 1024**2
-SPOOL_LIMIT = 1024**3
-# A command's result is looked into, to see whether it is JSON, up to this size.
 _JSON_LIMIT = 4 * 1024**2
-_TASK_FILE_LIMIT = 1024**2
+"""Bytes up to which a command's result is parsed, to see whether it is JSON: a tenth of a second in a thread."""
+
 _EVENT_LIMIT = 1024**2
+"""Bytes of one event of the runner; the longest is an exit, whose texts `exit_report` bounds."""
+
 CALLABLE_COMMAND = [sys.executable, "-m", "fray_agents.tasks.callable_main"]
 """The command of a callable's process, but for its arguments."""
 
@@ -52,86 +52,14 @@ _NO_ANSWER = "its runner did not answer in time, and the agent has killed it and
 _RUNNER_COMMAND = [os.path.realpath(sys.executable), "-I", "-S", str(Path(runner.__file__).parent)]
 
 
-class StartFailed(Temporary):
-    """The task could not be started on this host; it may start on another one."""
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """One attempt to run.
-
-    Attributes:
-        directory: made by `start`, removed by `discard`; its own for each attempt.
-        command: program and arguments, or
-        callable_pickle: cloudpickle of (function, args, kwargs).
-        env: the task's complete environment; a command gets `FRAY_RESULT`, where it may leave a result, besides.
-        variables: those of `env` that the job itself asked for.
-        timeout: seconds it may run.
-        grace: seconds between SIGTERM and SIGKILL when the timeout has passed.
-        cwd: where it starts; by default a fresh `work/` in the directory.
-        result_limit: bytes that its result may have.
-        spool_limit: bytes of log chunks on disk beyond which the task's output waits.
-        oom_counter: file whose `oom_kill` line tells of out-of-memory kills; by default the one of the own cgroup.
-    """
-
-    directory: Path
-    command: list[str] | None
-    callable_pickle: bytes | None
-    env: dict[str, str]
-    timeout: float | None
-    grace: float
-    variables: Mapping[str, str] = field(default_factory=dict)
-    cwd: str | None = None
-    result_limit: int = RESULT_LIMIT
-    spool_limit: int = SPOOL_LIMIT
-    oom_counter: Path | None = None
-
-
-@dataclass(frozen=True)
-class TaskFile:
-    """A file in a task's directory, where the task may put anything; what is larger than `limit` bytes is not read."""
-
-    path: Path
-    limit: int
-
-    def read_bytes(self) -> bytes:
-        """What it holds. Raises OSError if it is no file, or too large."""
-        return read_file(str(self.path), self.limit)
-
-    def unlink(self) -> None:
-        """Remove it."""
-        self.path.unlink()
-
-
-@dataclass(frozen=True)
-class ResultFile:
-    """What the task returned. encoding: as in `Result`; size in bytes."""
-
-    path: Path
-    encoding: str
-    size: int
-
-
-@dataclass(frozen=True)
-class TaskExit:
-    """How it ended. complete_before_stop: it had succeeded before anything was done to end it."""
-
-    exit: AttemptExit
-    result: ResultFile | None
-    complete_before_stop: bool
-
-
 class ProcessTask:
-    """A task and its runner; made by `start`.
+    """A task as a tree of processes, and its runner; made by `start`. See `TaskHandle` for what is not described here.
 
     Attributes:
         pid: of the task's main process; None if its program could not be executed.
         runner_pid: of its runner.
-        usage: the latest sample; None before the first.
-        unkilled: processes that SIGKILL does not end.
-        exit: how it ended; set once, when no process of the task is left.
 
-    The runner ends the task. Where it does not answer in time, or in words that nobody understands, the agent does.
+    The runner ends the task. Where it does not answer in time, or not as agreed, the agent does.
     """
 
     def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process) -> None:
@@ -144,7 +72,7 @@ class ProcessTask:
         self._process = process
         self._announced = 0
         self._chunks: asyncio.Queue[int | None] = asyncio.Queue()
-        self._begun = asyncio.Event()
+        self._has_begun = asyncio.Event()
         self._deadline = math.inf
         self._cause = self._message = ""
         self._watches: list[asyncio.TimerHandle] = []
@@ -159,12 +87,13 @@ class ProcessTask:
         lock_fd: int | None,
         runner: asyncio.subprocess.Process | None = None,
     ) -> ProcessTask:
-        """Start `spec`'s task; returns when it runs, or has ended already.
+        """Start a task; returns when it runs, or has ended already.
 
         Args:
+            spec: what to run.
             deadline: CLOCK_BOOTTIME in seconds at which it is killed; see `set_deadline`.
             lock_fd: descriptor of a held lock that stays held as long as the task runs.
-            runner: one that `start_runner` has started; by default a new one.
+            runner: what `start_runner` returned; by default a new one.
 
         Raises:
             StartFailed: this host cannot run it; that is not the job's fault.
@@ -186,7 +115,7 @@ class ProcessTask:
             await task._give_up()
             raise
         if task.exit.done() and (end := task.exit.result().exit).kind == ExitKind.START_FAILED:
-            await task.gone()
+            await task.wait()
             raise StartFailed(end.message)
         return task
 
@@ -196,19 +125,14 @@ class ProcessTask:
         self._send(**_start_request(self._spec, deadline))
         if self._spec.timeout is not None:
             self._expect_end(self._spec.timeout + self._spec.grace, ExitKind.TIMEOUT)
-        await self._begun.wait()
+        await self._has_begun.wait()
 
     async def _give_up(self) -> None:
         self._take_over(ExitKind.START_FAILED)
-        await self.gone()
-
-    @property
-    def started(self) -> bool:
-        """The task's program was executed."""
-        return self.pid is not None
+        await self.wait()
 
     def set_deadline(self, boottime: float) -> None:
-        """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
+        """See `TaskHandle.set_deadline`; the runner enforces it."""
         if time.clock_gettime(time.CLOCK_BOOTTIME) > self._deadline + RUNNER_TIMEOUT:
             self._take_over(ExitKind.PREEMPTED)  # the job may be someone else's
             return
@@ -216,34 +140,30 @@ class ProcessTask:
         self._send(deadline=boottime)
 
     def stop(self, grace: float, why: str) -> None:
-        """End the task: SIGTERM to its whole tree, SIGKILL after `grace` seconds. Again, it can only shorten the grace.
-
-        Args:
-            why: kind of its exit: "stopped", "preempted", "unhealthy".
-        """
+        """See `TaskHandle.stop`."""
         self._send(stop=grace, why=why)
         self._expect_end(grace, why)
 
     def kill(self) -> None:
-        """SIGKILL to the whole tree."""
+        """Send SIGKILL to the whole tree."""
         self._send(kill=True)
         self._expect_end(0.0, ExitKind.STOPPED)
 
     async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
-        """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
+        """See `TaskHandle.chunks`."""
         while (number := await self._chunks.get()) is not None:
             yield number, TaskFile(self._log_path(number), 2 * CHUNK_BYTES)
 
-    async def gone(self) -> None:
+    async def wait(self) -> None:
         """Return when the runner, and with it every process of the task, has ended."""
         await asyncio.shield(self._listener)
 
-    def left(self, name: str) -> bytes | None:
-        """What the task has left under this name in its directory, if anything. Raises OSError if it is no file."""
+    def read_file(self, name: str) -> bytes | None:
+        """See `TaskHandle.read_file`."""
         return read_task_file(self._spec.directory, name)
 
     async def discard(self) -> None:
-        """Remove the directory and all that is in it; the task must be gone."""
+        """See `TaskHandle.discard`."""
         await remove_tree(self._spec.directory)
 
     def _send(self, **message: Any) -> None:
@@ -256,16 +176,16 @@ class ProcessTask:
         return self._process.stdin
 
     async def _listen(self) -> None:
-        """Hear the runner until nothing is left of the task; sets `exit`, whatever happens."""
+        """Handle the runner's events until nothing is left of the task; sets `exit`, whatever happens."""
         try:
-            await self._hear()
+            await self._handle_events()
         except asyncio.CancelledError:  # the loop ends: the runner kills the task and ends
             self._stdin.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), RUNNER_TIMEOUT)
             raise
         except Exception as error:
-            self._take_over(ExitKind.HOST_FAILED, f"the agent failed to hear the task's runner: {error!r}")
+            self._take_over(ExitKind.HOST_FAILED, f"the agent failed to understand the task's runner: {error!r}")
             await self._drain()
         self._stdin.close()
         code = await self._process.wait()
@@ -274,39 +194,39 @@ class ProcessTask:
         if not self.exit.done():
             self._lost(code)
         self._chunks.put_nowait(None)
-        self._begun.set()
+        self._has_begun.set()
 
-    async def _hear(self) -> None:
+    async def _handle_events(self) -> None:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
-            await self._heed(msgspec.json.decode(line))
+            await self._handle(msgspec.json.decode(line))
 
     async def _drain(self) -> None:
-        """Read on without heeding what is said: before its output has ended, a process cannot be waited for."""
+        """Read the runner's output to its end and ignore it: before that, the process cannot be waited for."""
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # then it has ended, too
             while await self._process.stdout.read(_EVENT_LIMIT):
                 pass
 
     def _expect_end(self, within: float, why: str) -> None:
-        """Unless the runner has ended the task by then, and a margin, the agent does."""
+        """End the task without its runner, unless that has done so within as many seconds and `RUNNER_TIMEOUT`."""
         watch = asyncio.get_running_loop().call_later(within + RUNNER_TIMEOUT, self._take_over, why)
         self._watches.append(watch)
 
     def _take_over(self, cause: str, message: str = _NO_ANSWER) -> None:
-        """End the task without its runner."""
+        """End the task without its runner; the first cause stands."""
         if self._killing is None:
             self._cause, self._message = cause, message
-            self._killing = asyncio.create_task(kill_tree(self._process, self._still_there))
+            self._killing = asyncio.create_task(kill_tree(self._process, self._note_unkilled))
 
-    def _still_there(self, pids: list[int]) -> None:
+    def _note_unkilled(self, pids: list[int]) -> None:
         self.unkilled = pids
 
-    async def _heed(self, event: dict[str, Any]) -> None:
+    async def _handle(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "started":
                 self.pid = msgspec.convert(event["pid"], int)
-                self._begun.set()
+                self._has_begun.set()
             case "usage":
                 self.usage = msgspec.convert(event["usage"], ResourceUsage)
             case "chunk":
@@ -329,7 +249,7 @@ class ProcessTask:
         self._expect_end(0.0, end.kind)  # it has nothing left to do
 
     def _lost(self, code: int) -> None:
-        """If the runner was killed: its task's group goes too, and what it had of the last chunk is kept."""
+        """Set the exit of a task whose runner was killed: its process group is killed, and the last chunk is kept."""
         if self.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -350,26 +270,18 @@ class ProcessTask:
         return self._spec.directory / "log" / chunk_name(number)
 
 
-def read_task_file(directory: Path, name: str) -> bytes | None:
-    """See `ProcessTask.left`."""
-    try:
-        return read_file(str(directory / name), _TASK_FILE_LIMIT)
-    except FileNotFoundError:
-        return None
-
-
 async def start_runner(
-    lock_fd: int | None, spare_command: Sequence[str] = (), env: Mapping[str, str] | None = None
+    lock_fd: int | None, prestart_command: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> asyncio.subprocess.Process:
-    """A runner that waits for its order.
+    """Start a runner, which waits for its request.
 
     Args:
-        spare_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
+        prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
     """
     return await asyncio.create_subprocess_exec(
         *_RUNNER_COMMAND,
         "" if lock_fd is None else str(lock_fd),
-        *spare_command,
+        *prestart_command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C at the agent's terminal is for the agent
@@ -380,7 +292,7 @@ async def start_runner(
 
 
 def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
-    """The runner's order; see `fray_agents.runner.agent_pipe.StartRequest`."""
+    """The fields of `fray_agents.runner.agent_pipe.StartRequest`."""
     call = [*CALLABLE_COMMAND, str(spec.directory), str(spec.result_limit)]
     return {
         "directory": str(spec.directory),

@@ -1,4 +1,4 @@
-"""Environment variables that jobs in threads ask for: they share `os.environ`, so two that disagree cannot run at once.
+"""Environment variables of jobs in threads: they share `os.environ`, so two that disagree cannot run at once.
 
 Called from one thread, the agent's: nothing here is locked.
 """
@@ -32,7 +32,7 @@ def acquire(variables: Mapping[str, str]) -> None:
 
 
 def release(variables: Mapping[str, str]) -> None:
-    """Take back what `acquire` has set: what was there before returns, unless the value was changed since."""
+    """Give back what `acquire` has set: what was there before returns, unless the value was changed since."""
     for name, value in variables.items():
         _holders[name, value] -= 1
         if _holders[name, value]:

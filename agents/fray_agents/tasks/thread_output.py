@@ -1,9 +1,9 @@
-"""What tasks in threads print: `sys.stdout` and `sys.stderr` also tell the log of the task whose code prints.
+"""Logs of tasks in threads: `sys.stdout` and `sys.stderr` also write to the log of the task whose code prints.
 
-That is known by a context variable, so it holds for a task's own thread, its coroutines and the calls that it serves as
-an actor, and not for threads that user code starts. The streams of the process are wrapped by the first task and stay
-so: `print` holds no reference to the stream that it prints to, and one that is replaced and freed under another
-thread's `print` ends the interpreter.
+That task is known by a context variable, so it holds for a task's own thread, its coroutines and the calls that it
+serves as an actor, and not for threads that user code starts. The streams of the process are wrapped by the first task
+and stay so: `print` holds no reference to the stream that it prints to, and one that is replaced and freed under
+another thread's `print` ends the interpreter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fray_agents.runner.task_log import (
     LogChunks,
     chunk_name,
 )
-from fray_agents.tasks.process_task import TaskFile
+from fray_agents.tasks.handle import TaskFile
 
 STREAMS = ("stdout", "stderr")
 
@@ -34,14 +34,14 @@ os.register_at_fork(after_in_child=lambda: current_log.set(None))  # its files a
 
 
 class ThreadLog:
-    """One task's log, written by any thread, shipped by the agent's loop, in which it is made."""
+    """One task's log: written by any thread, uploaded by the agent's loop, in which it is made."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._loop = asyncio.get_running_loop()
         self._lines = {name: LineFormatter(name) for name in STREAMS}
-        self._files = LogChunks(str(directory), sys.maxsize, lambda number: None)
+        self._chunks = LogChunks(str(directory), sys.maxsize, lambda number: None)
         self._lock = threading.RLock()  # writing may run a finalizer that prints
         self._printed = asyncio.Event()
         self._closed = asyncio.Event()
@@ -51,9 +51,9 @@ class ThreadLog:
         with self._lock:
             if self._closed.is_set():
                 return
-            is_first = self._files.due() is None
-            self._files.begin()
-            self._files.append(self._lines[stream].format(text.encode(errors="backslashreplace")))
+            is_first = self._chunks.due() is None
+            self._chunks.begin()
+            self._chunks.append(self._lines[stream].format(text.encode(errors="backslashreplace")))
         if is_first:
             self._loop.call_soon_threadsafe(self._printed.set)
 
@@ -63,30 +63,30 @@ class ThreadLog:
             self._closed.set()
             self._printed.set()
             for lines in self._lines.values():
-                self._files.append(lines.flush())
-            self._files.seal()
+                self._chunks.append(lines.flush())
+            self._chunks.seal()
 
     async def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each chunk, in order, until the log is closed."""
-        told = 0
-        while not self._closed.is_set() or told < self._files.count:
+        given = 0
+        while not self._closed.is_set() or given < self._chunks.count:
             await self._printed.wait()
             self._printed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closed.wait(), self._patience())
+                await asyncio.wait_for(self._closed.wait(), self._time_until_due())
             with self._lock:
-                self._files.seal()
-            while told < self._files.count:
-                told += 1
-                yield told, TaskFile(self._directory / chunk_name(told), 2 * CHUNK_BYTES)
+                self._chunks.seal()
+            while given < self._chunks.count:
+                given += 1
+                yield given, TaskFile(self._directory / chunk_name(given), 2 * CHUNK_BYTES)
 
-    def _patience(self) -> float:
-        due = self._files.due()
+    def _time_until_due(self) -> float:
+        due = self._chunks.due()
         return 0.0 if due is None else max(0.0, due - time.monotonic())
 
 
 class OutputTee:
-    """A stream of this process that also tells the current task's log; otherwise it is the stream."""
+    """A stream of this process that also writes to the current task's log; otherwise it is the stream."""
 
     def __init__(self, name: str, stream: TextIO) -> None:
         self.stream = stream
@@ -113,7 +113,7 @@ class OutputTee:
 
 
 def tee_process_streams() -> None:
-    """Have the process's streams tell logs from now on; again, should someone have replaced them."""
+    """Have the process's streams write to logs from now on; again, should someone have replaced them."""
     for name in STREAMS:
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, OutputTee):

@@ -1,10 +1,10 @@
 """Tasks as threads of this process, for a private cluster: quick to start, and nothing is isolated.
 
-A thread shares the process's environment: its FRAY_* variables are in a context variable (`task_environ`), those that
+A thread shares the process's environment: its FRAY_* variables are in a context variable (`current_task`), those that
 its job asks for are set for the whole process while it runs (`shared_environ`). What it prints goes where the process
-prints, and into its log (`printed`). It cannot be killed: a stop raises `SystemExit` in it at its next Python
-instruction, unless it asked to be told (`on_stop`), and once the grace is over the attempt counts as ended while the
-thread goes on until it returns.
+prints, and into its log (`thread_output`). It cannot be killed: a stop raises `SystemExit` in it at its next Python
+instruction, unless it asked for a call instead (`on_stop`), and once the grace is over the attempt counts as ended
+while the thread goes on until it returns.
 """
 
 from __future__ import annotations
@@ -12,61 +12,32 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
-import os
 import pickle
-import signal
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextvars import ContextVar
-from queue import SimpleQueue
+from collections.abc import AsyncIterator, Callable
 
 from fray_agents.host.directories import remove_tree
-from fray_agents.tasks import shared_environ, thread_output
+from fray_agents.tasks import current_task, shared_environ, thread_output
 from fray_agents.tasks.callable_main import encode_result, exception_fields, failure_fields
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import (
-    ProcessTask,
+from fray_agents.tasks.handle import (
     ResultFile,
     StartFailed,
     TaskExit,
     TaskFile,
+    TaskHandle,
     TaskSpec,
     read_task_file,
 )
+from fray_agents.tasks.process_task import ProcessTask
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
 
 log = logging.getLogger("fray")
 
-_environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)
-
-
-def task_environ() -> Mapping[str, str]:
-    """The environment of the task that this code runs in: of its thread, else of the process."""
-    return _environ.get() or os.environ
-
-
-def on_stop(tell: Callable[[], None]) -> None:
-    """Have `tell` called, in another thread, when the task that this code runs in is asked to end.
-
-    Without this a process ends by SIGTERM, and a thread is interrupted. Only the task's main thread can ask for it; in
-    others this does nothing.
-    """
-    task = _current_task.get()
-    if task is not None:
-        task.tell_instead(tell)
-        return
-    if threading.current_thread() is not threading.main_thread():
-        return
-    wishes: SimpleQueue[int] = SimpleQueue()  # a signal handler may put into it, whatever it interrupts
-    signal.signal(signal.SIGTERM, lambda number, frame: wishes.put(number))
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    threading.Thread(target=lambda: tell() if wishes.get() else None, name="fray-stop", daemon=True).start()
-
 
 class ThreadTask:
-    """A callable in a thread; the members are those of `ProcessTask`. A command still is a process."""
+    """A callable in a thread; see `TaskHandle` for what is not described here. A command still is a process."""
 
     def __init__(self, spec: TaskSpec) -> None:
         self.usage: ResourceUsage | None = None  # nobody knows a thread's share of its process
@@ -75,8 +46,8 @@ class ThreadTask:
         self._spec = spec
         self._loop = asyncio.get_running_loop()
         self._why = ""
-        self._tell: Callable[[], None] = self._interrupt
-        self._telling = threading.Lock()
+        self._on_stop: Callable[[], None] = self._interrupt
+        self._stopping = threading.Lock()
         self._log = thread_output.ThreadLog(spec.directory / "log")
         self._thread = threading.Thread(target=self._work, name=spec.env["FRAY_JOB_ID"], daemon=True)
         if spec.timeout is not None:
@@ -92,26 +63,26 @@ class ThreadTask:
         return started
 
     def set_deadline(self, boottime: float) -> None:
-        """Nothing to do, see `start`."""
+        """Do nothing; see `start`."""
 
     def stop(self, grace: float, why: str) -> None:
         """Ask the thread to end; after `grace` seconds the attempt counts as ended."""
         if self.exit.done():
             return
         self._loop.call_later(grace, self.kill)
-        with self._telling:
+        with self._stopping:
             self._why = self._why or why
             try:
-                self._tell()
+                self._on_stop()
             except Exception:
-                log.exception("%s was not told to end", self._thread.name)
+                log.exception("%s could not be asked to end", self._thread.name)
 
-    def tell_instead(self, tell: Callable[[], None]) -> None:
-        """From now on a stop calls `tell` instead of interrupting the thread; at once, if it was stopped already."""
-        with self._telling:
-            self._tell = tell
+    def call_on_stop(self, call: Callable[[], None]) -> None:
+        """From now on a stop calls `call` instead of interrupting the thread; at once, if it was stopped already."""
+        with self._stopping:
+            self._on_stop = call
             if self._why:
-                tell()
+                call()
 
     def _interrupt(self) -> None:
         if self._thread.ident is not None:
@@ -123,19 +94,19 @@ class ThreadTask:
         self._end(TaskExit(AttemptExit(kind=self._why or ExitKind.STOPPED, message=message, log_chunks=0), None, False))
 
     def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
-        """As `ProcessTask.chunks`."""
+        """See `TaskHandle.chunks`."""
         return self._log.chunks()
 
-    async def gone(self) -> None:
+    async def wait(self) -> None:
         """Return when the attempt has ended."""
         await asyncio.shield(self.exit)
 
-    def left(self, name: str) -> bytes | None:
-        """As `ProcessTask.left`."""
+    def read_file(self, name: str) -> bytes | None:
+        """See `TaskHandle.read_file`."""
         return read_task_file(self._spec.directory, name)
 
     async def discard(self) -> None:
-        """Remove the directory and all that is in it."""
+        """See `TaskHandle.discard`."""
         await remove_tree(self._spec.directory)
 
     def _begin(self) -> None:
@@ -153,13 +124,13 @@ class ThreadTask:
             raise StartFailed(f"no thread could be started on this host: {error}") from error
 
     def _work(self) -> None:
-        _environ.set(self._spec.env)
-        _current_task.set(self)
+        current_task.thread_environ.set(self._spec.env)
+        current_task.thread_task.set(self)
         thread_output.current_log.set(self._log)
         try:
             end = self._call()
         except SystemExit as error:  # raised by the callable itself, or by `stop` in it
-            end = self._left(error)
+            end = self._exit_of(error)
         except BaseException as error:
             end = _host_failed(error)
         self._loop.call_soon_threadsafe(self._end, end)
@@ -183,7 +154,7 @@ class ThreadTask:
             raise SystemExit from None  # the attempt was over before its thread was: nobody wants the result
         return TaskExit(AttemptExit(kind=ExitKind.SUCCESS), ResultFile(path, encoding, len(data)), not self._why)
 
-    def _left(self, error: SystemExit) -> TaskExit:
+    def _exit_of(self, error: SystemExit) -> TaskExit:
         if self._why:
             return TaskExit(AttemptExit(kind=self._why, message="its thread was asked to end, and did"), None, False)
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -207,10 +178,9 @@ class ThreadTask:
 
 def _host_failed(error: BaseException) -> TaskExit:
     """The end of an attempt that an exception outside of its callable ended."""
-    told = exception_fields(error)
-    message = f"the host failed while the task ran: {told['message']}"
-    return TaskExit(AttemptExit(kind=ExitKind.HOST_FAILED, message=message, traceback=told["traceback"]), None, False)
+    fields = exception_fields(error)
+    message = f"the host failed while the task ran: {fields['message']}"
+    return TaskExit(AttemptExit(kind=ExitKind.HOST_FAILED, message=message, traceback=fields["traceback"]), None, False)
 
 
 _running: set[ThreadTask] = set()
-_current_task: ContextVar[ThreadTask | None] = ContextVar("fray_thread_task", default=None)

@@ -1,4 +1,4 @@
-"""Shipping a task's logs and result to the bucket, however long the store is away."""
+"""Uploads a task's logs and result, retrying while the store is away."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import asyncio
 import base64
 import logging
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
-from fray_agents.tasks.handle import TaskHandle
-from fray_agents.tasks.process_task import ResultFile
+from fray_agents.tasks.handle import ResultFile, TaskHandle
 from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.persist import persist
@@ -22,11 +20,9 @@ from fray_layouts.spec import MAX_INLINE_BYTES
 
 log = logging.getLogger("fray")
 
-T = TypeVar("T")
-
 
 async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, gives_up: Callable[[StoreError], bool]) -> int:
-    """Put each sealed chunk under its number, then remove the file; returns the number of the last, 0 if none.
+    """Upload each sealed chunk under its number and remove the file; returns the number of the last, 0 if none.
 
     Args:
         gives_up: asked after each failure whether the rest is lost.
@@ -48,7 +44,7 @@ async def upload_logs(core: Core, job: JobRecord, task: TaskHandle, gives_up: Ca
 async def upload_result(
     core: Core, job: JobRecord, file: ResultFile, gives_up: Callable[[StoreError], bool]
 ) -> JobResult:
-    """The result as the record holds it; a large one goes to an object of its own first.
+    """Prepare the result as the record holds it; a large one is uploaded as an object of its own first.
 
     Args:
         gives_up: asked after each failure whether to raise it.

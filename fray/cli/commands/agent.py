@@ -37,7 +37,9 @@ def command(
 
     capacity = capacity_of(**offered)
     reach = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
-    options = AgentOptions(pool=pool, preemptible=preemptible, capacity=capacity, reach=reach, preload=PRESTART_MODULES)
+    options = AgentOptions(
+        pool=pool, preemptible=preemptible, capacity=capacity, network=reach, preload=PRESTART_MODULES
+    )
 
     def joined(agent_id: str) -> None:
         from fray.cli.job_view import resources_text

@@ -7,25 +7,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from fray_agents.agent.claimer import (
-    PAGE_SIZE,
-    PAGES_PER_LOOK,
-    PAGES_PER_SECOND,
-    REMOTE_POLL_BACKOFF,
-    STALE_LIMIT,
-    Claimer,
-)
+from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF, Claimer
 from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
+from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_LOOK, PAGES_PER_SECOND, STALE_LIMIT
 from fray_agents.agent.leases import HeldLease, Leases
-from fray_agents.agent.problems import AgentProblems
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.protocol.scheduling import HostKind
 from fray_coordinator.store.interface import Object
 from fray_layouts.object_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
+from tests.support.members import trusted_member
 from tests.support.virtual import EPOCH, Cluster
 
 GIB = 2**30
@@ -44,7 +37,7 @@ class Searching:
 
     core: Core
     asked: list[tuple[str, str]]
-    ledger: Leases = field(default_factory=lambda: Leases(HOST))
+    leases: Leases
     claimed: asyncio.Queue[HeldLease] = field(default_factory=asyncio.Queue)
 
     def lists(self) -> int:
@@ -59,21 +52,9 @@ class Searching:
 @asynccontextmanager
 async def searching(cluster: Cluster, fleet: int = 1, slots: int = 4) -> AsyncIterator[Searching]:
     core = await cluster.core(local=False)
-    at_work = Searching(core, cluster.ways[-1].asked)
-    claimer = Claimer(
-        core,
-        at_work.ledger,
-        "agent",
-        "host",
-        "default",
-        HostKind(),
-        may_claim=lambda: True,
-        on_claimed=at_work.claimed.put,
-        pool_slots=lambda: slots,
-        fleet=lambda: fleet,
-        troubles=AgentProblems(core),
-    )
-    task = asyncio.create_task(claimer.run())
+    member = trusted_member(core, HOST, live_agents=fleet, pool_slots=slots)
+    at_work = Searching(core, cluster.ways[-1].asked, member.leases)
+    task = asyncio.create_task(Claimer(member, at_work.claimed.put).run())
     try:
         yield at_work
     finally:
@@ -176,7 +157,7 @@ async def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first
         behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
         assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
         for held in (small, behind):
-            agent.ledger.remove(held)
+            agent.leases.remove(held)
         await agent.claims(wide, within=LONGEST_PAUSE)
 
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.leases import HeldLease
 from fray_agents.agent.overcommit import Overcommit
-from fray_agents.agent.problems import AgentProblems
 from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
 from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.core import Core
@@ -18,6 +17,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
 from fray_layouts.records import JobRecord, Resources
+from tests.support.members import trusted_member
 from tests.support.participants import Hand, join, launch
 from tests.support.virtual import Cluster
 
@@ -28,7 +28,7 @@ class Task:
     def __init__(self, *names: str, broken: bool = False) -> None:
         self.names, self.broken = names, broken
 
-    def left(self, name: str) -> bytes | None:
+    def read_file(self, name: str) -> bytes | None:
         if self.broken:
             raise IsADirectoryError(name)
         return b"" if name in self.names else None
@@ -39,24 +39,25 @@ class Stage:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.ledger = Leases(Resources(cpu=1000, memory=2**40, disk=2**40))
+        member = trusted_member(core, Resources(cpu=1000, memory=2**40, disk=2**40))
+        self.leases = member.leases
         self.claimed: list[str] = []
-        self.lending = Overcommit(core, self.ledger, lambda: True, self.claim, AgentProblems(core))
+        self.overcommit = Overcommit(member, self.claim)
 
     async def claim(self, entry: PendingKey) -> bool:
-        self.ledger.add(entry)
+        self.leases.add(entry)
         self.claimed.append(entry.job)
         return True
 
     async def holds(self, agent: Hand, task: Task) -> JobRecord:
         """Claim what waits first, and run it."""
         job = await agent.claim()
-        held = self.ledger.add(entry_of(job.record))
+        held = self.leases.add(entry_of(job.record))
         held.job, held.phase, held.task = job, "running", cast(TaskHandle, task)
         return job.record
 
     async def looks(self) -> None:
-        await self.lending._look()
+        await self.overcommit._look()
 
 
 @asynccontextmanager
@@ -75,11 +76,11 @@ async def test_one_child_runs_in_its_parents_room_and_the_next_when_that_has_end
         await launch(stage.core, name="stranger")
         await stage.looks()
         assert stage.claimed == [children[0].id]
-        first = stage.ledger.held[children[0].id]
+        first = stage.leases.held[children[0].id]
         first.job = await stage.core.records.read(JobKeys.key(children[0].id), JobRecord)
         await stage.looks()
         assert stage.claimed == [children[0].id]
-        stage.ledger.remove(first)
+        stage.leases.remove(first)
         await stage.core.records.update(JobKeys.key(first.entry.job), JobRecord, _ended)
         await stage.looks()
         assert stage.claimed == [child.id for child in children]
@@ -98,7 +99,7 @@ async def test_a_child_that_the_agent_claims_meanwhile_is_not_claimed_twice(clus
         read = stage.core.store.get
 
         async def read_while_it_is_claimed(key: str, *more: Any, **others: Any) -> Any:
-            stage.ledger.add(entry_of(child))
+            stage.leases.add(entry_of(child))
             return await read(key, *more, **others)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -128,16 +129,16 @@ def _early(job: JobRecord | None, now: float) -> JobRecord | None:
 
 async def test_who_serves_calls_takes_no_room_until_it_is_started_again(cluster: Cluster) -> None:
     async with on_stage(cluster, Task(ENDPOINTS_FILE)) as (stage, parent):
-        held: HeldLease = stage.ledger.held[parent.id]
-        assert stage.ledger.free().cpu == 0
+        held: HeldLease = stage.leases.held[parent.id]
+        assert stage.leases.free().cpu == 0
         await stage.looks()
-        assert stage.ledger.free().cpu == 1000
+        assert stage.leases.free().cpu == 1000
         assert held.job is not None
         held.restart(held.job)
-        assert stage.ledger.free().cpu == 0
+        assert stage.leases.free().cpu == 0
 
 
 async def test_what_is_no_file_in_a_tasks_directory_harms_nobody(cluster: Cluster) -> None:
     async with on_stage(cluster, Task(broken=True)) as (stage, _parent):
         await stage.looks()
-        assert stage.ledger.free().cpu == 1000
+        assert stage.leases.free().cpu == 1000

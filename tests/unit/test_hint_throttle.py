@@ -10,7 +10,7 @@ from tests.support.virtual import Cluster
 
 async def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval(cluster: Cluster) -> None:
     looks: list[float] = []
-    hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+    hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), interval=1.0)
     for _ in range(1000):
         hinted.ask()
         await asyncio.sleep(0.0025)
@@ -22,7 +22,7 @@ async def test_a_flood_of_hints_leads_to_one_look_at_once_and_one_an_interval(cl
 
 async def test_the_last_hint_of_a_flood_is_not_forgotten(cluster: Cluster) -> None:
     looks: list[float] = []
-    hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), apart=1.0)
+    hinted = HintThrottle(lambda: looks.append(cluster.clock.boottime()), interval=1.0)
     hinted.ask()
     await asyncio.sleep(0.5)
     hinted.ask()
@@ -32,7 +32,7 @@ async def test_the_last_hint_of_a_flood_is_not_forgotten(cluster: Cluster) -> No
 
 async def test_nothing_is_done_after_the_end(cluster: Cluster) -> None:
     looks: list[int] = []
-    hinted = HintThrottle(lambda: looks.append(1), apart=1.0)
+    hinted = HintThrottle(lambda: looks.append(1), interval=1.0)
     hinted.ask()
     await asyncio.sleep(0.5)
     hinted.ask()

@@ -1,0 +1,191 @@
+"""Finds entries of the pending index that fit an agent: the doorbell, listings, and which entry comes next.
+
+The doorbell is read often and cheaply, but more rarely in large fleets, where someone always looks soon. The index is
+listed when the bell rang, when what was listed is used up and there is more, and on the repair interval. Behind what
+does not fit, each listing goes on where the last one came to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fray_agents.agent.candidates import STALE, Candidates
+from fray_agents.agent.index_cursor import IndexCursor
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.membership import Membership
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.heartbeat import paced_interval
+from fray_coordinator.protocol.scheduling import listing_start
+from fray_coordinator.store.interface import NotModified, Version
+from fray_layouts.object_keys import PendingKey, PoolKeys
+
+PAGE_SIZE = 1000
+"""Entries of one listing: what S3 and GCS return at most for the price of one request."""
+
+PAGES_PER_LOOK = 4
+"""Pages that are listed in a row to find something that fits, behind much that does not."""
+
+PAGES_PER_SECOND = 200.0
+"""Listings that all agents together make at most without a bell, where nothing fits any of their hosts."""
+
+STALE_LIMIT = 12
+"""Stale entries in a row that have cost as much as a listing, which shows what is left; as many again end a look.
+(A listing costs 12.5 times a read.)"""
+
+STALE_TRIES_PER_SECOND = 1000.0
+"""Claims that all agents together try at most after looks that met little but stale entries: the queue runs dry then,
+and what was claimed stays listed until its holder's next beat. A bell is answered all the same."""
+
+LISTINGS_PER_SECOND = 50.0
+"""Listings that all agents together make at most to repair what a bell that was not heard leaves."""
+
+
+@dataclass(slots=True)
+class IndexSearch:
+    """One agent's search through the index; a look is a sequence of `begin`, `next`... and `end`."""
+
+    member: Membership
+    _bell: Version | None = None
+    _candidates: Candidates = field(init=False)
+    _cursor: IndexCursor = field(default_factory=IndexCursor)
+    _last: str | None = None
+    _pages: int = 0
+    _at_head: bool = False
+    _stale: int = 0
+    _listed_at: float | None = None
+    _rests_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._candidates = Candidates(self.member.host_kind, self.member.leases.capacity)
+
+    @property
+    def _core(self) -> Core:
+        return self.member.core
+
+    @property
+    def _leases(self) -> Leases:
+        return self.member.leases
+
+    async def begin(self) -> bool:
+        """Begin a look, with a listing if one is due; whether there may be anything to claim."""
+        rang = await self._bell_rang()
+        if due := self._repair_is_due():
+            self._candidates.forget_put_off()
+        if rang or due:
+            await self._list()
+        elif self._core.clock.boottime() < self._rests_until:
+            return False
+        elif not self._candidates.untried:
+            self._pages = 0
+        self._stale = 0
+        return True
+
+    async def next(self) -> PendingKey | None:
+        """The entry to try now; None if none fits what is free, or too many were stale."""
+        if self._stale >= 2 * STALE_LIMIT:
+            return None
+        if self._stale == STALE_LIMIT and self._candidates.untried and self._at_head:
+            await self._leave_head()
+        while (entry := self._fitting()) is None and self._last is not None and self._may_list_on():
+            self._pages += 1
+            await self._list_on(self._last)
+        return entry
+
+    def end(self) -> None:
+        """End a look: after a fruitless one the next waits for its turn in the fleet, or for a bell."""
+        if self._stale >= 2 * STALE_LIMIT:
+            self._pass_stale()
+        if self._stale >= STALE_LIMIT:
+            self._rest(self._stale, STALE_TRIES_PER_SECOND)
+        elif self._pages == PAGES_PER_LOOK and not self._candidates.untried:
+            self._rest(PAGES_PER_LOOK, PAGES_PER_SECOND)
+
+    def claimed(self) -> None:
+        """An entry was claimed: those before it in this look were stale by chance."""
+        self._stale = 0
+
+    def not_claimed(self, entry: PendingKey, until: float | None) -> None:
+        """An entry could not be claimed: try it again at that storage time; None: it is stale."""
+        self._stale += until is None
+        self._candidates.put_off(entry, STALE if until is None else until)
+
+    def _rest(self, requests: int, per_second: float) -> None:
+        """Make no look without a bell until the whole fleet, each making so many, keeps to that rate."""
+        self._rests_until = self._core.clock.boottime() + paced_interval(
+            0.0, requests * self.member.live_agents, per_second
+        )
+
+    async def _bell_rang(self) -> bool:
+        """Whether it rang, as far as can be told: who cannot read it lists on the repair interval all the same."""
+        answer = None
+        with self.member.problems.tolerated("read the doorbell"):
+            answer = await self._core.store.get_if_changed(
+                PoolKeys.doorbell(self.member.record.pool), self._bell, patience=0.0
+            )
+        if answer is None or isinstance(answer, NotModified):
+            return False
+        self._bell = answer.version
+        return True
+
+    def _repair_is_due(self) -> bool:
+        return self._listed_at is None or self._core.clock.boottime() - self._listed_at >= self._listing_interval()
+
+    def _listing_interval(self) -> float:
+        return paced_interval(self._core.settings.repair_interval, self.member.live_agents, LISTINGS_PER_SECOND)
+
+    async def _list(self) -> None:
+        """List the index from its head, or within the pool's slots from it."""
+        self._listed_at, self._pages = self._core.clock.boottime(), 1
+        self._cursor.begin_round(self._listed_at, self._listing_interval())
+        keys = await self._page(None)
+        if self._last is not None and not self._cursor.behind(self._leases.free()):
+            begin = listing_start(keys[0], keys[-1], len(keys), self.member.pool_slots, self._core.rng.random())
+            if begin and (within := await self._page(begin)):
+                keys, self._last = within, ""  # where nothing of these fits, it looks from the head on
+        self._candidates.replace(keys)
+        self._at_head = True
+
+    async def _page(self, after: str | None) -> list[str]:
+        """One listing; `_last` is where the next one goes on, None where there is no more."""
+        rows = await self._core.store.list(PendingKey.prefix(self.member.record.pool), after, PAGE_SIZE)
+        self._last = rows[-1].key if len(rows) == PAGE_SIZE else None
+        return [row.key for row in rows]
+
+    async def _list_on(self, last: str) -> None:
+        """List one page more, behind `last` and what this agent has passed."""
+        free, self._at_head = self._leases.free(), False
+        keys = await self._page(max(last, self._cursor.behind(free)) or None)
+        fits_ever = self._candidates.extend(keys, free if self._cursor.waits_for_room else None)
+        if keys and not self._candidates.fits(free):
+            self._cursor.advance(keys[-1], len(keys), free, not fits_ever)
+
+    async def _leave_head(self) -> None:
+        """So many entries at the head were stale: go on behind what was passed, or see what is left by now."""
+        if self._last and self._last <= self._cursor.behind(self._leases.free()):
+            self._candidates.clear()
+        else:
+            await self._list()
+
+    def _pass_stale(self) -> None:
+        """Others have been where so many were stale in a row, or nobody removes them: the next look begins behind."""
+        free = self._leases.free()
+        if self._last and self._last > self._cursor.behind(free):
+            self._cursor.advance(self._last, PAGE_SIZE, free, True)
+            self._candidates.clear()
+
+    def _may_list_on(self) -> bool:
+        return self._pages < PAGES_PER_LOOK and self._leases.free().cpu > 0
+
+    def _fitting(self) -> PendingKey | None:
+        """A candidate that fits and is not in this agent's hands.
+
+        The more stale ones were met in a row, the further ahead it looks: others have been this far.
+        """
+        while True:
+            free, now, width = self._leases.free(), self._core.now(), max(self.member.pool_slots, 2**self._stale)
+            entry = self._candidates.next(free, now, width, self._core.rng.random())
+            lease = self._leases.held.get(entry.job) if entry else None
+            if entry is None or lease is None:
+                return entry
+            if lease.attempt < entry.attempt:  # the attempt that is just being put back
+                self._candidates.put_off(entry, now + self._core.settings.poll_interval)

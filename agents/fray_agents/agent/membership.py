@@ -1,0 +1,96 @@
+"""An agent's membership of a cluster: who it is, what it holds, and until when it may rely on that."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from fray_agents.agent.leases import Leases
+from fray_agents.agent.problems import AgentProblems
+from fray_coordinator.core import Core
+from fray_coordinator.protocol import heartbeat
+from fray_coordinator.protocol.scheduling import HostKind
+from fray_coordinator.store.records import Stored
+from fray_layouts.records import AgentRecord, JobRecord
+
+
+@dataclass(slots=True)
+class Membership:
+    """What each part of an agent asks before it acts; `Heartbeat` keeps it up to date.
+
+    Attributes:
+        core: the cluster.
+        record: the agent's record as it is created.
+        leases: everything that the agent holds.
+        stored: the record as last written or read; None until it is known to exist.
+        trusted_until: boot time until which the leases may be relied on.
+        fenced: set once this id must do nothing more for ever. An agent whose record was overwritten with something odd
+            is fenced when its trust has run out and what it held has ended.
+        leaving: it takes no more work, and its next beat without holdings is the last.
+        beat_requested: a beat is to be made as soon as the store's limits allow.
+        live_agents: of the cluster, as the last pass saw them.
+        pool_slots: one-core tasks that its pool can run at once, as the last pass saw them.
+        problems: what is wrong with the agent, for people.
+    """
+
+    core: Core
+    record: AgentRecord
+    leases: Leases
+    stored: Stored[AgentRecord] | None = None
+    trusted_until: float = 0.0
+    fenced: asyncio.Event = field(default_factory=asyncio.Event)
+    leaving: bool = False
+    beat_requested: bool = False
+    live_agents: int = 1
+    pool_slots: int = 1
+    problems: AgentProblems = field(init=False)
+    _failed_starts: int = 0
+
+    def __post_init__(self) -> None:
+        self.problems = AgentProblems(self.core)
+
+    @property
+    def id(self) -> str:
+        """The agent's id."""
+        return self.record.id
+
+    @property
+    def host_kind(self) -> HostKind:
+        """What jobs may demand of the host."""
+        return HostKind(self.record.preemptible, self.record.inbound)
+
+    @property
+    def draining(self) -> bool:
+        """Whether someone asked the agent to leave when it has nothing left to do."""
+        return self.stored is not None and self.stored.record.drain
+
+    def trusts(self) -> bool:
+        """Whether leases may be relied on now."""
+        return not self.fenced.is_set() and self.core.clock.boottime() < self.trusted_until
+
+    def may_claim(self) -> bool:
+        """Whether the agent may take work now."""
+        return self.trusts() and not self.leaving and not self.draining and not self.problems.unfit
+
+    def task_deadline(self, job: JobRecord) -> float:
+        """Boot time until which the job's task may run if it hears nothing more.
+
+        An actor ends with the trust in its lease, so that its callers do not find two.
+        """
+        ends_with_trust = job.spec.actor or self.fenced.is_set()
+        now, settings = self.core.clock.boottime(), self.core.settings
+        return heartbeat.task_deadline(now, self.trusted_until, settings, ends_with_trust)
+
+    def request_beat(self) -> None:
+        """Beat as soon as the store's limits allow."""
+        self.beat_requested = True
+        self.leases.changed.set()
+
+    def count_start(self, worked: bool) -> None:
+        """Note whether a task could be started; a host where too many in a row could not takes no more work."""
+        self._failed_starts = 0 if worked else self._failed_starts + 1
+        if self._failed_starts >= self.core.settings.start_failure_limit:
+            self.problems.unfit = (
+                f"claims nothing: {self._failed_starts} tasks in a row could not be started; see their jobs"
+            )
+            self.request_beat()

@@ -1,0 +1,64 @@
+"""Reaps this host's dead agents, whose locks are free: nobody need wait until their silence is noticed."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from fray_agents.host.agent_lock import AgentLock, try_lock, work_dir_of
+from fray_agents.host.directories import remove_tree
+from fray_coordinator.core import Core
+from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
+from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile.unreadable_holders import write_off
+from fray_layouts.object_keys import AgentKeys
+from fray_layouts.records import AgentRecord
+from fray_layouts.states import AgentState
+
+log = logging.getLogger("fray")
+
+
+async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
+    """Declare dead and reap this host's agents whose locks are free, and remove what they left; returns their ids.
+
+    Raises:
+        StoreUnavailable: the store answers nobody.
+    """
+    reaped = []
+    for path in sorted(own.path.parent.glob("*.lock")):
+        if path == own.path:
+            continue
+        fd = try_lock(path)
+        if fd is None:
+            continue
+        try:
+            try:
+                if await _reap(core, path.stem):
+                    reaped.append(path.stem)
+            except (BadRecord, StoreRefused, StoreUnavailable) as error:
+                if is_outage(error):
+                    raise
+                log.warning("%s is not reaped yet; the coordinator's pass goes on: %s", path.stem, error)
+            if (left := work_dir_of(path.stem, fd)) is not None:
+                await remove_tree(left)
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+    return reaped
+
+
+async def _reap(core: Core, agent_id: str) -> bool:
+    key = AgentKeys.key(agent_id)
+    try:
+        found = await core.records.read(key, AgentRecord)
+    except BadRecord:
+        if (unreadable := await core.store.get(key)) is not None:
+            await write_off(core, agent_id, unreadable)
+        return unreadable is not None
+    while found is not None and found.record.state == AgentState.LIVE:
+        declared = await reaper.declare_agent_dead(core, found)
+        found = declared or await core.records.read(key, AgentRecord)
+    if found is None:
+        return False
+    await reaper.reap(core, found)
+    return True

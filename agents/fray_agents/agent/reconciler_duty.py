@@ -1,0 +1,59 @@
+"""An agent's share in running the coordinator's pass: whether it runs it, or watches that somebody does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fray_agents.agent.membership import Membership
+from fray_coordinator.reconcile.reconciler import Reconciler
+
+STANDBYS = 50
+"""Agents that watch whether the pass is run; that nobody does has a chance of e to the -50."""
+
+
+@dataclass(slots=True)
+class ReconcilerDuty:
+    """Takes part in the pass for one agent, and notes what the pass saw of the cluster in its membership."""
+
+    member: Membership
+    _reconciler: Reconciler = field(init=False)
+    _watches: bool = True
+    _drawn_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        member = self.member
+        self._reconciler = Reconciler(member.core, member.id, lambda: member.stored.record.beat if member.stored else 0)
+
+    async def run(self) -> None:
+        """Take turns, for ever."""
+        core = self.member.core
+        try:
+            while True:
+                begun = core.clock.boottime()
+                await self._take_turn()
+                took = core.clock.boottime() - begun
+                if self._is_on_duty():  # from one look at the agents to the next, or no age of the silent accumulates
+                    wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
+                else:
+                    wait = core.jittered(core.settings.repair_interval)
+                await core.clock.sleep(wait)
+        finally:
+            self._reconciler.stop()
+
+    async def _take_turn(self) -> None:
+        member, reconciler = self.member, self._reconciler
+        with member.problems.tolerated("run the coordinator's pass"):
+            if member.trusts() and not member.leaving:
+                await reconciler.turn()
+                member.live_agents, member.pool_slots = reconciler.fleet(), reconciler.pool_slots(member.record.pool)
+            elif member.leaving and reconciler.holds_lease:
+                await reconciler.resign()
+
+    def _is_on_duty(self) -> bool:
+        """Whether this agent runs the pass or watches who does; a few of a large fleet do, for a while each."""
+        core, live = self.member.core, self.member.live_agents
+        now = core.clock.boottime()
+        if now >= self._drawn_until:
+            self._drawn_until = now + core.jittered(core.settings.repair_interval)
+            self._watches = live <= STANDBYS or core.rng.random() * live < STANDBYS
+        return self._watches or self._reconciler.holds_lease
