@@ -1,4 +1,4 @@
-"""Queues: work for consumers that come and go.
+"""Queues: items for consumers that come and go, delivered at least once, in order, under leases.
 
 queue = FileQueue("gs://bucket/work")
 queue.push_many(range(1000))

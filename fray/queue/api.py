@@ -1,8 +1,8 @@
-"""What every queue offers: at least once, in order, by leases.
+"""The interface of every queue: at least once, in order, under leases.
 
-A queue hands an item out under a lease. `done` ends it for good; `release`, an exception in the lease's `with` block,
-or a lease that runs out, brings the item back before all others. An item that fails again and again becomes a dead
-letter.
+A queue hands an item out under a lease. `done` ends the item for good. `release`, an exception in the lease's `with`
+block, or a lease that runs out brings the item back, before all others. An item that fails again and again becomes a
+dead letter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Leases = Lease[T] | Sequence[Lease[T]]
 RENEWAL_SHARE = 0.3
-"""Of what is left of a lease: how long until it is renewed in the background."""
+"""The part of a lease's length after which it is renewed in the background, so that two renewals may fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class DeadLetter:
 
 
 class Queue(Generic[T]):
-    """The synchronous methods; `aio` has the same ones as coroutines, for any event loop.
+    """A queue with methods that block; `aio` has the same ones as coroutines, for any event loop.
 
     Args:
-        engine: what is behind it, opened in each process when it is first used.
+        engine: does the work; opened in each process when it is first used.
         encoding: "pickle" (whatever cloudpickle takes), or "json" for consumers in other languages.
 
     Every method may raise `StoreUnavailable` when the storage (or the server) does not answer; then call it again.
@@ -69,7 +69,7 @@ class Queue(Generic[T]):
         self._encoding = encoding
 
     @property
-    def _front(self) -> AsyncQueue[T]:
+    def _blocking(self) -> AsyncQueue[T]:
         return AsyncQueue(self, sync.blocking)
 
     @property
@@ -83,7 +83,7 @@ class Queue(Generic[T]):
         Raises:
             InvalidInput: the item cannot be encoded.
         """
-        sync.run_unsuspended(self._front.push(item))
+        sync.run_unsuspended(self._blocking.push(item))
 
     def push_many(self, items: Iterable[T], batch: int | None = None) -> None:
         """Put items at the end, in this order. If it raises, some of them may be in the queue.
@@ -95,7 +95,7 @@ class Queue(Generic[T]):
         Raises:
             InvalidInput: an item cannot be encoded; nothing was pushed.
         """
-        sync.run_unsuspended(self._front.push_many(items, batch))
+        sync.run_unsuspended(self._blocking.push_many(items, batch))
 
     def peek(self) -> T | None:
         """The oldest item that nobody has, which stays where it is; None if there is none.
@@ -103,7 +103,7 @@ class Queue(Generic[T]):
         Raises:
             Unreadable: it cannot be decoded here.
         """
-        return sync.run_unsuspended(self._front.peek())
+        return sync.run_unsuspended(self._blocking.peek())
 
     def pop(self, lease_timeout: float = 60.0, wait: float = 0.0) -> Lease[T] | None:
         """The oldest item that nobody has, items that came back first; None if there is none.
@@ -113,11 +113,11 @@ class Queue(Generic[T]):
                 0.4 of them are left when this returns.
             wait: seconds to wait for an item.
         """
-        return sync.run_unsuspended(self._front.pop(lease_timeout, wait))
+        return sync.run_unsuspended(self._blocking.pop(lease_timeout, wait))
 
     def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
         """Up to `count` items, each under a lease of its own; waits for the first only."""
-        return sync.run_unsuspended(self._front.pop_many(count, lease_timeout, wait))
+        return sync.run_unsuspended(self._blocking.pop_many(count, lease_timeout, wait))
 
     def done(self, lease: Leases[T]) -> None:
         """The work is done: the item never comes back. Returns when that has been written.
@@ -129,7 +129,7 @@ class Queue(Generic[T]):
             UnknownLease: it was done or released before, ran out (LeaseLost: and another has the item), or is not of
                 this queue. It names those of which this is so (`leases`); the others are done.
         """
-        sync.run_unsuspended(self._front.done(lease))
+        sync.run_unsuspended(self._blocking.done(lease))
 
     def release(self, lease: Leases[T], failed: bool = True) -> None:
         """Give the item back; it comes before all others.
@@ -139,48 +139,48 @@ class Queue(Generic[T]):
 
         Raises as `done` does.
         """
-        sync.run_unsuspended(self._front.release(lease, failed))
+        sync.run_unsuspended(self._blocking.release(lease, failed))
 
     def extend(self, lease: Lease[T], seconds: float) -> None:
         """Keep the item for at least `seconds` from now. Raises as `done` does."""
-        sync.run_unsuspended(self._front.extend(lease, seconds))
+        sync.run_unsuspended(self._blocking.extend(lease, seconds))
 
     def keep(self, lease: Lease[T]) -> None:
-        """Renew the lease in the background until it is done, released or lost."""
-        sync.run_unsuspended(self._front.keep(lease))
+        """Renew the lease in the background until it is done, released or lost; returns at once."""
+        sync.run_unsuspended(self._blocking.keep(lease))
 
     def pending(self) -> int:
-        """How many items are leased; items that were stored together count together unless they are this consumer's."""
-        return sync.run_unsuspended(self._front.pending())
+        """The number of items that are leased; others' items that were stored together count together."""
+        return sync.run_unsuspended(self._blocking.pending())
 
     def size(self) -> int:
-        """How many items nobody has."""
-        return sync.run_unsuspended(self._front.size())
+        """The number of items that nobody has."""
+        return sync.run_unsuspended(self._blocking.size())
 
     def counts(self) -> Counts:
-        """Both at once, and the age of the oldest."""
-        return sync.run_unsuspended(self._front.counts())
+        """The numbers of items by state, and when the oldest was pushed; see `Counts`."""
+        return sync.run_unsuspended(self._blocking.counts())
 
     def letters(self, limit: int = 100) -> list[DeadLetter]:
-        """The oldest dead letters; they stay where they are."""
-        return sync.run_unsuspended(self._front.letters(limit))
+        """The oldest dead letters, at most `limit`; they stay where they are."""
+        return sync.run_unsuspended(self._blocking.letters(limit))
 
     def redrive(self, limit: int | None = None) -> int:
-        """Push dead letters again, all of them or the oldest so many; how many it were."""
-        return sync.run_unsuspended(self._front.redrive(limit))
+        """Push dead letters again, at most `limit`, the oldest first; returns how many."""
+        return sync.run_unsuspended(self._blocking.redrive(limit))
 
     def purge(self) -> int:
-        """Complete every item, also those that somebody has; how many it were."""
-        return sync.run_unsuspended(self._front.purge())
+        """Complete every item, also those that somebody has; returns how many."""
+        return sync.run_unsuspended(self._blocking.purge())
 
     def __iter__(self) -> Iterator[Lease[T]]:
-        """Leases, until there is nothing to be had."""
+        """Pop until no item is there; each lease is the caller's to end."""
         while (lease := self.pop()) is not None:
             yield lease
 
     def close(self) -> None:
-        """Give back what this process has; using the queue again opens it anew."""
-        sync.run_unsuspended(self._front.close())
+        """Give back what this process has. Using the queue again opens it again."""
+        sync.run_unsuspended(self._blocking.close())
 
     def __enter__(self) -> Self:
         return self
@@ -190,10 +190,10 @@ class Queue(Generic[T]):
 
 
 class AsyncQueue(Generic[T]):
-    """The methods of `Queue` as coroutines. What a cancelled `pop` took comes back when its lease runs out.
+    """The methods of `Queue` as coroutines. An item that a cancelled `pop` took comes back when its lease runs out.
 
-    Items are encoded and decoded by the caller, in the caller's thread: their own code may do anything, and take its
-    time. The engine runs in the background loop.
+    Items are encoded and decoded in the caller's thread, since their own code may do anything and take its time. The
+    engine runs in the background loop.
 
     Args:
         way: how each step of the engine is waited for. `Queue` has these very methods, with a way that blocks.

@@ -1,4 +1,4 @@
-"""Items to bytes and back."""
+"""The codec of items: pickle or JSON bytes, and back."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ENCODINGS = ("pickle", "json")
 
 
 def encode(items: Iterable[Any], encoding: str) -> list[EncodedItem]:
-    """Raises InvalidInput naming the item that cannot be encoded; then nothing was pushed."""
+    """Encode the items. Raises InvalidInput that names the first one that cannot be encoded."""
     return _as_json(items) if encoding == "json" else _pickled(items)
 
 
 def decode(item: EncodedItem) -> Any:
-    """Raises Unreadable, with what the item's own code raised."""
+    """Decode an item. Raises Unreadable, from what the item's own code raised."""
     if item.encoding not in ENCODINGS:
         raise Unreadable(f"it cannot be read: its encoding is {item.encoding!r}, and Fray knows {', '.join(ENCODINGS)}")
     try:
@@ -32,7 +32,7 @@ def decode(item: EncodedItem) -> Any:
 
 
 def decode_plain(item: EncodedItem) -> tuple[Any] | None:
-    """The item, if it is plain data that JSON can show; nothing of it is run. None if it is more than that."""
+    """(content,) of an item of plain data that JSON can show, else None. Runs no code of the item."""
     try:
         content = decode(item) if item.encoding == "json" else _PlainUnpickler(io.BytesIO(item.body)).load()
         msgspec.json.encode(content)
@@ -42,7 +42,7 @@ def decode_plain(item: EncodedItem) -> tuple[Any] | None:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Finds no class and no function, so that it can run none."""
+    """An unpickler without classes and functions, so that it can run none."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is more than plain data")

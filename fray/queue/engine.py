@@ -1,7 +1,7 @@
-"""What is behind a queue: bytes in, leased bytes out. Files, memory and HTTP are three engines; `Queue` is their front.
+"""The engine of a queue: bytes in, leased bytes out. There are three, on files, in memory and over HTTP.
 
-An engine's coroutines run in the process's background loop. It never looks into an item, so a server that passes items
-on unpickles nothing.
+An engine's coroutines run in the process's background loop; `Queue` is their front. An engine never looks into an item,
+so a server that passes items on unpickles nothing.
 """
 
 from __future__ import annotations
@@ -16,36 +16,43 @@ __all__ = ["Counts", "Delivery", "EncodedItem", "Peeked", "QueueEngine"]
 
 
 class QueueEngine(Protocol):
-    """Every method may raise `StoreUnavailable` (or a ConnectionError) and can then be called again.
+    """The work behind a `Queue`.
 
-    What names a lease raises `UnknownLease` for one that was done or released before, ran out, or was never given.
+    Every method may raise StoreUnavailable or a ConnectionError, and can then be called again. A method that is given
+    a lease raises UnknownLease for one that was done or released before, ran out, or was never given.
     """
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
-        """Returns when the items are there to stay."""
+        """Put items at the end; returns when they are there to stay. batch: items that are stored together."""
         ...
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
-        """Up to `count` items; waits up to `wait` seconds for the first.
+        """Hand out up to `count` items, each for `timeout` seconds; wait up to `wait` seconds for the first.
 
         Args:
-            process: which they are for, by any name that is its alone; "" is this one.
+            process: that they are for, by a name that is its alone; "" is this one.
         """
         ...
 
-    async def done(self, leases: Sequence[str]) -> None: ...
+    async def done(self, leases: Sequence[str]) -> None:
+        """Complete the items of these leases."""
+        ...
 
-    async def release(self, leases: Sequence[str], failed: bool) -> None: ...
+    async def release(self, leases: Sequence[str], failed: bool) -> None:
+        """Give the items of these leases back. failed: it counts towards the maximum of deliveries."""
+        ...
 
     async def extend(self, lease: str, timeout: float) -> float:
-        """The new deadline."""
+        """Hold an item for `timeout` seconds from now at least; returns its new deadline."""
         ...
 
     async def bury(self, lease: str, reason: str) -> None:
         """Make the item a dead letter."""
         ...
 
-    async def counts(self) -> Counts: ...
+    async def counts(self) -> Counts:
+        """The numbers of items by state."""
+        ...
 
     async def peek(self, limit: int) -> list[Peeked]:
         """The oldest items that nobody has."""
@@ -56,11 +63,13 @@ class QueueEngine(Protocol):
         ...
 
     async def redrive(self, limit: int | None) -> int:
-        """Push dead letters again; how many it were."""
+        """Push dead letters again; returns how many."""
         ...
 
     async def purge(self) -> int:
-        """Complete everything; how many it were."""
+        """Complete every item; returns how many."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Give back what this process has."""
+        ...

@@ -7,4 +7,4 @@ __all__ = ["LeaseLost", "UnknownLease", "Unreadable"]
 
 
 class Unreadable(Permanent, ValueError):
-    """This item cannot be decoded in this process."""
+    """The item cannot be decoded here: import what it needs, or let `pop` make it a dead letter."""

@@ -1,4 +1,4 @@
-"""A queue in storage: on a root of its own, or under a name in a cluster."""
+"""Queues in storage: on a root of their own, or under a name in a cluster."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from fray_layouts.spec import check_namespace
 
 T = TypeVar("T")
 REDRIVE_BATCH = 100
-"""Dead letters pushed again in one step."""
+"""Dead letters pushed again in one step: what a crash in between pushes twice at most."""
 
 
 class FileQueue(Queue[T]):
-    """A queue in a bucket or a folder. Pickles as its address; each process has a hold of its own.
+    """A queue in a bucket or a folder. It pickles as its address; each process opens it for itself.
 
     Args:
         path: `gs://`, `s3://`, `file://`, `memory://` or a plain path: a root that holds nothing but this queue, or
@@ -55,11 +55,11 @@ class FileQueue(Queue[T]):
         namespace: of the name; by default that of the job this runs in, else "default".
         encoding: "pickle", or "json" for consumers in other languages.
         max_deliveries: failures after which an item is a dead letter, 0 for never; whoever makes the queue decides.
-        incarnation: only the queue that has had the name for the so-manieth time: it is not made, and once the name was
-            given up, opening it raises QueueNotFound. By default it is whichever has the name, made if there is none.
+        incarnation: of the name, counted from 1: opens only that queue, or raises QueueNotFound. By default it is the
+            queue that has the name now, made if there is none.
 
     Raises:
-        InvalidInput: no such queue can be.
+        InvalidInput: an argument is wrong.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FileQueue(Queue[T]):
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """Where a queue lies. name "": the root holds nothing but this queue."""
+    """The place of a queue. name "": the root holds nothing but this queue."""
 
     root: str
     name: str
@@ -113,7 +113,7 @@ class QueueAddress:
         return QueueAddress(root, QueueKeys.checked(name), space, max_deliveries, incarnation)
 
     async def open(self, create: bool = True) -> OpenQueue:
-        """Open the storage and the queue. Raises QueueNotFound if it is not there and `create` is false."""
+        """Open the storage and the queue. Raises QueueNotFound if there is none and `create` is false."""
         core = await open_root(self.root, named=bool(self.name))
         try:
             if create and self.incarnation is None:
@@ -147,7 +147,7 @@ class QueueAddress:
 
 
 class FileEngine:
-    """See `Engine`."""
+    """A `QueueEngine` on storage."""
 
     def __init__(self, queue: OpenQueue) -> None:
         self.queue = queue
@@ -189,7 +189,7 @@ class FileEngine:
         return await admin.peek_items(await open_dead_letters(self.queue), {}, limit)
 
     async def dead_counts(self) -> Counts:
-        """Of the dead letters."""
+        """`counts` of the dead letters."""
         return await admin.count_items(await open_dead_letters(self.queue), {})
 
     async def purge(self) -> int:
@@ -198,13 +198,13 @@ class FileEngine:
         return sum(purged.values())
 
     async def redrive(self, limit: int | None) -> int:
-        """Move dead letters back: pushed here first, then done there."""
+        """Move dead letters back: each is pushed here first, then done there; returns how many."""
         dead = await open_dead_letters(self.queue)
-        consumer, gate = Consumer(dead, QueueDoorbell(dead)), PoisonIsolation()
+        consumer, isolation = Consumer(dead, QueueDoorbell(dead)), PoisonIsolation()
         moved = 0
         try:
             while letters := await consumer.take(
-                REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved), 60.0, gate
+                REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved), 60.0, isolation
             ):
                 await self._producer.push([letter.item for letter in letters])
                 self._consumer.pushed()

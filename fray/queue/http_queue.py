@@ -1,4 +1,4 @@
-"""A queue behind a server: for consumers that cannot reach the storage, or where a queue shall live in memory.
+"""Queues behind a server: for consumers that cannot reach the storage, or for a queue in one process's memory.
 
 Calls go over the same authenticated connections as those of actors. The server passes items on as bytes.
 """
@@ -42,11 +42,11 @@ from fray_layouts.queue_keys import QueueKeys
 T = TypeVar("T")
 
 _MAX_CONCURRENCY = 10_000
-"""Calls of one queue under way at a time; most of them wait for an item."""
+"""Calls of one queue under way at a time: nearly all of them wait for an item, so there may be as many as clients."""
 
 
 class HttpQueue(Queue[T]):
-    """A queue of an `HttpQueueServer`. Pickles as its address.
+    """A queue of an `HttpQueueServer`. It pickles as its address.
 
         HttpQueue("10.0.0.7", 8080, "prompts")
         HttpQueue("http://10.0.0.7:8080", "prompts")
@@ -85,7 +85,7 @@ class HttpQueue(Queue[T]):
 
 
 class HttpEngine:
-    """See `QueueEngine`; `channel` gives the connection to the server, opening it if need be."""
+    """A `QueueEngine` on a server. channel: gives the connection to it, and opens it if need be."""
 
     def __init__(self, name: str, channel: Callable[[], Channel]) -> None:
         self._name = name
@@ -182,7 +182,7 @@ class HttpQueueServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         return int(self._server.address.rpartition(":")[2])
 
     def get_client_host(self) -> str:
@@ -216,7 +216,7 @@ class HttpQueueServer:
         self._server.start()
 
     def close(self) -> None:
-        """Stop serving; what clients have is given back."""
+        """Stop serving, and give back what clients have."""
         self._server.close()
         for queue in self._queues.values():
             queue.close()
@@ -230,7 +230,7 @@ class HttpQueueServer:
 
 
 class _ServedEngine:
-    """An engine whose methods are called from afar; they run in this process's background loop."""
+    """An engine that clients call; its methods run in this process's background loop."""
 
     def __init__(self, engine: PerLoop[QueueEngine]) -> None:
         self._engine = engine

@@ -1,18 +1,41 @@
-"""An item in a consumer's hands."""
+"""The lease under which a consumer has an item."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from fray import sync
 from fray.queue.errors import UnknownLease
 
-if TYPE_CHECKING:
-    from fray.queue.api import AsyncQueue, Queue
-
 T = TypeVar("T")
+
+
+class AsyncLeaseOwner(Protocol):
+    """The part of an `AsyncQueue` that a lease uses."""
+
+    async def done(self, lease: Lease[Any]) -> None: ...
+
+    async def release(self, lease: Lease[Any], failed: bool = True) -> None: ...
+
+
+class LeaseOwner(Protocol):
+    """The part of a `Queue` that a lease uses."""
+
+    @property
+    def aio(self) -> AsyncLeaseOwner: ...
+
+    @property
+    def _blocking(self) -> AsyncLeaseOwner: ...
+
+    def done(self, lease: Lease[Any]) -> None: ...
+
+    def release(self, lease: Lease[Any], failed: bool = True) -> None: ...
+
+    def extend(self, lease: Lease[Any], seconds: float) -> None: ...
+
+    def keep(self, lease: Lease[Any]) -> None: ...
 
 
 @dataclass(eq=False)
@@ -37,7 +60,7 @@ class Lease(Generic[T]):
     timestamp: float
     delivery: int = 1
     deadline: float = float("inf")
-    queue: Queue[T] | None = field(default=None, repr=False)
+    queue: LeaseOwner | None = field(default=None, repr=False)
     ended: bool = field(default=False, repr=False)
 
     def done(self) -> None:
@@ -63,7 +86,7 @@ class Lease(Generic[T]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        sync.run_unsuspended(self._leave(self._queue._front, error))
+        sync.run_unsuspended(self._leave(self._queue._blocking, error))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -73,8 +96,8 @@ class Lease(Generic[T]):
     ) -> None:
         await self._leave(self._queue.aio, error)
 
-    async def _leave(self, queue: AsyncQueue[T], error: BaseException | None) -> None:
-        """Done if the block ended, released if it raised; its own error matters more than what releasing says."""
+    async def _leave(self, queue: AsyncLeaseOwner, error: BaseException | None) -> None:
+        """End the lease: done if the block ended, released if it raised. The block's own error matters most."""
         if self.ended:
             return
         if error is None:
@@ -88,7 +111,7 @@ class Lease(Generic[T]):
             error.add_note(f"The item was not given back, and comes when its lease runs out: {failure}")
 
     @property
-    def _queue(self) -> Queue[Any]:
+    def _queue(self) -> LeaseOwner:
         if self.queue is None:
             raise ValueError("this lease was made by hand and belongs to no queue; take one with pop()")
         return self.queue

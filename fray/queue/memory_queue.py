@@ -1,4 +1,4 @@
-"""A queue in this process's memory, with the same behaviour as one in storage."""
+"""Queues in this process's memory, with the same behaviour as those in storage."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
 T = TypeVar("T")
 POLL_INTERVAL = 0.005
-"""Seconds between looks at an empty queue."""
+"""Seconds between looks at an empty queue: unnoticed by whoever waits, and cheap enough for hundreds of them."""
 
 
 class MemoryQueue(Queue[T]):
-    """A queue for the threads of one process; it ends with it.
+    """A queue for the threads of one process; it ends with the process.
 
     Args:
         max_deliveries: failures after which an item is a dead letter, 0 for never.
 
     Raises:
-        InvalidInput: that cannot be the maximum.
+        InvalidInput: `max_deliveries` is negative, or no whole number.
     """
 
     def __init__(self, max_deliveries: int = QueueRecord().max_deliveries) -> None:
@@ -57,11 +57,11 @@ class MemoryQueue(Queue[T]):
 
 @dataclass(eq=False, slots=True)
 class _MemoryItem:
-    """An item.
+    """An item and its state.
 
     Attributes:
         number: its place in the order.
-        suspect: a lease of it ran out, so that it may have killed who had it.
+        suspect: a lease of it ran out, so it may have killed its process.
         lease, expires: its present or last lease.
         isolation: of the process that has it; None if nobody has.
     """
@@ -78,11 +78,12 @@ class _MemoryItem:
     isolation: PoisonIsolation | None = None
 
     def is_over(self) -> bool:
+        """Whether its lease ran out."""
         return self.expires <= self.clock.boottime()
 
 
 class MemoryEngine:
-    """See `Engine`."""
+    """A `QueueEngine` in memory."""
 
     def __init__(self, clock: Clock, rng: RandomSource, max_deliveries: int) -> None:
         self._clock = clock
@@ -103,8 +104,8 @@ class MemoryEngine:
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         rules.checked_timeout("lease_timeout", timeout)
-        deadline, gate = self._clock.boottime() + wait, isolation_of(process)
-        while not (taken := self._take(count, timeout, gate)) and self._clock.boottime() < deadline:
+        deadline, isolation = self._clock.boottime() + wait, isolation_of(process)
+        while not (taken := self._take(count, timeout, isolation)) and self._clock.boottime() < deadline:
             await self._clock.sleep(min(POLL_INTERVAL, wait))
         return taken
 
@@ -154,34 +155,34 @@ class MemoryEngine:
         for entry in list(self._leased.values()):
             self._free_again(entry)
 
-    def _take(self, count: int, timeout: float, gate: PoisonIsolation) -> list[Delivery]:
+    def _take(self, count: int, timeout: float, isolation: PoisonIsolation) -> list[Delivery]:
         self._expire()
         taken: list[Delivery] = []
         while self._free and len(taken) < count:
             entry = self._entries[self._free[0]]
             spent = 0 < self._max <= entry.failures
-            if not spent and not gate.admits(entry.suspect):
+            if not spent and not isolation.admits(entry.suspect):
                 break
             heapq.heappop(self._free)
             if spent:
                 self._bury(entry, f"given up after {entry.deliveries} deliveries")
             else:
-                taken.append(self._lease(entry, timeout, gate))
+                taken.append(self._lease(entry, timeout, isolation))
         return taken
 
-    def _lease(self, entry: _MemoryItem, timeout: float, gate: PoisonIsolation) -> Delivery:
+    def _lease(self, entry: _MemoryItem, timeout: float, isolation: PoisonIsolation) -> Delivery:
         now = self._clock.wall()
         entry.deliveries += 1
         entry.lease = f"{self._token}/{next(self._leases)}"
         entry.expires = self._clock.boottime() + timeout
-        entry.isolation = gate
-        gate.enter(entry)
+        entry.isolation = isolation
+        isolation.enter(entry)
         self._leased[entry.lease] = entry
         self._first_expiry = min(self._first_expiry, entry.expires)
         return Delivery(entry.lease, entry.item, entry.deliveries, now, now + timeout)
 
     def _each_held(self, leases: Sequence[str], act: Callable[[_MemoryItem], None]) -> None:
-        """`act` on what is leased under these ids; one that is lost keeps it from no other."""
+        """`act` on each item that is leased under these ids. Raises UnknownLease afterwards for the others."""
         self._expire()
         asked = dict.fromkeys(leases)
         unknown = [lease for lease in asked if lease not in self._leased]
@@ -205,7 +206,7 @@ class MemoryEngine:
         return self._leased[lease]
 
     def _expire(self) -> None:
-        """Take back what ran out. From the second time on, alone in its process, that counts as a failure."""
+        """Take back items whose leases ran out. From the second time on, alone in its process, that is a failure."""
         now = self._clock.boottime()
         if now < self._first_expiry:
             return
