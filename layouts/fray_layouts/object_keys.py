@@ -358,11 +358,13 @@ class CoordinatorKeys:
 
 
 class DoctorKeys:
-    """`doctor/<token>/...`: what `fray doctor` writes and deletes."""
+    """`doctor/...`: what is written and deleted to learn what the storage does; `<token>/...` by `fray doctor`."""
 
     area = "doctor/"
     clock = "doctor/clock"
     """An object that is never there: asking for it tells the storage's time, and that the root may be read."""
+    written = "doctor/written"
+    """An object that is there for a moment: that it can be written tells whose trouble that of another write is."""
 
     @staticmethod
     def folder(token: str) -> str:

@@ -16,6 +16,7 @@ from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs.lookup import jobs_by_id
 from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol.scheduling import entry_of
+from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
@@ -94,6 +95,20 @@ async def test_a_file_that_is_not_answered_keeps_no_other_from_becoming_a_job(
         assert not cluster.keys("inbox/b")
     await passes(coordinator, 90.0)
     assert "HTTP 500" in (await pass_now(user)).problems[InboxKeys.key("a")]
+
+
+async def test_a_file_that_cannot_be_taken_away_delays_no_later_one(cluster: Cluster) -> None:
+    user, core = await cluster.core(), await cluster.core()
+    await user.store.put(InboxKeys.key("a"), SPEC, ANY)
+    silence(cluster.ways[1], InboxKeys.key("a"), ("withdraw",))
+    admission, longest = Admission(core), 0.0
+    for _ in range(5):
+        begun = cluster.clock.boottime()
+        await admission.run()
+        longest = max(longest, cluster.clock.boottime() - begun)
+        await cluster.clock.sleep(10.0)
+    assert longest < 15.0
+    assert "HTTP 500" in admission.problems[InboxKeys.key("a")]
 
 
 async def test_an_endpoint_that_is_not_answered_hides_no_other_of_its_name(cluster: Cluster) -> None:

@@ -48,3 +48,13 @@ async def test_a_finished_segment_that_cannot_be_removed_keeps_no_other(cluster:
     cluster.ways[-1].unanswered = [("delete", segments[0])]
     assert await delivered(consumer, 3000.0) == "abcde"
     assert [key for key in cluster.keys(NAMES.segments) if not key.startswith(segments[0])] == []
+
+
+@LOCAL
+async def test_a_lease_that_cannot_be_written_hides_no_other_segment(cluster: Cluster, local: bool) -> None:
+    """This consumer writes nothing else: nothing but a write of its own tells it that the disk is not full."""
+    consumer, segments = await pushed(cluster, local)
+    cluster.ways[-1].unanswered = [("put", segments[0]), ("delete", segments[0])]
+    assert await delivered(consumer, 60.0) == "bcde"
+    cluster.ways[-1].unanswered = []
+    assert await delivered(consumer, 300.0) == "a"

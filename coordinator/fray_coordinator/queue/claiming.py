@@ -49,7 +49,8 @@ async def _write(
     queue: OpenQueue, segment: str, wanted: QueueLease, current: Stored[QueueLease] | None
 ) -> HeldSegment | ClaimLost | None:
     sent = queue.core.clock.boottime()
-    written = await queue.core.records.write(queue.keys.lease(segment), QueueLease, wanted, current)
+    key = queue.keys.lease(segment)
+    written = await queue.core.records.write(key, QueueLease, wanted, current, one_of_many=True)
     if not written.wrote or written.stored is None:
         return ClaimLost(written.stored)
     try:

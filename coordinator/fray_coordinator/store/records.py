@@ -112,11 +112,20 @@ class Records:
                 await self._clock.sleep(self._chance.uniform(0, 0.1 * rejections))
 
     async def write(
-        self, key: str, kind: type[R], wanted: R, current: Stored[R] | None, patience: float | None = None
+        self,
+        key: str,
+        kind: type[R],
+        wanted: R,
+        current: Stored[R] | None,
+        patience: float | None = None,
+        one_of_many: bool = False,
     ) -> UpdateResult[R]:
         """One conditional write of `wanted` on top of `current` (None: the name must be absent).
 
         `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
+
+        Args:
+            patience, one_of_many: as in `Store.put`.
 
         Raises:
             BadRecord: nobody could read it, because what it goes on from was at the end of its bounds; nothing was
@@ -130,7 +139,7 @@ class Records:
             codec.decode(data, kind)
         except Malformed as error:
             raise BadRecord(f"{key} cannot be followed by another {kind.__name__}: {error}{REMOVE_HINT}") from None
-        outcome = await self._store.put(key, data, expect, body.op, patience)
+        outcome = await self._store.put(key, data, expect, body.op, patience, one_of_many)
         if isinstance(outcome, Applied):
             updated = self._store.now() if outcome.updated is None else outcome.updated
             return UpdateResult(Stored(key, body, raw, outcome.version, updated), True, 0)

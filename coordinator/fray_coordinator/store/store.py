@@ -137,7 +137,13 @@ class Store:
         return await self._persist("get", key, read, patience, one_of_many)
 
     async def put(
-        self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
+        self,
+        key: str,
+        data: bytes,
+        expect: Expectation,
+        op: str | None = None,
+        patience: float | None = None,
+        one_of_many: bool = False,
     ) -> Outcome:
         """Write `data` if the name meets `expect`.
 
@@ -146,6 +152,7 @@ class Store:
             expect: a version, `ABSENT`, or `ANY`. A version needs `op`: only a record can tell whose write it is.
             op: the id of this write, never used before.
             patience: seconds to go on trying, instead of the store's; 0: one attempt.
+            one_of_many: as in `get`.
 
         Returns:
             `Applied` only if the object now is this write. `StoreUnavailable` leaves the write unresolved, after
@@ -181,7 +188,7 @@ class Store:
                     raise Unknown(str(error)) from error
                 raise
 
-        return await self._persist("put", key, write, patience)
+        return await self._persist("put", key, write, patience, one_of_many)
 
     async def delete(self, key: str, expect: Expectation = ANY) -> NameAbsent | Rejected:
         """Delete the name if it meets `expect`, and go on until the storage says that it is absent."""
@@ -193,14 +200,14 @@ class Store:
         return await self._remove("delete", key, expect, remove)
 
     async def withdraw(self, key: str, expect: Version, aside: str) -> NameAbsent | Rejected:
-        """Delete an object that people write with plain tools; local files move it to `aside`."""
+        """Delete an object that people write with plain tools; local files move it to `aside`. It is one of many."""
         check_key(key)
         check_key(aside)
 
         async def remove() -> None:
             await self._backend.withdraw(key, expect, aside)
 
-        return await self._remove("withdraw", key, expect, remove)
+        return await self._remove("withdraw", key, expect, remove, one_of_many=True)
 
     async def list(
         self, prefix: str, after: str | None = None, limit: int | None = None, versions: bool = False
@@ -237,7 +244,12 @@ class Store:
         return outcome_of_write(await self._backend.get(key), data, expect, op)
 
     async def _remove(
-        self, verb: str, key: str, expect: Expectation, remove: Callable[[], Awaitable[None]]
+        self,
+        verb: str,
+        key: str,
+        expect: Expectation,
+        remove: Callable[[], Awaitable[None]],
+        one_of_many: bool = False,
     ) -> NameAbsent | Rejected:
         async def attempt() -> NameAbsent | Rejected:
             try:
@@ -251,7 +263,7 @@ class Store:
                 raise NotApplied("the precondition failed and now holds again: the name changed meanwhile") from None
             return NameAbsent()
 
-        return await self._persist(verb, key, attempt)
+        return await self._persist(verb, key, attempt, one_of_many=one_of_many)
 
     async def _persist(
         self,
@@ -298,12 +310,20 @@ class Store:
         return failed
 
     async def _answers_others(self, verb: str, begun: float) -> bool:
-        """Whether the storage has answered another such request since then, or, a read, answers one now."""
+        """Whether the storage has answered another such request since then, or answers one now.
+
+        Only a write that has something to write tells of writes: a full disk deletes, and rejects, as ever.
+        """
         reads = verb in READ_VERBS
-        if self._answered[reads] <= begun and reads:
+        if self._answered[reads] <= begun:
             with suppress(AttemptFailed):
-                await self._backend.get(DoctorKeys.clock)
+                if reads:
+                    await self._backend.get(DoctorKeys.clock)
+                else:
+                    await self._backend.put(DoctorKeys.written, b"written", ANY)
                 self._answered[reads] = self._clock.boottime()
+                if not reads:
+                    await self._backend.delete(DoctorKeys.written, ANY)
         return self._answered[reads] > begun
 
     def _wait(self, failures: int, error: AttemptFailed) -> float:
