@@ -215,7 +215,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
     [
         (Heartbeat, "_beat", ""),
         (Heartbeat, "_look_for_mail", "cannot look for mail: ValueError: odd"),
-        (Claimer, "_look", "cannot look for work: ValueError: odd"),
+        (Claimer, "_poll", "cannot look for work: ValueError: odd"),
         (JobWatch, "check", "cannot look at what it holds: ValueError: odd"),
         (Reconciler, "turn", "cannot run the coordinator's pass: ValueError: odd"),
     ],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fray_agents.agent.claimer import REMOTE_POLL_BACKOFF, Claimer
 from fray_agents.agent.index_cursor import ENTRIES_PER_INTERVAL
-from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_LOOK, PAGES_PER_SECOND, STALE_LIMIT
+from fray_agents.agent.index_search import PAGE_SIZE, PAGES_PER_POLL, PAGES_PER_SECOND, STALE_LIMIT
 from fray_agents.agent.leases import HeldLease, Leases
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
@@ -83,7 +83,7 @@ async def test_twelve_thousand_entries_that_can_never_run_here_cost_a_list_for_e
     unfit(cluster, 12_500)
     wanted = await submitted(await cluster.core())
     async with searching(cluster) as agent:
-        looks = -(-13 // PAGES_PER_LOOK)
+        looks = -(-13 // PAGES_PER_POLL)
         await agent.claims(wanted, within=looks * LONGEST_PAUSE)
         assert agent.lists() == 13
 
@@ -111,7 +111,7 @@ async def test_in_an_hour_without_news_an_agent_lists_less_than_its_looks_may(cl
         repairs = 3600 / agent.core.settings.repair_interval
         rounds = repairs / (1 + 12_500 / ENTRIES_PER_INTERVAL)
         assert agent.lists() - before <= 2 * repairs + (rounds + 1) * 11
-        assert agent.lists() - before < PAGES_PER_LOOK * repairs
+        assert agent.lists() - before < PAGES_PER_POLL * repairs
 
 
 async def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked(cluster: Cluster) -> None:
@@ -121,7 +121,7 @@ async def test_a_large_fleet_lists_no_faster_than_the_bucket_is_to_be_asked(clus
         begun = asyncio.get_running_loop().time()
         await agent.claims(wanted, within=1800)
         took = asyncio.get_running_loop().time() - begun
-        assert took >= 3 * PAGES_PER_LOOK * fleet / PAGES_PER_SECOND
+        assert took >= 3 * PAGES_PER_POLL * fleet / PAGES_PER_SECOND
         assert agent.lists() == 4 + 12, "a head for each repair interval, which is as long there"
 
 
@@ -153,7 +153,7 @@ async def test_what_would_fit_if_more_were_free_holds_up_nothing_and_comes_first
         wide = await submitted(client, resources={"cpu": 4}, priority=1)
         unfit(cluster, 12_500, shape=WIDE)
         before, wanted = agent.lists(), await submitted(client)
-        repairs = 12_500 / PAGE_SIZE / (PAGES_PER_LOOK - 1)
+        repairs = 12_500 / PAGE_SIZE / (PAGES_PER_POLL - 1)
         behind = await agent.claims(wanted, within=(repairs + 1) * 1.2 * agent.core.settings.repair_interval)
         assert agent.lists() - before <= 13 + repairs + 1, "each look on the repair interval lists the head too"
         for held in (small, behind):

@@ -57,7 +57,7 @@ class Stage:
         return job.record
 
     async def looks(self) -> None:
-        await self.overcommit._look()
+        await self.overcommit._poll()
 
 
 @asynccontextmanager

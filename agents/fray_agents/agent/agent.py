@@ -36,8 +36,7 @@ from fray_layouts.states import ExitKind, HoldingPhase
 log = logging.getLogger("fray")
 
 IMMEDIATE_EXIT_TIMEOUT = 3.0
-"""Seconds that an agent told twice to leave still waits for the store: a few requests, and who presses Ctrl-C twice
-does not wait for more."""
+"""Seconds that an agent asked twice to leave still waits for the store: who asks twice is in a hurry."""
 
 KILL_TIMEOUT = 2 * RUNNER_TIMEOUT
 """Seconds that an agent which ends waits for the processes that it has killed: what a runner may take, and as much."""
@@ -55,7 +54,7 @@ class AgentOptions:
     """How an agent is run.
 
     Attributes:
-        pool: which pending jobs it looks at.
+        pool: whose pending jobs it claims.
         capacity: what it offers; None: what the host has.
         work_dir: where tasks have their directories; None: under the temporary directory.
         preemptible: the host may be taken away at any time; jobs that do not want that stay away.

@@ -1,4 +1,4 @@
-"""Claims pending jobs for an agent, one at a time, and waits between looks that find nothing."""
+"""Claims pending jobs for an agent, one at a time, and waits between polls that find nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DOORBELL_READS_PER_SECOND = 500.0
 
 REMOTE_POLL_BACKOFF = (1.0, 1.5, 5.0)
 LOCAL_POLL_BACKOFF = (0.1, 1.2, 1.0)
-"""Waits between looks, in poll intervals: the first after something happened, its growth while nothing does, the
-longest. Where looks are free, a job submitted right after another one is found within milliseconds."""
+"""Waits between polls, in poll intervals: the first after something happened, its growth while nothing does, the
+longest. Where polls are free, a job submitted right after another one is found within milliseconds."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Claimer:
         member: the agent's membership.
         on_claimed: takes over a job whose claim was applied.
         counts: what claiming cost so far.
-        wake: set to have it look now.
+        wake: set to have it poll now.
     """
 
     member: Membership
@@ -71,14 +71,14 @@ class Claimer:
             while True:
                 worked = False
                 with self.member.problems.tolerated("look for work"):
-                    worked = self.member.may_claim() and await self._look()
+                    worked = self.member.may_claim() and await self._poll()
                 await self._pause(worked)
         finally:
             for claim in self._unresolved:
                 claim.cancel()
 
     async def _pause(self, worked: bool) -> None:
-        """Wait for the next look: longer the longer nothing happened."""
+        """Wait for the next poll: longer the longer nothing happened."""
         first, growth, longest = (
             LOCAL_POLL_BACKOFF if self._core.store.local else (*REMOTE_POLL_BACKOFF[:2], self._longest_pause())
         )
@@ -97,8 +97,8 @@ class Claimer:
         poll = self._core.settings.poll_interval
         return paced_interval(REMOTE_POLL_BACKOFF[2] * poll, self.member.live_agents, DOORBELL_READS_PER_SECOND) / poll
 
-    async def _look(self) -> bool:
-        """One look; whether anything was claimed."""
+    async def _poll(self) -> bool:
+        """Claim what fits now; whether anything was claimed."""
         if self.member.leases.free().cpu <= 0 and self.member.leases.held:
             return False
         if not await self._search.begin():

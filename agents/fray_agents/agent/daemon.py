@@ -1,4 +1,4 @@
-"""`fray agent`: an agent as a process, which heeds signals and joins anew after it was declared dead."""
+"""`fray agent`: an agent as a process, which handles signals and joins anew after it was declared dead."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class DriverLease:
         self.member.leases.remove(self._lease)
 
     async def _watch_job(self) -> None:
-        """Look at the job on mail, and now and then; return once it is not held any more."""
+        """Read the job's record on mail, and now and then; return once it is not held any more."""
         while self._stored is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._core.jittered(self._core.settings.repair_interval)):

@@ -1,7 +1,7 @@
 """An agent's endpoint for hints from those who have submitted or stopped something.
 
-A hint says nothing that storage does not say; it only makes the agent look now. Losing every one costs latency only.
-However many come, the agent looks no more often than the intervals here allow.
+A hint says nothing that storage does not say; it only makes the agent read it now. Losing every one costs latency only.
+However many come, the agent reads no more often than the intervals here allow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SUBMITTED_INTERVAL, STOPPED_INTERVAL = 0.1, 1.0
-"""Seconds between two looks that hints lead to: for work, which is one request, and at the records of all held jobs."""
+"""Seconds between two reads that hints lead to: of the doorbell, one request, and of the records of all held jobs."""
 
 
 class HintThrottle:

@@ -3,10 +3,10 @@
 **Invariant.** What fits an agent is met, however many entries that do not fit lie before it, and wherever it comes to
 lie.
 
-**Unsafe sequence.** Each look begins at the head and ends after so many pages: what lies behind is met by nobody. Or it
+**Unsafe sequence.** Each poll begins at the head and ends after so many pages: what lies behind is met by nobody. Or it
 begins where the last one ended: what comes to lie before that, or fits once more is free, is met by nobody.
 
-**Why this cannot happen.** A look begins with the page at the head, for what is urgent, and goes on where the cursor
+**Why this cannot happen.** A poll begins with the page at the head, for what is urgent, and goes on where the cursor
 stands. What was passed because too little was free is passed anew once more is free, and a round, however it went, ends
 after a time that grows with what it has passed.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fray_layouts.records import Resources
 
 ENTRIES_PER_INTERVAL = 2000
-"""Entries passed for which a round lasts one repair interval more: half of what the looks of idle agents pass in one,
+"""Entries passed for which a round lasts one repair interval more: half of what the polls of idle agents pass in one,
 so that no round ends before it has come to the end of the index."""
 
 
@@ -48,7 +48,7 @@ class IndexCursor:
             self._never, self._unfit, self._room, self._began, self._passed = "", "", None, now, 0
 
     def behind(self, free: Resources) -> str:
-        """The key behind which to look for what fits `free`."""
+        """The key behind which to search for what fits `free`."""
         if self._room is not None and _exceeds(free, self._room):
             self._unfit, self._room = self._never, None
         return self._unfit

@@ -1,6 +1,6 @@
 """Finds entries of the pending index that fit an agent: the doorbell, listings, and which entry comes next.
 
-The doorbell is read often and cheaply, but more rarely in large fleets, where someone always looks soon. The index is
+The doorbell is read often and cheaply, but more rarely in large fleets, where someone always polls soon. The index is
 listed when the bell rang, when what was listed is used up and there is more, and on the repair interval. Behind what
 does not fit, each listing goes on where the last one came to.
 """
@@ -22,18 +22,18 @@ from fray_layouts.object_keys import PendingKey, PoolKeys
 PAGE_SIZE = 1000
 """Entries of one listing: what S3 and GCS return at most for the price of one request."""
 
-PAGES_PER_LOOK = 4
+PAGES_PER_POLL = 4
 """Pages that are listed in a row to find something that fits, behind much that does not."""
 
 PAGES_PER_SECOND = 200.0
 """Listings that all agents together make at most without a bell, where nothing fits any of their hosts."""
 
 STALE_LIMIT = 12
-"""Stale entries in a row that have cost as much as a listing, which shows what is left; as many again end a look.
+"""Stale entries in a row that have cost as much as a listing, which shows what is left; as many again end a poll.
 (A listing costs 12.5 times a read.)"""
 
 STALE_TRIES_PER_SECOND = 1000.0
-"""Claims that all agents together try at most after looks that met little but stale entries: the queue runs dry then,
+"""Claims that all agents together try at most after polls that met little but stale entries: the queue runs dry then,
 and what was claimed stays listed until its holder's next beat. A bell is answered all the same."""
 
 LISTINGS_PER_SECOND = 50.0
@@ -42,7 +42,7 @@ LISTINGS_PER_SECOND = 50.0
 
 @dataclass(slots=True)
 class IndexSearch:
-    """One agent's search through the index; a look is a sequence of `begin`, `next`... and `end`."""
+    """One agent's search through the index; a poll is a sequence of `begin`, `next`... and `end`."""
 
     member: Membership
     _bell: Version | None = None
@@ -67,7 +67,7 @@ class IndexSearch:
         return self.member.leases
 
     async def begin(self) -> bool:
-        """Begin a look, with a listing if one is due; whether there may be anything to claim."""
+        """Begin a poll, with a listing if one is due; whether there may be anything to claim."""
         rang = await self._bell_rang()
         if due := self._repair_is_due():
             self._candidates.forget_put_off()
@@ -92,16 +92,16 @@ class IndexSearch:
         return entry
 
     def end(self) -> None:
-        """End a look: after a fruitless one the next waits for its turn in the fleet, or for a bell."""
+        """End a poll: after a fruitless one the next waits for its turn in the fleet, or for a bell."""
         if self._stale >= 2 * STALE_LIMIT:
             self._pass_stale()
         if self._stale >= STALE_LIMIT:
             self._rest(self._stale, STALE_TRIES_PER_SECOND)
-        elif self._pages == PAGES_PER_LOOK and not self._candidates.untried:
-            self._rest(PAGES_PER_LOOK, PAGES_PER_SECOND)
+        elif self._pages == PAGES_PER_POLL and not self._candidates.untried:
+            self._rest(PAGES_PER_POLL, PAGES_PER_SECOND)
 
     def claimed(self) -> None:
-        """An entry was claimed: those before it in this look were stale by chance."""
+        """An entry was claimed: the search is not at its end."""
         self._stale = 0
 
     def not_claimed(self, entry: PendingKey, until: float | None) -> None:
@@ -110,13 +110,13 @@ class IndexSearch:
         self._candidates.put_off(entry, STALE if until is None else until)
 
     def _rest(self, requests: int, per_second: float) -> None:
-        """Make no look without a bell until the whole fleet, each making so many, keeps to that rate."""
+        """Make no poll without a bell until the whole fleet, each making so many, keeps to that rate."""
         self._rests_until = self._core.clock.boottime() + paced_interval(
             0.0, requests * self.member.live_agents, per_second
         )
 
     async def _bell_rang(self) -> bool:
-        """Whether it rang, as far as can be told: who cannot read it lists on the repair interval all the same."""
+        """Whether it rang, as far as is known; whoever cannot read it lists on the repair interval all the same."""
         answer = None
         with self.member.problems.tolerated("read the doorbell"):
             answer = await self._core.store.get_if_changed(
@@ -141,7 +141,7 @@ class IndexSearch:
         if self._last is not None and not self._cursor.behind(self._leases.free()):
             begin = listing_start(keys[0], keys[-1], len(keys), self.member.pool_slots, self._core.rng.random())
             if begin and (within := await self._page(begin)):
-                keys, self._last = within, ""  # where nothing of these fits, it looks from the head on
+                keys, self._last = within, ""  # where nothing of these fits, the search goes on from the head
         self._candidates.replace(keys)
         self._at_head = True
 
@@ -167,19 +167,19 @@ class IndexSearch:
             await self._list()
 
     def _pass_stale(self) -> None:
-        """Others have been where so many were stale in a row, or nobody removes them: the next look begins behind."""
+        """Begin the next poll behind these entries: others have come this far, or nobody removes what is stale."""
         free = self._leases.free()
         if self._last and self._last > self._cursor.behind(free):
             self._cursor.advance(self._last, PAGE_SIZE, free, True)
             self._candidates.clear()
 
     def _may_list_on(self) -> bool:
-        return self._pages < PAGES_PER_LOOK and self._leases.free().cpu > 0
+        return self._pages < PAGES_PER_POLL and self._leases.free().cpu > 0
 
     def _fitting(self) -> PendingKey | None:
-        """A candidate that fits and is not in this agent's hands.
+        """A candidate that fits and is not held by this agent.
 
-        The more stale ones were met in a row, the further ahead it looks: others have been this far.
+        The more stale ones were met in a row, the further ahead it searches: others have come this far.
         """
         while True:
             free, now, width = self._leases.free(), self._core.now(), max(self.member.pool_slots, 2**self._stale)

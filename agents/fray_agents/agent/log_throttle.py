@@ -11,7 +11,7 @@ from fray_layouts.escaping import escaped
 log = logging.getLogger("fray")
 
 REPEAT_INTERVAL = 3600.0
-"""Seconds until the same warning is logged again: often enough for who looks at today's log, and no flood."""
+"""Seconds until the same warning is logged again: often enough for today's log, and no flood."""
 
 
 @dataclass(slots=True)

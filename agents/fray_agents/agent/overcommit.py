@@ -36,14 +36,14 @@ class Overcommit:
     claim: Callable[[PendingKey], Awaitable[bool]]
 
     async def run(self) -> None:
-        """Look for what may run beyond the slots, for ever."""
+        """Claim what may run beyond the slots, for ever."""
         core = self.member.core
         while True:
             with self.member.problems.tolerated("lend room to children"):
-                await self._look()
+                await self._poll()
             await core.clock.sleep(core.settings.poll_interval)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         leases = self.member.leases.held.values()
         running = [lease for lease in leases if lease.phase == HoldingPhase.RUNNING and lease.task is not None]
         for lease in running:
@@ -72,7 +72,7 @@ class Overcommit:
             return None
         try:
             found = await self.member.core.records.read(JobKeys.key(job_id), JobRecord)
-        except BadRecord:  # the repair tells of it
+        except BadRecord:  # the repair reports it
             return None
         return found.record if found is not None and job_id not in self.member.leases.held else None
 

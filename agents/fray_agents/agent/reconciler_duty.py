@@ -32,7 +32,7 @@ class ReconcilerDuty:
                 begun = core.clock.boottime()
                 await self._take_turn()
                 took = core.clock.boottime() - begun
-                if self._is_on_duty():  # from one look at the agents to the next, or no age of the silent accumulates
+                if self._is_on_duty():  # between the starts of two passes, or no age of silent agents accumulates
                     wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
                 else:
                     wait = core.jittered(core.settings.repair_interval)

@@ -1,0 +1,6 @@
+"""The host: what an agent uses of the machine that it runs on.
+
+Called by `fray_agents.agent` and `fray_agents.tasks`, and by servers of calls for sockets and addresses. `agent_lock`
+shows whether an agent of this host is alive; `directories` are this user's alone; `network` knows the host's address;
+`capacity` measures what tasks may use.
+"""

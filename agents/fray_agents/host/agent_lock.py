@@ -1,4 +1,4 @@
-"""The lock that tells this host's agents apart from its dead ones.
+"""The lock by which a live agent of this host is told from a dead one.
 
 Each agent process holds a lock on a file of its own, and so do its runners, by inheritance: a lock that can be taken
 proves that the agent and everything it started are gone, and no time-out need be waited for. The file has its name only

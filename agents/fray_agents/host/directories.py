@@ -69,7 +69,7 @@ def private_dir(path: Path) -> Path:
             raise UntrustedDirectory(path, f"belongs to user {status.st_uid}")
         if status.st_mode & 0o022:
             raise UntrustedDirectory(path, "can be written by other users")
-        if status.st_mode & 0o077:  # nobody else has put anything there, and nobody else looks from now on
+        if status.st_mode & 0o077:  # nobody else has put anything there, and nobody else may read it from now on
             os.fchmod(handle, 0o700)
     finally:
         os.close(handle)
@@ -77,7 +77,7 @@ def private_dir(path: Path) -> Path:
 
 
 async def remove_tree(directory: Path) -> None:
-    """Remove a directory and all that is in it, whatever its mode and however deep; a warning tells of what stays."""
+    """Remove a directory and all that is in it, whatever its mode and however deep; what stays is logged."""
     if not _remove_empty(directory):
         import asyncio  # not for all: an actor's server makes directories here, and is small
 

@@ -3,7 +3,7 @@
 The agent starts `__main__.py` by path with `-I -S` (the standard library only, so it starts in some 15 ms) and keeps
 a pipe to it. From then on the runner alone holds the task: it is the parent or, as a subreaper, the foster parent of
 every process the task ever starts, reads its output into log chunk files, measures it, and kills the whole tree when
-told to, when the agent's end of the pipe closes, or when the deadline passes that the agent keeps moving on. So an
+asked to, when the agent's end of the pipe closes, or when the deadline passes that the agent keeps moving on. So an
 agent that is killed, frozen or merely busy leaves no task behind and stalls none.
 
 If the runner itself does not answer (stopped, or stuck), the agent kills the tree and then the runner: `RUNNER_TIMEOUT`

@@ -47,14 +47,14 @@ class UsageMeter:
         now = time.monotonic()
         percent = 100 * (cpu - self._cpu) / max(now - self._at, 1 / _TICKS)
         self._at, self._cpu = now, cpu
-        self._disk.look(_ENTRIES_PER_SAMPLE)
+        self._disk.advance(_ENTRIES_PER_SAMPLE)
         return self._usage(cpu, round(percent, 1), memory)
 
     def total(self) -> dict[str, float]:
         """Totals and peaks, once nothing of the tree is left."""
         ended = _ended()
         self._peak = max(self._peak, ended.ru_maxrss * 1024)
-        self._disk.look(_ENTRIES_AT_END)
+        self._disk.advance(_ENTRIES_AT_END)
         return self._usage(ended.ru_utime + ended.ru_stime, 0.0, 0)
 
     def _usage(self, cpu: float, percent: float, memory: int) -> dict[str, float]:
@@ -80,8 +80,8 @@ class _DiskMeter:
         self._walk = _sizes(directory)
         self._sum = 0
 
-    def look(self, entries: int) -> None:
-        """Go on for at most `entries` files."""
+    def advance(self, entries: int) -> None:
+        """Go on with the walk, for at most `entries` files."""
         for _ in range(entries):
             size = next(self._walk, None)
             if size is None:

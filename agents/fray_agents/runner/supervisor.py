@@ -30,7 +30,7 @@ _SAMPLE_INTERVAL = 2.0
 """Seconds between two samples of usage: one reads a few files for each process of the task."""
 
 _SPOOL_INTERVAL = 0.2
-"""Seconds between two looks at the disk while the log waits for the agent to upload it."""
+"""Seconds between two reads of the folder while the log waits for the agent to upload it."""
 
 
 def main(lock_fd: str = "", *prestarted_command: str) -> None:

@@ -2,7 +2,7 @@
 
 A line is `<RFC3339 UTC> <stdout|stderr> <F|P> <bytes>`; P says that the piece ended without a newline: it was too
 long, or the chunk was sealed before the rest came. Putting pieces together, adding a newline after each F, gives back
-the exact bytes. A chunk is written under a name with `.part` and sealed by renaming; the agent ships and then removes
+the exact bytes. A chunk is written under a name with `.part` and sealed by renaming; the agent uploads and then removes
 it. Memory is bounded by one read and one unfinished line per stream, disk by the spool limit: beyond it nothing is
 read, and the task waits in its write.
 """
@@ -159,7 +159,7 @@ class LogChunks:
         return max(self._since + FIRST_SEAL_DELAY, self._sealed_at + SEAL_INTERVAL)
 
     def full(self) -> bool:
-        """Whether too many chunks wait for the agent. Looks at the disk only when that may be so."""
+        """Whether too many chunks wait for the agent. Reads the folder only when that may be so."""
         if self._spooled > self._spool_limit:
             self._spooled = sum(_size(os.path.join(self._directory, name)) for name in os.listdir(self._directory))
         return self._spooled > self._spool_limit

@@ -1,4 +1,4 @@
-"""The task that this code runs in, be it a process or a thread: its environment, and the wish to be told of its end."""
+"""The task that this code runs in, a process or a thread: its environment, and what is called when it must end."""
 
 from __future__ import annotations
 

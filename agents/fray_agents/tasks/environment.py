@@ -1,4 +1,4 @@
-"""The environment variables of a task, and the files by which it tells its agent something."""
+"""The environment variables of a task, and the files through which it informs its agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRIVATE_VAR = "FRAY_PRIVATE"
 """Variable of the tasks of a private cluster: what they launch runs there, whatever it asks for."""
 
 CHILDREN_MARKER = "children"
-"""A file of this name in FRAY_TASK_DIR tells the agent that the task submitted children."""
+"""A file of this name in FRAY_TASK_DIR says that the task submitted children."""
 
 ENDPOINTS_FILE = "endpoints"
 """A file of this name in FRAY_TASK_DIR lists the keys of what the task has published; its agent removes them."""

@@ -19,7 +19,7 @@ SPOOL_LIMIT = 1024**3
 """Bytes of log chunks on disk beyond which a task waits in its writes: an hour of the store's absence at 300 kB/s."""
 
 TASK_FILE_LIMIT = 1024**2
-"""Bytes of a file by which a task tells its agent something: a list of some thousand endpoints fits."""
+"""Bytes of a file through which a task informs its agent: a list of some thousand endpoints fits."""
 
 
 class StartFailed(Temporary):
