@@ -41,7 +41,8 @@ class Config:
     """How training goes.
 
     Attributes:
-        early: slices at the start; one more joins at a third of the steps, and the first leaves at two thirds.
+        early: slices at the start, for which the first step waits; one more joins at a third of the steps, and the
+            first leaves at two thirds.
         pause: seconds that computing a gradient takes longer.
         rate: of learning.
         silence: seconds after which a slice that gives no sign is no longer waited for.
@@ -106,8 +107,9 @@ class SliceCoordinator:
         self._advance()
 
     def _advance(self) -> None:
-        """Take the step if all who take part have given their gradients."""
-        if self.given and self.seen.keys() <= self.given.keys():
+        """Take the step if all who take part have given their gradients; the first one waits for the early slices."""
+        together = self.step > 0 or len(self.seen) >= self.config.early
+        if together and self.given and self.seen.keys() <= self.given.keys():
             self.weights = self.weights - self.config.rate * np.mean(list(self.given.values()), axis=0)
             self.step += 1
             self.given.clear()

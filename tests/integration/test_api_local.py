@@ -213,7 +213,7 @@ def test_it_can_be_pickled_and_used_after_a_fork(cluster: LocalCluster) -> None:
     copy = pickle.loads(pickle.dumps(cluster))
     assert copy.result(copy.launch(call(lambda: "copy"))) == "copy"
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply(launch_here, (cluster.root,)) == pool.apply(use_inherited) == "forked"
+        assert pool.apply(launch_here, (cluster.root,)) == pool.apply(use_inherited, (cluster.root,)) == "forked"
     assert cluster.result(cluster.launch(call(lambda: "still here"))) == "still here"
     assert len(list((cluster._directory / "root" / "agents").iterdir())) == 1
 
@@ -225,10 +225,10 @@ def launch_here(root: str) -> object:
         return opened.result(opened.launch(call(lambda: "forked")))
 
 
-def use_inherited() -> object:
+def use_inherited(root: str) -> object:
     import gc
 
-    [inherited] = [one for one in gc.get_objects() if type(one) is LocalCluster and one._directory.exists()]
+    [inherited] = [one for one in gc.get_objects() if type(one) is LocalCluster and one.root == root]
     return inherited.result(inherited.launch(call(lambda: "forked")))
 
 

@@ -129,10 +129,10 @@ async def test_usage_is_sampled_while_running_and_totalled_at_the_end(tmp_path: 
     script = "data = bytearray(60_000_000); open('file', 'wb').write(b'x' * 3_000_000)\nwhile True: pass"
 
     task = await started(spec(tmp_path, [sys.executable, "-c", script]))
-    await eventually(lambda: task.usage is not None and task.usage.memory > 60_000_000)
+    await eventually(lambda: task.usage and task.usage.memory > 60_000_000 and task.usage.cpu_seconds > 0.5)
     sampled = task.usage
     assert sampled is not None
-    assert sampled.cpu_percent > 10
+    assert sampled.cpu_percent > 0
     assert sampled.disk >= 3_000_000
     task.kill()
     usage = (await ended(task)).exit.usage

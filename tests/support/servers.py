@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -101,12 +102,22 @@ class Seaweed:
 
 @contextmanager
 def restartable_seaweed(folder: Path) -> Iterator[Seaweed]:
-    seaweed = Seaweed(folder)
-    seaweed.start()
+    seaweed = _first_start(folder)
     try:
         yield seaweed
     finally:
         seaweed.kill()
+
+
+def _first_start(folder: Path) -> Seaweed:
+    """Started on free ports: on others, if somebody was quicker to take them."""
+    for _ in range(5):
+        seaweed = Seaweed(folder)
+        with suppress(OSError):
+            seaweed.start()
+            return seaweed
+        seaweed.kill()
+    raise AssertionError("SeaweedFS found no ports")
 
 
 @contextmanager
@@ -146,7 +157,7 @@ def _until(process: subprocess.Popen[str], works: Callable[[], None], seconds: f
 def _free_ports(count: int) -> list[int]:
     """Ports that are free, and whose neighbours 10,000 higher are."""
     found: list[int] = []
-    for port in range(20000 + os.getpid() % 5000, 40000):
+    for port in range(20000 + random.randrange(5000), 40000):
         if len(found) == count:
             break
         if _free(port) and _free(port + 10_000):
