@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fray_coordinator.store.records import Stored
     from fray_layouts.records import AgentRecord
 
-_COLUMNS = ("AGENT", "POOL", "STATE", "LAST BEAT", "JOBS", "FREE", "CAPACITY", "TROUBLE")
+_COLUMNS = ("AGENT", "POOL", "STATE", "LAST BEAT", "JOBS", "FREE", "CAPACITY", "PROBLEM")
 
 
 @as_command
