@@ -74,7 +74,7 @@ class Scene:
         for way in self.ways:
             way.refused = list(refused)
 
-    async def troubles(self, user: Core) -> list[str]:
+    async def problems(self, user: Core) -> list[str]:
         return [(await agent_now(user, agent.id)).problem for agent in self.agents]
 
     async def leave(self) -> list[ExitReason]:
@@ -103,7 +103,7 @@ async def test_a_refusal_ends_no_agent_and_loses_no_job(
         await asyncio.sleep(20)
     await asyncio.sleep(280)
     assert [(await job_now(user, job)).status for job in jobs] == ["succeeded"] * 7
-    assert await scene.troubles(user) == ["", ""]
+    assert await scene.problems(user) == ["", ""]
     assert await scene.leave() == [ExitReason.LEFT] * 2
 
 
@@ -138,11 +138,11 @@ def test_what_is_refused_is_told_while_it_lasts(tmp_path: Path, caplog: pytest.L
         await asyncio.sleep(60)
         scene.refuse(("get_if_changed", "pools/"), ("get", "pools/"))
         await asyncio.sleep(300)
-        for trouble in await scene.troubles(user):
-            assert "pools/default/doorbell: HTTP 403: the test says so" in trouble
+        for problem in await scene.problems(user):
+            assert "pools/default/doorbell: HTTP 403: the test says so" in problem
         scene.refuse()
         await asyncio.sleep(300)
-        assert await scene.troubles(user) == ["", ""]
+        assert await scene.problems(user) == ["", ""]
         await scene.leave()
 
     with caplog.at_level(logging.WARNING, "fray"):
@@ -164,9 +164,9 @@ async def test_who_cannot_read_the_doorbell_finds_work_on_the_repair_interval(
         job = await launch(user, name="short")
         await asyncio.sleep(user.settings.repair_interval * 1.2 + 20)
         assert (await job_now(user, job.id)).status == "succeeded"
-    for trouble in await scene.troubles(user):
-        assert "pools/default/doorbell" in trouble
-        assert "the test says so" in trouble
+    for problem in await scene.problems(user):
+        assert "pools/default/doorbell" in problem
+        assert "the test says so" in problem
     await scene.leave()
 
 
@@ -211,7 +211,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
 
 
 @pytest.mark.parametrize(
-    ("loop", "method", "trouble"),
+    ("loop", "method", "problem"),
     [
         (Heartbeat, "_beat", ""),
         (Heartbeat, "_look_for_mail", "cannot look for mail: ValueError: odd"),
@@ -221,7 +221,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
     ],
 )
 async def test_no_error_in_a_loop_ends_the_agent(
-    cluster: Cluster, loop: type, method: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, loop: type, method: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error in the heartbeat is like an outage: trust runs out. Each is reported once an hour."""
     real, failing, reported = getattr(loop, method), False, list[str]()
@@ -241,11 +241,11 @@ async def test_no_error_in_a_loop_ends_the_agent(
     failing = True
     await asyncio.sleep(100)
     assert not any(task.done() for task in scene.running)
-    assert await scene.troubles(user) == [trouble] * 2
+    assert await scene.problems(user) == [problem] * 2
     assert holder.member.trusts() == (loop is not Heartbeat or method != "_beat")
     failing = False
     await asyncio.sleep(300)
-    assert await scene.troubles(user) == ["", ""]
+    assert await scene.problems(user) == ["", ""]
     assert (await job_now(user, job.id)).status == "succeeded"
     await scene.leave()
     assert len(reported) == 2

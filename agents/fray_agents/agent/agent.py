@@ -17,6 +17,7 @@ from fray_agents.agent.claimer import ClaimCounts, Claimer
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.job_watch import JobWatch
 from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_agents.agent.overcommit import Overcommit
 from fray_agents.agent.reconciler_duty import ReconcilerDuty
@@ -193,7 +194,7 @@ class Agent:
         if self._options.overcommits:
             loops.append(Overcommit(self.member, self._claimer.claim).run())
         loops.append(self._heartbeat.run())
-        await _until_first_ends([asyncio.create_task(loop) for loop in loops])
+        await run_until_first_ends(*loops)
 
     def _may_not_join(self, error: StoreError) -> bool:
         return isinstance(error, StoreRefused) and not self._options.rejoins
@@ -279,16 +280,3 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None:
             context = {"message": "an agent's task ended with an error", "exception": error, "task": task}
             asyncio.get_running_loop().call_exception_handler(context)
-
-
-async def _until_first_ends(loops: list[asyncio.Task[None]]) -> None:
-    """Return when the first loop has ended and the others are cancelled; an error in any is raised."""
-    try:
-        await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-        for loop in loops:
-            if loop.done():
-                loop.result()
-    finally:
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)

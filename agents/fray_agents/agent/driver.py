@@ -11,14 +11,10 @@ from weakref import WeakSet
 
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.leases import HeldLease, Leases
+from fray_agents.agent.loops import run_until_first_ends
 from fray_agents.agent.membership import Membership
 from fray_coordinator.core import Core
-from fray_coordinator.errors import (
-    BadRecord,
-    ParentNotRunning,
-    StaleAttempt,
-    StoreError,
-)
+from fray_coordinator.errors import BadRecord, ParentNotRunning, StaleAttempt, StoreError
 from fray_coordinator.jobs import cascade
 from fray_coordinator.jobs.commit import end_attempt
 from fray_coordinator.persist import persist
@@ -29,12 +25,7 @@ from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
-from fray_layouts.records import (
-    AgentRecord,
-    AttemptExit,
-    JobRecord,
-    Resources,
-)
+from fray_layouts.records import AgentRecord, AttemptExit, JobRecord, Resources
 from fray_layouts.states import ExitKind, HoldingPhase
 
 log = logging.getLogger("fray")
@@ -90,15 +81,10 @@ class DriverLease:
 
     async def hold(self) -> None:
         """Beat until the lease has ended, or is lost."""
-        beating, watching = asyncio.create_task(self._heartbeat.run()), asyncio.create_task(self._watch_job())
         try:
-            for task in (await asyncio.wait((beating, watching), return_when=asyncio.FIRST_COMPLETED))[0]:
-                task.result()
+            await run_until_first_ends(self._heartbeat.run(), self._watch_job())
         finally:
             self.over = True
-            for task in (beating, watching):
-                task.cancel()
-            await asyncio.gather(beating, watching, return_exceptions=True)
 
     async def is_valid(self) -> bool:
         """Whether it may own more: a program that did not beat for long, as one that slept, asks the storage."""
@@ -113,9 +99,8 @@ class DriverLease:
         """End the job, what it owns, and then the lease: `hold` returns once that is written. Raises StoreError."""
         self._ending = True
         if self._stored is not None:
-            await end_attempt(
-                self._core, self._stored, self.agent, AttemptEnd(AttemptExit(kind=kind, log_chunks=0)), None
-            )
+            end = AttemptEnd(AttemptExit(kind=kind, log_chunks=0))
+            await end_attempt(self._core, self._stored, self.agent, end, None)
             await cascade.stop_children(self._core, self.job)
         self.member.leaving = True
         self.member.leases.remove(self._lease)

@@ -10,12 +10,7 @@ import time
 from fray_agents.runner import process_tree
 from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
 from fray_agents.runner.cgroups import oom_counter, oom_kills
-from fray_agents.runner.exit_report import (
-    ExitFacts,
-    bounded_exit,
-    exit_fields,
-    read_exception,
-)
+from fray_agents.runner.exit_report import ExitFacts, bounded_exit, exit_fields, read_exception
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.prestarted import PrestartedProcess
 from fray_agents.runner.spawn import IGNORED, NotExecutable, spawn

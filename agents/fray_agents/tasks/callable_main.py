@@ -19,13 +19,7 @@ import sys
 import traceback
 from typing import Any
 
-from fray_agents.runner.exit_report import (
-    DATA_LIMIT,
-    MESSAGE_LIMIT,
-    TRACEBACK_LIMIT,
-    shortened,
-    too_large,
-)
+from fray_agents.runner.exit_report import DATA_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, shortened, too_large
 
 _MAX_JSON_DEPTH = 90
 """How deep lists and dicts may be nested as JSON: `fray_layouts.parsing.MAX_RESULT_DEPTH`, whose import costs time."""

@@ -75,18 +75,6 @@ class TaskExit:
     complete_before_stop: bool
 
 
-class LogChunkFile(Protocol):
-    """A log chunk that waits to be uploaded."""
-
-    def read_bytes(self) -> bytes:
-        """Its content."""
-        ...
-
-    def unlink(self) -> None:
-        """Remove it."""
-        ...
-
-
 @dataclass(frozen=True)
 class TaskFile:
     """A file in a task's directory, where the task may put anything; more than `limit` bytes are not read."""
@@ -134,7 +122,7 @@ class TaskHandle(Protocol):
         """End the task at once."""
         ...
 
-    def chunks(self) -> AsyncIterator[tuple[int, LogChunkFile]]:
+    def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
         ...
 

@@ -19,12 +19,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
-from fray_agents.runner.task_log import (
-    CHUNK_BYTES,
-    LineFormatter,
-    LogChunks,
-    chunk_name,
-)
+from fray_agents.runner.task_log import CHUNK_BYTES, LineFormatter, LogChunks, chunk_name
 from fray_agents.tasks.handle import TaskFile
 
 STREAMS = ("stdout", "stderr")

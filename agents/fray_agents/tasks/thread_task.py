@@ -20,15 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from fray_agents.host.directories import remove_tree
 from fray_agents.tasks import current_task, shared_environ, thread_output
 from fray_agents.tasks.callable_main import encode_result, exception_fields, failure_fields
-from fray_agents.tasks.handle import (
-    ResultFile,
-    StartFailed,
-    TaskExit,
-    TaskFile,
-    TaskHandle,
-    TaskSpec,
-    read_task_file,
-)
+from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskHandle, TaskSpec, read_task_file
 from fray_agents.tasks.process_task import ProcessTask
 from fray_layouts.records import AttemptExit, ResourceUsage
 from fray_layouts.states import ExitKind
