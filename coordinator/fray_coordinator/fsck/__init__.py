@@ -1,4 +1,11 @@
-"""Checking a cluster for what does not fit together, and repairing it with the services that agents use themselves."""
+"""The check of a whole cluster for what does not fit together, and its repair with the services that agents use
+themselves.
+
+Called by `fray fsck` and `fray doctor`, and by tests after every scenario. A snapshot of everything is judged by plain
+functions; what two snapshots show is a problem.
+
+To read: `snapshot`, `report`, `checker`, then the checks by area; `areas` says what lies where under a root.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,7 @@
+"""What no single job's holder can do: find dead agents and put their jobs back, admit the inbox, repair what was lost.
+
+Whichever agent holds the reconciler's lease calls `Reconciler.turn` every pass interval; `fray coordinate` and `fray
+fsck --repair` run parts of it. Everything here may run twice at once: each write is conditional by itself.
+
+To read: `reconciler`, `failure_detector`, `reaper`, `admission`, `repair`, then what they remember between passes.
+"""
