@@ -1,4 +1,4 @@
-"""What every service needs: the store, the records in it, time, chance and the cluster's settings."""
+"""The context of every service: the store, the records in it, time, random numbers and the cluster's settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCAL_SETTINGS = ClusterSettings(poll_interval=0.05, pass_interval=1.0, repair_i
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One participant's view of one cluster."""
+    """One cluster as one participant has opened it."""
 
     store: Store
     records: Records

@@ -18,7 +18,7 @@ class StoreUnavailable(StoreError, Temporary, RuntimeError):
     A write that ends this way is unresolved: it was applied, or not, or will be applied later.
 
     Attributes:
-        others_answered: the store answered other requests of the kind meanwhile, so that this is no outage: the trouble
+        others_answered: the store answered other requests of the kind meanwhile, so that this is no outage: the failure
             is this object's own.
     """
 
@@ -88,11 +88,11 @@ MAX_ERROR_CHARACTERS = 500
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the error is that the store answers nobody, and not the trouble of one object."""
+    """Whether the error means that the store answers nobody, and not that one object fails."""
     return isinstance(error, StoreUnavailable) and not error.others_answered
 
 
 def describe_error(error: Exception) -> str:
-    """An error in few words, for people: one of Fray's says all by itself, any other is told with its type."""
+    """A short text of an error for people: Fray's own speak for themselves, any other is given with its type."""
     text = str(error) if isinstance(error, FrayError) else f"{type(error).__name__}: {error}"
     return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[: MAX_ERROR_CHARACTERS - 3]}..."

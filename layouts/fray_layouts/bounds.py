@@ -1,4 +1,4 @@
-"""Bounds of what records and specs hold: msgspec checks them as it decodes, and the schemas tell them.
+"""Bounds of the values in records and specs: msgspec checks them as it decodes, and the schemas state them.
 
 What is within them can be compared, added to a time, put into a key and listed in order without a further check. A
 value beyond them makes a record unreadable, so every bound is far from what any cluster has.
@@ -40,7 +40,7 @@ REMEDIES = {
     KEY_PATTERN: "give the key of an object, without empty segments, '.', '..' and control characters",
     "^/": "it begins with '/'",
 }
-"""What a person is told whose text does not match a pattern."""
+"""By pattern: the remedy for a text that does not match it."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_SAFE_INTEGER)]
 Amount = Annotated[int, Meta(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]

@@ -42,7 +42,7 @@ class InboxKeys:
 
     @staticmethod
     def staged(key: str, now: float, token: str) -> str:
-        """What a local drop is renamed to before it becomes a job; whatever is done to the file, its name stays."""
+        """The key that a local drop is renamed to before it becomes a job; whatever is done to the file, that stays."""
         return f"inbox/{InboxKeys._stem(key)}~{encode_time(now)}{token[:RANDOM_DIGITS]}.json"
 
     @staticmethod
@@ -62,7 +62,7 @@ class InboxKeys:
 
     @staticmethod
     def aside(key: str, version: str, token: str) -> str:
-        """Where a local drop of `version` is moved by whoever dealt with it; the token keeps two movers apart."""
+        """The key that a local drop is moved to once `version` was dealt with; the token keeps two movers apart."""
         return f"inbox/aside/{InboxKeys._stem(key)}~{_key_safe(version)}~{token}"
 
     @staticmethod

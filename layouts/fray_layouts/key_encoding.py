@@ -1,4 +1,4 @@
-"""What keys are made of: words, numbers and times, as `names` and its siblings put them together."""
+"""The parts of keys: ids, names, numbers and times, as `object_keys` and its siblings put them together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_namespace(text: str) -> bool:
 
 
 def stem_of(key: str, folder: str) -> str | None:
-    """What stands between the folder and ".json"."""
+    """The part of a key between the folder and ".json"; None if the key is not of that form."""
     name = key.removeprefix(folder)
     return name.removesuffix(".json") if name.endswith(".json") and name != key else None
 

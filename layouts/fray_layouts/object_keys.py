@@ -1,4 +1,4 @@
-"""The names of everything under a root. Nothing but this and its siblings builds a key or takes one apart.
+"""The keys of everything under a root. Nothing but this and its siblings builds a key or takes one apart.
 
 The names of the inbox are in `inbox_names`, those of queues and pools in `queue_names`.
 
@@ -77,7 +77,7 @@ class JobKeys:
 
     @staticmethod
     def parse(key: str) -> str | None:
-        """The job id of a key under `jobs/`, None for anything else that lies there."""
+        """The job id of a key under `jobs/`; None for any other key."""
         name = stem_of(key, JobKeys.area)
         return name if name is not None and is_id(name) else None
 
@@ -141,7 +141,7 @@ class CheckpointKey:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a pending job needs, as far as an agent must know to see from the key alone whether it fits."""
+    """The resources of a pending job, as far as an agent must know them to see from the key alone whether it fits."""
 
     cpu: int
     memory: int
@@ -193,7 +193,7 @@ class PendingKey:
 
     @staticmethod
     def before(pool: str, priority: int, time: float) -> str:
-        """What sorts right before the entries of this priority from `time` on."""
+        """The text that sorts right before the entries of this priority from `time` on."""
         return f"{PendingKey.prefix(pool)}{499 - priority:03d}{encode_time(time)}"
 
     @staticmethod
@@ -202,18 +202,18 @@ class PendingKey:
 
     @staticmethod
     def behind_priority_of(key: str) -> str:
-        """What sorts right behind all entries of the pool that have the same priority as this key."""
+        """The text that sorts right behind all entries of the pool that have the same priority as this key."""
         folder, _, name = key.rpartition("/")
         return f"{folder}/{name[:3]}~"
 
     @staticmethod
     def shape_text(key: str) -> str:
-        """The part of a key that tells the shape, as text: keys of one shape have the same."""
+        """The shape in a key, as text: keys of one shape have the same."""
         return key.rpartition("~")[2]
 
     @staticmethod
     def parse(key: str) -> PendingKey | None:
-        """The entry a key names; None for anything else that lies under `pending/`."""
+        """The entry that a key names; None for any other key."""
         found = _PENDING_KEY.fullmatch(key)
         if found is None:
             return None
@@ -305,7 +305,7 @@ class NameKeys:
 
     @staticmethod
     def parse(key: str) -> tuple[str, str, str] | None:
-        """(namespace, kind, name) of a key under `names/`; None for anything else that lies there."""
+        """(namespace, kind, name) of a key under `names/`; None for any other key."""
         namespace, kind, name = [*(stem_of(key, NameKeys.area) or "").split("/"), "", ""][:3]
         if kind not in NameKeys.kinds or not is_namespace(namespace) or not is_name(name):
             return None
@@ -330,17 +330,17 @@ class EndpointKey:
 
     @staticmethod
     def folder(namespace: str, name: str) -> str:
-        """What the keys of all actors of this name begin with."""
+        """The prefix of the keys of all actors of this name."""
         return f"{EndpointKey.namespace_folder(namespace)}{name}/"
 
     @staticmethod
     def namespace_folder(namespace: str) -> str:
-        """What the keys of all actors of this namespace begin with."""
+        """The prefix of the keys of all actors of this namespace."""
         return f"actors/{namespace}/"
 
     @staticmethod
     def parse(key: str) -> EndpointKey | None:
-        """The endpoint a key names; None for anything else that lies under `actors/`."""
+        """The endpoint that a key names; None for any other key."""
         parts = (stem_of(key, EndpointKey.area) or "").split("/")
         if len(parts) != 3:
             return None
@@ -351,7 +351,7 @@ class EndpointKey:
 
 
 class CoordinatorKeys:
-    """What the coordinator's pass keeps."""
+    """`coordinator/reconciler.json`: the reconciler's lease."""
 
     area = "coordinator/"
     lease = "coordinator/reconciler.json"
@@ -362,9 +362,9 @@ class DoctorKeys:
 
     area = "doctor/"
     clock = "doctor/clock"
-    """An object that is never there: asking for it tells the storage's time, and that the root may be read."""
+    """An object that is never there: asking for it gives the storage's time, and shows that the root may be read."""
     written = "doctor/written"
-    """An object that is there for a moment: that it can be written tells whose trouble that of another write is."""
+    """An object that is there for a moment: if it can be written, the failure of another write is that one's own."""
 
     @staticmethod
     def folder(token: str) -> str:
@@ -383,7 +383,7 @@ class PoolKeys:
 
     @staticmethod
     def parse(key: str) -> str | None:
-        """The pool whose doorbell the key names; None for anything else that lies there."""
+        """The pool whose doorbell the key names; None for any other key."""
         found = re.fullmatch("pools/([^/]+)/doorbell", key)
         return found[1] if found and is_name(found[1]) else None
 
@@ -408,7 +408,7 @@ class BlobKeys:
 
     @staticmethod
     def parse(key: str) -> str | None:
-        """The month of a blob's key; None for anything else that lies under `blobs/`."""
+        """The month of a blob's key; None for any other key."""
         found = _BLOB_KEY.fullmatch(key)
         return found[1] if found else None
 

@@ -1,7 +1,7 @@
 """JSON Schemas of the records and of the spec, made from the structs: `python -m fray_layouts.schemas DIRECTORY`.
 
 A record stays open, because a newer version may have added fields. What a person writes is closed, because an unknown
-field there is a slip of the pen. A schema tells shapes; which values make sense is checked by `spec.parse_spec`.
+field there is a slip of the pen. A schema states shapes; which values make sense is checked by `spec.parse_spec`.
 """
 
 from __future__ import annotations

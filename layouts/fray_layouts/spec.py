@@ -1,4 +1,4 @@
-"""What a person writes to describe a job, and the check that it makes sense.
+"""The spec of a job, as a person writes it, and its validation.
 
 `parse_spec` is the only way in: from a file in the inbox, from `fray submit` and from the Python API alike. Every
 complaint is an `InvalidInput` that names the field as it was written, the value, and what to write instead.
@@ -50,7 +50,7 @@ class CallableSpec(SpecPart, kw_only=True):
 
 
 class EntrypointSpec(SpecPart, kw_only=True):
-    """What to run: a command (program and arguments, no shell), or a callable. Exactly one."""
+    """The code to run: a command (program and arguments, no shell), or a callable. Exactly one."""
 
     command: list[str] = []
     callable: CallableSpec | None = None
@@ -65,7 +65,7 @@ class DeviceSpec(SpecPart, kw_only=True):
 
 
 class ResourceSpec(SpecPart, kw_only=True):
-    """What one replica needs while it runs.
+    """The resources that one replica needs while it runs.
 
     Attributes:
         cpu: cores; fractions to a thousandth.
@@ -192,7 +192,7 @@ def parse_spec(data: bytes | str | Mapping[str, Any]) -> JobSpec:
 
 
 def _validated(spec: JobSpec) -> JobSpec:
-    """The same spec; raises InvalidInput for the first thing that its types and bounds do not tell."""
+    """The same spec; raises InvalidInput for the first fault that its types and bounds do not show."""
     _check_storable("", msgspec.to_builtins(spec))
     if spec.id and len(spec.name) + len(spec.id) > MAX_NAME_AND_ID:
         raise InvalidInput("id", spec.id, f"give name and id of at most {MAX_NAME_AND_ID} characters together")
@@ -298,7 +298,7 @@ _SIDES = {"<": "below", "<=": "of at most", ">": "above", ">=": "of at least"}
 
 
 def _remedy(what: str) -> str:
-    """What to write instead, from what msgspec found."""
+    """The remedy for an error of msgspec."""
     if what.startswith(_PATTERN):
         return next(words for pattern, words in REMEDIES.items() if what == f"{_PATTERN}{pattern!r}")
     if found := _LENGTH.fullmatch(what):

@@ -83,7 +83,7 @@ async def lookup_prefix(core: Core, namespace: str, prefix: str) -> list[Endpoin
 
 @dataclass(slots=True)
 class EndpointLookup:
-    """One caller's view of a name: reads only what changed, and never goes back behind what it has seen."""
+    """A caller's view of a name. Reads only what changed, and never goes back behind what it has seen."""
 
     core: Core
     namespace: str
@@ -108,7 +108,7 @@ class EndpointLookup:
             return before
         try:
             return await self.core.records.read(row.key, EndpointRecord, one_of_many=True)
-        except (BadRecord, StoreUnavailable) as error:  # nobody is served there; the pass tells of it
+        except (BadRecord, StoreUnavailable) as error:  # nothing is served there; the repair reports it
             if is_outage(error):
                 raise
             return None
@@ -123,7 +123,7 @@ async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRe
 
 @dataclass(slots=True)
 class StaleEndpoints:
-    """One participant's removals of what outlived its job; reads only endpoints that changed, and jobs in doubt."""
+    """Removes endpoints that outlived their jobs. Reads only endpoints that changed, and jobs in doubt."""
 
     core: Core
     _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)

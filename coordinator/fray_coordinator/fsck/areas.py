@@ -1,6 +1,6 @@
-"""What lies where under a root, and what it means when an object cannot be read.
+"""The areas of a root: which keys belong where, and the consequences of an object that cannot be read.
 
-Bodies that tell nothing beyond their names (index entries) and those that may be large (logs, results, segments,
+Bodies that say nothing beyond their names (index entries) and those that may be large (logs, results, segments,
 outcomes of tasks) are not read: of these only the name is looked at.
 """
 
@@ -54,7 +54,7 @@ class DroppedFile(Record):
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Keys that begin alike. kind: of what a key promises; None: Fray gives no such name to what lies here."""
+    """A top-level folder. kind: of the object that a key promises; None for keys that Fray never makes there."""
 
     prefix: str
     kind: Callable[[str], Kind | None]
@@ -111,7 +111,7 @@ AREAS = (
     Area(AgentKeys.area, _named(AgentKeys.parse, AgentRecord), versions=True),
     Area(JobKeys.area, _named(JobKeys.parse, JobRecord), versions=True),
 )
-"""In this order a picture is taken: data before the records that it belongs to, indexes before what they point at, and
+"""The order of a snapshot: data before the records that it belongs to, indexes before what they point at, and
 agents before jobs, so that a job which did not change meanwhile was in its holder's hands when that was read."""
 
 TOP_LEVEL = frozenset({CLUSTER_KEY, DoctorKeys.area, *(area.prefix for area in AREAS)})

@@ -1,8 +1,8 @@
 """The check and the repair.
 
-A live cluster changes while a picture of it is taken, so whatever looks odd is looked at again: a trouble is what two
-pictures, one after the other, show of the same versions of the records in question, after the time that the protocol
-gives to others for putting it right.
+A live cluster changes while a snapshot is taken, so whatever is suspicious is checked again: a problem is what two
+snapshots, one after the other, show of the same versions of the records in question, after the time that the protocol
+gives others to put it right.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fray_layouts.object_keys import (
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 
 MAX_PROBLEMS_NAMED = 1000
-"""So many troubles are told one by one; the rest is counted."""
+"""Problems that are named one by one; the rest is counted, for nobody reads more."""
 
 CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str, ...]], ...] = (
     (object_checks.odd_objects, ()),
@@ -76,19 +76,19 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
 
 
 async def check(core: Core) -> list[Problem]:
-    """What does not fit together now; if it is very much, the last one says how much more there is."""
+    """The problems of the cluster now, at most `MAX_PROBLEMS_NAMED`; the last one then counts the rest."""
     found = await _confirmed(core)
-    told_of = [suspicion.problem for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
-    if untold := sum(1 for _ in found):
-        told_of.append(Problem("/", f"there are {untold} more troubles", "deal with these first, then look again"))
-    return told_of
+    named = [suspicion.problem for suspicion in islice(found, MAX_PROBLEMS_NAMED)]
+    if omitted := sum(1 for _ in found):
+        named.append(Problem("/", f"there are {omitted} more problems", "deal with these first, then look again"))
+    return named
 
 
 async def repair(core: Core) -> None:
-    """Bury the dead, repair indexes, families and the inbox, and remove data without a record.
+    """Reap the dead, repair indexes, families and the inbox, and remove data without a record.
 
-    It does not declare anybody dead: that takes longer than one look. What cannot be done keeps it from nothing else;
-    `check` tells of it.
+    It declares nobody dead: that takes longer than one look. A step that fails keeps it from no other; `check` reports
+    what is left.
     """
     watch = FailureDetector(core)
     steps: list[Callable[[], Awaitable[object]]] = [
@@ -103,7 +103,7 @@ async def repair(core: Core) -> None:
 
 
 async def _confirmed(core: Core) -> Iterator[SuspectedProblem]:
-    """What two pictures show. Of the first only hashes are kept: everything may be in trouble."""
+    """The problems that two snapshots agree on. Of the first only hashes are kept: there may be any number."""
     first = await take_snapshot(core)
     before = {hash((suspicion.problem, suspicion.versions)) for suspicion in _suspected(first)}
     again = await take_snapshot(core, first) if before else None

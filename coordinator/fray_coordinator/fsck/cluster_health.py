@@ -1,4 +1,4 @@
-"""What `fray doctor` says of a cluster that is there: records that all need, and what its last pass left undone."""
+"""The part of `fray doctor` about a cluster that exists: its few common records, and what its last pass skipped."""
 
 from __future__ import annotations
 

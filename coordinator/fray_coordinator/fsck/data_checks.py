@@ -62,5 +62,5 @@ def endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if seen.is_doubtful(job) or not seen.is_settled(endpoint.key, job):
             continue
         if is_stale(endpoint.record, seen.jobs.get(endpoint.record.job)):
-            what = "it tells where an actor can be called whose job no longer runs"
+            what = "it says where an actor can be called whose job no longer runs"
             yield SuspectedProblem(Problem(endpoint.key, what, BY_REPAIR), seen.versions(endpoint.key, job))

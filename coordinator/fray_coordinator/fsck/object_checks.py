@@ -20,7 +20,7 @@ from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
 
 
 def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """What cannot be read, lies under another's name, or has a name that means nothing."""
+    """Objects that cannot be read, lie under another's key, or have a key that means nothing."""
     for key, problem in seen.unreadable.items():
         yield _unreadable(key, problem.removesuffix(REMOVE_HINT))
     for key, own in seen.misplaced.items():
@@ -37,7 +37,7 @@ def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """What the passes that run could not deal with, though it looks sound here."""
+    """Objects that the running reconciler skips, though they can be read here."""
     if seen.passes is None or not seen.passes_run():
         return
     last = seen.passes.record

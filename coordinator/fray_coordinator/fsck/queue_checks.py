@@ -36,7 +36,7 @@ QueueOwner = tuple[str, str, int]
 
 
 def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """What is left of queues and pools that were removed, and what no name leads to.
+    """Remains of removed queues and pools, and objects that no name leads to.
 
     A name is taken before anything else is made, and freed before anything is removed.
     """
@@ -172,7 +172,7 @@ def _lives(seen: Snapshot, owner: QueueOwner) -> bool:
 
 
 def _is_old(seen: Snapshot, queue: QueueKeys, segment: str, seconds: float) -> bool:
-    """Whether what is to be done about the segment, by whoever comes by, was to be done so many seconds ago."""
+    """Whether the segment's collection has been overdue for so many seconds."""
     quarantine = seen.stored[queue.settings].record.quarantine
     return is_collection_overdue(SegmentName.time_of(segment), seen.now - seconds, quarantine)
 

@@ -1,4 +1,4 @@
-"""What the check finds, and what it says about it."""
+"""The report of a check: problems, and their remedies."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Fix = Callable[[Core], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class SuspectedProblem:
-    """A trouble as one picture shows it.
+    """A problem as one snapshot shows it.
 
     Attributes:
-        versions: of the records that it was concluded from. What a second picture shows of the same versions is no
+        versions: of the records that it was concluded from. What a second snapshot shows of the same versions is no
             passing state.
         mend: what `repair` does about it; None: the services do it, or nobody may.
     """

@@ -1,4 +1,4 @@
-"""One picture of everything under a root, to be judged by plain functions."""
+"""A snapshot of everything under a root, to be judged by plain functions."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Snapshot:
         return beat_at - self.stored[key].updated > self.patience + seconds
 
     def versions(self, *keys: str) -> tuple[str, ...]:
-        """Of the records under these keys; "" for one that is not there."""
+        """The versions of the records under these keys; "" for an absent one."""
         return tuple(self.stored[key].version if key in self.stored else "" for key in keys)
 
     def add(self, key: str, stored: Stored[Any]) -> None:
@@ -193,7 +193,7 @@ async def _read_all(
 
 
 async def _foreign_names(core: Core) -> list[str]:
-    """What lies right under the root and is none of Fray's.
+    """The names right under the root that are none of Fray's.
 
     What lies in a folder is not listed, but for names that sort behind "~", which Fray gives to hardly anything.
     """

@@ -1,4 +1,4 @@
-"""What happens to one job: submission, claims, the end of attempts, stops, its children, and waiting for it.
+"""The life of one job: submission, claims, the end of attempts, stops, its children, and waiting for it.
 
 Submitters and clients call `submission`, `waiting`, `logs`, `lookup` and `stopping`; an agent calls `claiming` and
 `commit` for the jobs that it runs; the reconciler calls `cascade`, `retention` and `pending_index`. Decisions are in

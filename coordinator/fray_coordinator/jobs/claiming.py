@@ -32,7 +32,12 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class NotClaimed:
-    """It does not. `until`: not before this storage time; None: the entry is stale. `rejections`: claims that lost."""
+    """The agent does not hold the job.
+
+    Attributes:
+        until: the storage's time before which it cannot be claimed; None: the entry is stale.
+        rejections: claims that somebody else's write beat.
+    """
 
     until: float | None
     rejections: int

@@ -1,6 +1,6 @@
-"""What agents say of themselves now: what their jobs use, and what they have free.
+"""The present resource usage of jobs and free resources of agents, as agents report them.
 
-An agent tells it in its record, with every beat. One of a private cluster beats only when it is asked to.
+An agent writes both into its record with every beat. One of a private cluster beats only when it is asked to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFRESH_TIMEOUT = 1.0
 
 
 async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
-    """What the job's attempt uses, or used once the job has ended; None where that is not known.
+    """The resource usage of the job's current or last attempt; None where it is not known.
 
     Raises:
         JobNotFound: there is no such job.
@@ -42,7 +42,7 @@ async def refreshed_agents(core: Core) -> list[Stored[AgentRecord]]:
 
 
 async def _refreshed(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord]:
-    """The record, or a later one if it is old and its agent answers soon. A driver has nothing to tell."""
+    """The record, or a later one if it is old and its agent answers soon. A driver has nothing to report."""
     is_asked = core.store.local and agent.record.state == AgentState.LIVE and not agent.record.driver
     if not is_asked or core.now() - agent.updated <= FRESH_SECONDS:
         return agent

@@ -67,7 +67,7 @@ async def follow_chunks(
 
 
 async def read_logs(core: Core, job: JobRecord, max_lines: int | None = None) -> list[LogLine]:
-    """What the current attempt (the last, if the job has ended) has printed so far; at most its last `max_lines`."""
+    """The output of the current attempt (the last, if the job has ended) so far; at most its last `max_lines`."""
     count = _chunks_written(job, job.attempt)
     if max_lines is not None and count != math.inf:
         return await _read_tail(core, job, int(count), max_lines)
@@ -113,7 +113,7 @@ def _parse(key: str, line: bytes, attempt: int, replica: int) -> LogLine:
 
 
 def _chunks_written(job: JobRecord, attempt: int) -> float:
-    """How many chunks an attempt has at most: its own number once it has ended and told, none before it runs."""
+    """The most chunks that an attempt can have: its exit's number once it has ended, none before it runs."""
     past = {earlier.attempt: earlier.exit for earlier in job.history}
     end = job.exit if attempt == job.attempt else past.get(attempt)
     if attempt == job.attempt and job.status in (Status.PENDING, Status.UNADMITTED):

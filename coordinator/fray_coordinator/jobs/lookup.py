@@ -101,13 +101,13 @@ def is_silent(agent: Stored[AgentRecord], now: float) -> bool:
 
 
 def live_agents(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) -> list[AgentRecord]:
-    """The agents of a pool that live, as far as their records tell."""
+    """The live agents of a pool, as far as their records say."""
     found = [agent for agent in agents if agent.record.pool == pool and not agent.record.driver]
     return [agent.record for agent in found if agent.record.state == AgentState.LIVE and not is_silent(agent, now)]
 
 
 def host_kind(agent: AgentRecord) -> HostKind:
-    """What the agent's host is, as its record says."""
+    """The kind of the agent's host, by its record."""
     return HostKind(agent.preemptible, agent.inbound)
 
 
@@ -136,7 +136,7 @@ def waiting_reasons(job: JobRecord, live: Sequence[AgentRecord], now: float) -> 
 
 
 def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:
-    """What keeps an agent from a job that it could run, as far as its record tells."""
+    """The reason why an agent does not run a job that it could run, as far as its record says."""
     lacks = shortage(shape, agent.free, host_kind(agent))
     return "; ".join(filter(None, [lacks, agent.problem])) or "has room and should claim it soon"
 

@@ -1,4 +1,4 @@
-"""Asking an agent to look at its jobs. Losing mail costs latency only: agents look on the repair interval anyway."""
+"""The mailbox of an agent: a flag that asks it to read its jobs again. Lost mail costs at most a repair interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fray_layouts.states import AgentState
 
 
 async def post_mail(core: Core, agent_id: str) -> None:
-    """Put mail into the agent's record, unless some lies there unread, or nobody will read it, or it takes none."""
+    """Put mail into the agent's record, unless unread mail is there, the agent has ended, or the record is odd."""
     with suppress(BadRecord):
         await core.records.update(
             object_keys.AgentKeys.key(agent_id), AgentRecord, lambda agent: with_mail(agent) if agent else None

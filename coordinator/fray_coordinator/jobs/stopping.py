@@ -1,4 +1,4 @@
-"""Stopping jobs: the flag in the job's record first, then the mail to whoever runs it."""
+"""Stopping jobs: the request in the job's record first, then mail to the agent that runs it."""
 
 from __future__ import annotations
 

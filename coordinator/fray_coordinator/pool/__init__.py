@@ -1,4 +1,4 @@
-"""What worker pools leave in the store, so that a later driver can go on: their records, and the outcomes of tasks.
+"""Worker pools in the store, where a later driver finds them: their records, and the outcomes of tasks.
 
 Called by the drivers and workers of `fray.pool`, and by the repair, which removes pools that nobody uses. Items go
 through a queue (`fray_coordinator.queue`).

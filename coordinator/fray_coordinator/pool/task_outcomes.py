@@ -34,7 +34,7 @@ async def write_outcomes(core: Core, tasks: TaskKeys, outcomes: Iterable[TaskOut
 
 @dataclass(slots=True)
 class OutcomeReader:
-    """One driver's view of the outcomes of its tasks."""
+    """A driver's reader of the outcomes of its tasks."""
 
     core: Core
     tasks: TaskKeys
@@ -44,7 +44,7 @@ class OutcomeReader:
     _full_look: float = 0.0
 
     async def look(self) -> list[TaskOutcome]:
-        """The outcomes that no earlier look has returned, oldest batch first; what holds none is logged, once.
+        """The outcomes that no earlier call has returned, oldest batch first; unreadable objects are logged, once.
 
         Raises:
             StoreUnavailable: look again later.

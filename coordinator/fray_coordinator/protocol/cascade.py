@@ -22,7 +22,7 @@ from fray_layouts.records import JobRecord
 
 
 class ChildVerdict(Enum):
-    """What is to be done with a child."""
+    """The decision about a child."""
 
     KEEP = "keep"
     WAIT = "wait"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One number's content.
+    """A checkpoint in the sequence.
 
     Attributes:
         attempt: of the job whose process wrote it.
@@ -42,7 +42,7 @@ LATER_ATTEMPT = _LaterAttempt()
 
 
 def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint | _LaterAttempt:
-    """What a process writes first, having read the highest number."""
+    """The first write of a process, which has read the highest number."""
     if highest is None:
         return Checkpoint(1, attempt, writer, True, None)
     if highest.attempt > attempt:
@@ -51,7 +51,7 @@ def fence(highest: Checkpoint | None, attempt: int, writer: str) -> Checkpoint |
 
 
 def checkpoint(last: Checkpoint, state: bytes) -> Checkpoint:
-    """What a process writes to make `state` durable, after its own `last`."""
+    """The write that makes `state` durable, after the process's own `last`."""
     return Checkpoint(last.number + 1, last.attempt, last.writer, False, state)
 
 

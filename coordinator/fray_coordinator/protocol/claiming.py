@@ -32,7 +32,7 @@ class Skip:
 
 
 def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -> JobRecord | Skip:
-    """What to write to claim `attempt`, or to stop a job that must not start, or why not to claim.
+    """The write that claims `attempt` or stops a job that must not start, or the reason not to claim.
 
     Args:
         job: the record as read, before its parent was read.

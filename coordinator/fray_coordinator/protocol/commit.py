@@ -41,7 +41,7 @@ QUICK_FAILURE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How an attempt ended, as its holder saw it.
+    """The end of an attempt, as its holder saw it.
 
     Attributes:
         exit: its kind "success", "preempted", "start-failed" and "host-failed" decide what follows; any other is the
@@ -67,7 +67,7 @@ class AlreadySettled:
 def end_of_attempt(
     job: JobRecord | None, attempt: int, agent: str, ending: AttemptEnd, now: float, settings: ClusterSettings
 ) -> JobRecord | AlreadySettled:
-    """What the holder of `attempt` writes at its end, decided anew on every record it meets."""
+    """The holder's write at the end of `attempt`, decided anew on every record that it meets."""
     if job is None or not holds_attempt(job, attempt, agent):
         return AlreadySettled(ours=_already_ours(job, attempt, agent))
     if ending.exit.kind == ExitKind.SUCCESS and (job.stop is None or ending.complete_before_stop):
@@ -89,7 +89,7 @@ def end_of_attempt(
 def requeue_lost(
     job: JobRecord, agent: str, now: float, settings: ClusterSettings, why: str = "died"
 ) -> JobRecord | None:
-    """What anyone writes who finds the job RUNNING under an agent that has lost it; None if it is not.
+    """The write that takes a RUNNING job from an agent that has lost it; None if that agent does not hold it.
 
     Attempts that end so are preemptions, but `host_killer_limit` of them in a row count as one failure: a job that
     kills its hosts, or makes every agent drop it, must not go round for ever.

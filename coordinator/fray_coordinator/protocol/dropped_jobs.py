@@ -32,7 +32,7 @@ class MissedJob:
 
 
 def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
-    """Whether the holder lives and should have listed the job by now: else it is not worth a look.
+    """Whether the holder lives, does not list the job, and should by now.
 
     A lease from the future is no agent's doing.
 
@@ -45,5 +45,5 @@ def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) ->
 
 
 def is_dropped(first: MissedJob, last: MissedJob) -> bool:
-    """Whether the holder has dropped the job, which it listed neither at the first look nor at the last."""
+    """Whether the holder has dropped the job, by two sightings of it unlisted."""
     return last.version == first.version and last.beat >= first.beat + UNLISTED_BEATS

@@ -1,13 +1,13 @@
-"""Declaring agents dead, and their burial.
+"""Failure detection: declaring agents dead, and reaping them.
 
 **Invariant.** No outage and no frozen observer kills an agent; a dead agent's jobs are all put back.
 
-**Unsafe sequence.** An observer compares wall clocks, or counts the time in which it could not read either; or it
-buries once, and a claim that lands afterwards leaves a job in nobody's hands.
+**Unsafe sequence.** An observer compares wall clocks, or counts the time in which it could not read either; or it reaps
+once, and a claim that lands afterwards leaves a job in nobody's hands.
 
 **Why this cannot happen.** Age accumulates only between two successful reads at most two intervals apart and only while
-the beat stands still; death is a conditional write, after which no beat can be applied; and the dead record is the log
-of its burial, marked buried only when every listed job has been seen in agreement with the index.
+the beat stands still; death is a conditional write, after which no beat can be applied; and the dead record lists what
+is left to put back, marked reaped only when every listed job has been seen in agreement with the index.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ MAX_GAP_INTERVALS = 2
 MASS_FAILURE_DIVISOR = 3
 
 
-def observe(agent: AgentRecord, own: Suspect | None, told: Suspect | None, gap: float | None) -> Suspect:
-    """What is known of the agent after one more successful read of its record.
+def observe(agent: AgentRecord, own: Suspect | None, reported: Suspect | None, gap: float | None) -> Suspect:
+    """The suspicion of the agent after one more successful read of its record.
 
     Args:
         own: what this observer knew after its previous read; None at its first.
-        told: what other observers knew. Their silence may be the same as ours, so it is compared, never added to.
+        reported: what other observers knew. Their silence may be the same as ours, so it is compared, never added to.
         gap: seconds since this observer's previous successful read; None at its first.
     """
     known = own if own is not None and own.beat == agent.beat else Suspect(beat=agent.beat)
     if known is own and gap is not None and gap <= MAX_GAP_INTERVALS * agent.interval:
         known = replace(known, age=known.age + gap)
-    return known if told is None or told.beat != agent.beat else _merged(known, told)
+    return known if reported is None or reported.beat != agent.beat else _merged(known, reported)
 
 
 def has_timed_out(agent: AgentRecord, suspect: Suspect) -> bool:
@@ -43,23 +43,23 @@ def has_timed_out(agent: AgentRecord, suspect: Suspect) -> bool:
     return suspect.age >= DEATH_INTERVALS * agent.interval
 
 
-def defer_mass_failure(doomed_now: Mapping[str, Suspect], live: int) -> dict[str, Suspect]:
-    """Those of the doomed who get one more full time-out, because so many at once look like our own fault.
+def defer_mass_failure(timed_out: Mapping[str, Suspect], live: int) -> dict[str, Suspect]:
+    """The agents that get one more full time-out, because so many at once look like the observer's own fault.
 
     One agent alone is no mass: waiting twice could not tell its silence from its death either, and in a cluster of two
     it would double every detection.
     """
-    if len(doomed_now) < 2 or len(doomed_now) * MASS_FAILURE_DIVISOR <= live:
+    if len(timed_out) < 2 or len(timed_out) * MASS_FAILURE_DIVISOR <= live:
         return {}
-    return {name: Suspect(beat=s.beat, deferred=True) for name, s in _not_deferred(doomed_now).items()}
+    return {name: Suspect(beat=s.beat, deferred=True) for name, s in _not_deferred(timed_out).items()}
 
 
-def _not_deferred(doomed_now: Mapping[str, Suspect]) -> dict[str, Suspect]:
-    return {name: suspect for name, suspect in doomed_now.items() if not suspect.deferred}
+def _not_deferred(timed_out: Mapping[str, Suspect]) -> dict[str, Suspect]:
+    return {name: suspect for name, suspect in timed_out.items() if not suspect.deferred}
 
 
 def merge_suspects(mine: Mapping[str, Suspect], theirs: Mapping[str, Suspect]) -> dict[str, Suspect]:
-    """Two observers' knowledge: the higher beat wins; at equal beat the greater age, and being spared once counts."""
+    """Two observers' knowledge: the higher beat wins; at equal beat the greater age; a deferral counts."""
     merged = dict(theirs)
     for name, suspect in mine.items():
         other = merged.get(name)

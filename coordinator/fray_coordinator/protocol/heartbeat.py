@@ -1,4 +1,4 @@
-"""One object per agent: heartbeat, holdings and mailbox.
+"""The heartbeat: one record per agent, with its holdings and its mailbox.
 
 **Invariant.** An agent that might hold a job is listed as holding it, and mail is never lost for longer than a repair.
 
@@ -43,7 +43,7 @@ MAX_BEATS_PER_SECOND = 250.0
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatInput:
-    """What the agent knows of itself when it beats."""
+    """The agent's own part of its next heartbeat."""
 
     holdings: Mapping[str, Holding]
     interval: float
@@ -54,7 +54,7 @@ class HeartbeatInput:
 
 
 def next_beat(record: AgentRecord, pulse: HeartbeatInput) -> AgentRecord:
-    """The next body of the agent's record, on top of `record`; it takes the mail that lies in `record`."""
+    """The next body of the agent's record, on top of `record`; it takes the mail in `record`."""
     return replace(
         record,
         beat=record.beat + 1,

@@ -1,4 +1,4 @@
-"""Which id and which namespace a submitted job gets.
+"""The id and the namespace of a submitted job.
 
 **Invariant.** A top-level job that names no namespace shares its own with its descendants alone; the same words
 submitted again under an id of one's own find the first job.

@@ -9,7 +9,7 @@ creator takes the name and dies before its job exists, and who found the name ta
 **Why this cannot happen.** A name is taken by CAS, which raises its incarnation, and never deleted; a publication
 raises the attempt in the name's record before it writes the endpoint, on condition of what lay there before; and
 callers keep the highest pair they have seen. What a dead process still writes is removed again, because the removal is
-repeated. A name whose job does not come within a minute is free, and until it has come nobody is told that it exists.
+repeated. A name whose job does not come within a minute is free, and until it has come no caller is given it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rank(record: NameRecord | EndpointRecord) -> Rank:
 
 
 class NameHolder(Enum):
-    """Who has a name."""
+    """The present holder of a name."""
 
     FREE = "nobody"
     COMING = "a job that is not there yet; its submitter may have died, so nobody should rely on it"
@@ -88,7 +88,7 @@ def announced(found: NameRecord | None, endpoint: EndpointRecord) -> NameRecord 
 
 @dataclass(slots=True)
 class HighWaterMark:
-    """What one caller has met under one name: the highest incarnation, and the highest rank of each actor id."""
+    """The highest incarnation, and the highest rank of each actor id, that a caller has met under a name."""
 
     incarnation: int = 0
     ranks: dict[str, Rank] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class HighWaterMark:
 
 
 def may_replace(found: EndpointRecord | None, endpoint: EndpointRecord) -> bool:
-    """Whether `endpoint` may be written over what lies under its key."""
+    """Whether `endpoint` may be written over the one that is there."""
     return found is None or rank(found) <= rank(endpoint)
 
 

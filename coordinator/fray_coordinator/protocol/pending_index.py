@@ -24,7 +24,7 @@ from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
 
 
 class IndexAction(Enum):
-    """What an entry needs."""
+    """The action that an index entry needs."""
 
     LEAVE = "leave"
     DELETE = "delete"
@@ -35,7 +35,7 @@ class IndexAction(Enum):
 def action_for(
     entry: PendingKey, job: JobRecord | None, holder: AgentRecord | None, now: float, settings: ClusterSettings
 ) -> IndexAction:
-    """What to do about an entry.
+    """The action that an entry needs, by the records that it points at.
 
     Args:
         entry: as parsed; its version was read before `job`.

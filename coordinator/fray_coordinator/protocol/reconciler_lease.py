@@ -93,7 +93,7 @@ def after_pass(
     problems: Mapping[str, str],
     repaired_at: float,
 ) -> ReconcilerRecord:
-    """What a holder writes after each of its passes: the renewal, and as much of what it knows as stays small."""
+    """The holder's write after each pass: the renewal, and as much of its knowledge as stays small."""
     most_silent = nlargest(MAX_SUSPECTS, suspects.items(), key=lambda item: item[1].age)
     largest = nlargest(MAX_POOLS, pools.items(), key=lambda item: item[1].agents)
     return replace(
@@ -109,6 +109,6 @@ def after_pass(
 def after_run_without_lease(
     record: ReconcilerRecord, suspects: Mapping[str, Suspect], alive: set[str]
 ) -> ReconcilerRecord:
-    """What a run without the lease (`fray coordinate --once`) adds: its suspects, for later runs to go on from."""
+    """The write of a run without the lease (`fray coordinate --once`): its suspects, from which later runs go on."""
     merged = merge_suspects(suspects, record.suspects)
     return replace(record, suspects={name: s for name, s in merged.items() if name in alive})

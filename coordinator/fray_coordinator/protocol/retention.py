@@ -58,7 +58,7 @@ def mark_expiring(job: JobRecord) -> JobRecord | None:
 
 
 def pool_unused_since(created: float, used: float, now: float, settings: ClusterSettings) -> bool:
-    """Whether a pool's record tells of no use for so long that it may be removed; one that tells of none stays."""
+    """Whether the pool was last used so long ago that it may be removed; one without any time stays."""
     last = max(created, used)
     return 0.0 < last < now - retention_seconds(settings)
 
@@ -75,7 +75,7 @@ def unneeded_blobs(blobs: Iterable[str], used: Set[str], since: str) -> list[str
 
 
 def removable_agents(ended: Mapping[str, float], now: float, settings: ClusterSettings) -> list[str]:
-    """Of the records of agents that have ended and are buried, those that may go: the old ones, and of many the oldest.
+    """The keys of ended and reaped agents that may be removed: old ones, and the oldest of too many.
 
     None goes before the quarantine, in which a creation that was sent twice may still land.
 

@@ -1,4 +1,4 @@
-"""Which pending job goes where: the shape of a job, whether it fits a host, and what to try first.
+"""Scheduling: the shape of a job, whether it fits a host, and where in the queue a claimer begins.
 
 **Invariant.** A job's index entry is a function of its record, so that whoever finds it missing writes the same name.
 
@@ -19,7 +19,7 @@ from fray_layouts.spec import JobSpec
 
 
 def shape_of(spec: JobSpec) -> Shape:
-    """What one replica of the job takes from a host. `spec` must have passed `spec.checked`."""
+    """The resources that one replica of the job takes from a host."""
     wants, device = spec.resources, spec.resources.device
     accelerator = device if device is not None and device.kind != "cpu" else None
     return Shape(
@@ -41,7 +41,7 @@ def entry_of(job: JobRecord) -> PendingKey:
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """What a host is, beside what it has. preemptible: it may be taken away; inbound: others can connect to it."""
+    """The kind of a host. preemptible: it may be taken away; inbound: others can connect to it."""
 
     preemptible: bool = False
     inbound: bool = True
@@ -72,7 +72,7 @@ def _device_matches(wanted: str, has: str) -> bool:
 
 
 def remaining_after(free: Resources, shape: Shape) -> Resources:
-    """What is left of `free` once `shape` runs there: of a TPU's chips none, because each process sees all of them."""
+    """The rest of `free` once `shape` runs there: of a TPU's chips none, because each process sees all of them."""
     is_tpu = shape.device.partition("-")[0] == "tpu"
     return Resources(
         cpu=free.cpu - shape.cpu,
@@ -84,7 +84,7 @@ def remaining_after(free: Resources, shape: Shape) -> Resources:
 
 
 def free_slots(free: Resources) -> int:
-    """How many one-core tasks would still fit."""
+    """The number of one-core tasks that still fit."""
     return max(free.cpu // 1000, 0)
 
 
@@ -92,7 +92,7 @@ def listing_start(first: str, last: str, listed: int, pool_slots: int, draw: flo
     """The key behind which one claimer lists, in a pool with more slots than a listing shows; None: the head will do.
 
     Claimers that all list the head would fight for what it shows. Each begins somewhere within the first K entries, K
-    being the pool's slots; how close the times in the listed names lie tells about how far away that is.
+    being the pool's slots; the times in the listed names show about how far away that is.
 
     Args:
         first, last: of the `listed` keys at the head.

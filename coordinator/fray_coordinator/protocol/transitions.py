@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a job."""
+    """The events that change a job's status."""
 
     ADMIT = "admit"
     CLAIM = "claim"

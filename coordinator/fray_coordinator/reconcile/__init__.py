@@ -1,4 +1,4 @@
-"""What no single job's holder can do: find dead agents and put their jobs back, admit the inbox, repair what was lost.
+"""The work of no single job's holder: finding dead agents, putting their jobs back, admitting the inbox, repair.
 
 Whichever agent holds the reconciler's lease calls `Reconciler.turn` every pass interval; `fray coordinate` and `fray
 fsck --repair` run parts of it. Everything here may run twice at once: each write is conditional by itself.

@@ -30,10 +30,10 @@ from fray_layouts.records import JobRecord, ParentLink, Rejection
 from fray_layouts.spec import JobSpec, parse_spec
 
 MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
-"""So many files are dealt with at a time. Local files are read and written by few threads, which beats need too."""
+"""Files that are dealt with at a time. Local files are read and written by few threads, which beats need too."""
 
 LISTING_PAGE = 1000
-"""Names asked for at a time: so many a bucket tells in one request."""
+"""Names in one page of a listing: as many as a bucket gives in one request."""
 
 REJECTION_SWEEP_INTERVAL = 600.0
 """Seconds between two looks at the reasons of rejections, of which there may be many for a month."""
@@ -43,7 +43,7 @@ _MAX_REJECTED_CONTENT = 64 * 1024
 
 @dataclass(slots=True)
 class Admission:
-    """One participant's work on the inbox; remembers which odd files it has seen, and since when.
+    """Admits the files of the inbox; remembers which unreadable ones it has seen, and since when.
 
     Attributes:
         problems: what went wrong in the last round, by key.
@@ -81,7 +81,7 @@ class Admission:
             await self._look_aside(key)
 
     async def _drops(self) -> list[str]:
-        """What lies in the inbox, reasons of rejections apart: where they fill a page, the rest of them is skipped."""
+        """The keys in the inbox but for rejections: of those that fill a page of a listing the rest is skipped."""
         keys: list[str] = []
         after: str | None = None
         page = None if self.core.store.local else LISTING_PAGE
@@ -142,7 +142,7 @@ class Admission:
             await self._reject(key, drop, str(error))
 
     async def _take_in(self, key: str, version: str) -> None:
-        """Give a local file a name that nobody gives again; whoever is the first to do so goes on with it."""
+        """Give a local file a key that is never used again; the first to do so goes on with it."""
         staged_key = InboxKeys.staged(key, self.core.now(), self.core.rng.token())
         await self.core.store.withdraw(key, version, staged_key)
         await self._look_at_drop(staged_key)

@@ -40,7 +40,7 @@ class BackgroundWork:
             await asyncio.wait(self._running.values(), timeout=seconds)
 
     def stop(self) -> None:
-        """End all runs where they are; whoever does this work next begins it anew."""
+        """Cancel all runs; the next holder of the lease begins them anew."""
         for task in self._running.values():
             task.cancel()
         self._running.clear()

@@ -54,15 +54,15 @@ A verdict that waited for the end of an outage of writes would be there before t
 """
 
 HINT_ENDPOINTS_PER_POOL = 3
-"""Agents of each pool whom submitters may tell."""
+"""Agents of each pool to which submitters send hints: one may have ended, and two have no room."""
 
 
 @dataclass(slots=True)
 class FailureDetector:
-    """One observer. It keeps the record of each agent that may still change, as last read, and when that was.
+    """Watches the agents: keeps the record of each that may still change, as last read, and when that was.
 
     Attributes:
-        agents: by id; those that have ended and are buried are not among them.
+        agents: by id; those that have ended and are reaped are not among them.
         beside: does what a look need not wait for.
         problems: what went wrong in the last look, by key.
         complete: every agent's record was read that is answered.
@@ -93,7 +93,7 @@ class FailureDetector:
         return sorted(dead, key=lambda agent: len(agent.record.holdings))
 
     async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
-        """Read every agent's record once, declare the dead, and tell what is now known of the others.
+        """Read every agent's record once, declare the dead, and return what is now known of the others.
 
         A row of a listing that shows the known version is a successful read. Each agent's age is counted from the end
         of one read of its record to the begin of the next look, which is never more than the time between what the two
@@ -117,7 +117,7 @@ class FailureDetector:
         return self._known
 
     def confirm(self) -> None:
-        """This observer could write after its last look, so agents could too: the silence that it saw is theirs."""
+        """Note that a write succeeded after the last look: agents could write too, so the silence seen is theirs."""
         self._confirmed = self._known
 
     def discount(self) -> None:
@@ -125,7 +125,7 @@ class FailureDetector:
         self._known, self._read_at = self._confirmed, {}
 
     async def forget_old(self) -> None:
-        """Remove records of agents that have ended, are buried, and are old or many."""
+        """Remove records of agents that have ended, are reaped, and are old or too many."""
         ended = {key: row.updated or 0.0 for key, row in self._ended.items()}
         due = removable_agents(ended, self.core.now(), self.core.settings)[:MAX_PASS_READS]
         problems: dict[str, str] = {}
@@ -134,7 +134,7 @@ class FailureDetector:
         )
 
     def silent(self) -> dict[str, Suspect]:
-        """What a successor must know: of those who owe a beat, and of the spared."""
+        """The suspects that a successor must know: agents that owe a heartbeat, and deferred ones."""
         live = self.live()
         return {n: s for n, s in self._known.items() if n in live and (s.deferred or s.age >= live[n].record.interval)}
 
@@ -220,26 +220,26 @@ class FailureDetector:
             self._read_at[record.id] = read_at
 
     async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
-        """Declare the doomed dead; returns those who are spared for now."""
+        """Declare the timed-out agents dead; returns those that are deferred."""
         live = self.live()
-        guilty = {name: suspect for name, suspect in seen.items() if has_timed_out(live[name].record, suspect)}
-        deferred = defer_mass_failure(guilty, len(live))
+        timed_out = {name: suspect for name, suspect in seen.items() if has_timed_out(live[name].record, suspect)}
+        deferred = defer_mass_failure(timed_out, len(live))
 
         async def declare_dead(name: str) -> None:
             try:
                 killed = await reaper.declare_agent_dead(self.core, live[name], VERDICT_PATIENCE)
-            except StoreUnavailable as error:  # whether it is an outage the next write of the lease tells
+            except StoreUnavailable as error:  # the next write of the lease shows whether it is an outage
                 self.problems[AgentKeys.key(name)] = describe_error(error)
                 return
             if killed is not None:
                 self._keep(killed, None)
 
-        doomed_now = sorted(guilty.keys() - deferred.keys())[:MAX_PASS_READS]
-        await map_noting_problems(doomed_now, declare_dead, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
+        dead = sorted(timed_out.keys() - deferred.keys())[:MAX_PASS_READS]
+        await map_noting_problems(dead, declare_dead, self.problems, AgentKeys.key, MAX_CONCURRENT_READS)
         return deferred
 
 
 def _hint_endpoints(hearing: Iterable[AgentRecord]) -> list[HintEndpoint]:
-    """Those of the agents with the most room."""
+    """The hint endpoints of the agents with the most room."""
     chosen = heapq.nlargest(HINT_ENDPOINTS_PER_POOL, hearing, key=lambda agent: (agent.free.cpu, agent.id))
     return [agent.hint_endpoint for agent in chosen if agent.hint_endpoint is not None]

@@ -1,4 +1,4 @@
-"""What the repair remembers of jobs it has read: of a million, only what the next repair decides by."""
+"""Summaries of jobs that the repair has read: of a million, only the fields that the next repair decides by."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OpenJob:
 
 
 def summarize(job: Stored[JobRecord], settings: ClusterSettings) -> OpenJob | EndedJob:
-    """What to remember of a job's record."""
+    """The summary of a job's record."""
     record = job.record
     link, lease, call = record.parent, record.lease, record.spec.entrypoint.callable
     parent = link.job if link is not None and not link.detached else ""

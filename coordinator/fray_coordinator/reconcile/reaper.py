@@ -1,4 +1,4 @@
-"""Burying dead agents: every job that the record lists is put back, and only then is the record marked buried."""
+"""Reaping dead agents: every job that the record lists is put back, and only then is the record marked reaped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def declare_agent_dead(
 
 
 async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
-    """Put back what the dead agent held and mark it buried once job and index agree for all of it.
+    """Put back the jobs that the dead agent held, and mark it reaped once job and index agree for all of them.
 
     Only what names the agent of this very key is put back: a copy of a record says nothing about whom it was made of.
 

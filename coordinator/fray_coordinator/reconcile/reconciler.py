@@ -31,15 +31,15 @@ from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, ReconcilerRecord, Suspect
 
 MAX_LISTED_PER_SECOND = 2000.0
-"""So many jobs' names the repairs list on average at most: a million kept jobs are a thousand paid requests."""
+"""Names of jobs that the repairs list a second at most, on average: a million jobs are a thousand paid requests."""
 
 MAX_CONCURRENT_REAPS = 64
-"""So many dead agents are buried at a time, those who held little first."""
+"""Dead agents that are reaped at a time, those with few jobs first: more would crowd out the watching of the others."""
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """One participant's share in the coordinator's pass.
+    """Runs passes, whenever it holds the lease.
 
     Attributes:
         identity: agent id, or "once-..." for a run without an agent.
@@ -67,12 +67,12 @@ class Reconciler:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the last look found the lease to be ours."""
+        """Whether this participant held the lease when it last read it."""
         return self.lease is not None and self.lease.record.holder == self.identity
 
     @property
     def problems(self) -> dict[str, str]:
-        """What went wrong lately, by the key of the object or the folder."""
+        """The errors of the last pass, by the key of the object or the folder."""
         works = (self.watch, self.admission, self.repair, self._beside)
         return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
 
@@ -104,11 +104,11 @@ class Reconciler:
         return True
 
     def stop(self) -> None:
-        """Leave what goes on beside the passes to whoever comes next."""
+        """Cancel the background work; the next holder of the lease begins it anew."""
         self._beside.stop()
 
     async def once(self) -> None:
-        """Run without the lease: two looks, so that silence can be told, then leave the suspects for later runs."""
+        """Run a pass without the lease: looks twice, to see silence, then leaves the suspects for later runs."""
         self.lease = await self._read_lease()
         suspects = dict(self.lease.record.suspects) if self.lease else {}
         suspects = await self._look(suspects)
@@ -125,7 +125,7 @@ class Reconciler:
         await self._leave(suspects)
 
     async def _leave(self, suspects: dict[str, Suspect]) -> None:
-        """Write what was seen without the lease into it; whoever sees one for long that cannot be read replaces it."""
+        """Write the suspects into the lease's record, unless that cannot be read: an agent replaces it in time."""
         if self.lease is not None and self.lease.record.holder == reconciler_lease.UNREADABLE_HOLDER:
             return
         alive = set(self.watch.live())
@@ -163,7 +163,7 @@ class Reconciler:
             return await self._unreadable_lease()
 
     async def _unreadable_lease(self) -> Stored[ReconcilerRecord] | None:
-        """One that cannot be read counts as held by nobody knows whom: it ages, and is then replaced."""
+        """The stand-in for a lease that cannot be read: as held by an unknown, it ages and is then replaced."""
         lies = await self.core.store.get(CoordinatorKeys.lease)
         if lies is None:
             return None
@@ -219,7 +219,7 @@ class Reconciler:
         await self._renew(self._tell)
 
     async def _look_under_lease(self, suspects: dict[str, Suspect]) -> None:
-        """The first look at very many agents may outlast the lease, so it is renewed meanwhile."""
+        """Look while renewing the lease, which the first look at very many agents may outlast."""
         looking = asyncio.create_task(self._look(suspects))
         try:
             while not (await asyncio.wait([looking], timeout=self.core.settings.pass_interval))[0]:
@@ -229,7 +229,7 @@ class Reconciler:
             looking.cancel()
 
     async def _look(self, suspects: dict[str, Suspect]) -> dict[str, Suspect]:
-        """Watch the agents; what nobody thought of ends this look only."""
+        """Watch the agents; an unexpected error ends this look only."""
         self._failed = {}
         try:
             return await self.watch.look(suspects)
@@ -252,7 +252,7 @@ class Reconciler:
         await self._beside.wait(seconds)
 
     def _repair_is_due(self) -> bool:
-        """A death makes it due at once: what the dead agent claimed after its last beat no burial can see."""
+        """A death makes it due at once: what the dead agent claimed after its last beat, reaping it cannot see."""
         interval = 0.0 if self._orphans else self.core.settings.repair_interval
         return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
 
@@ -261,9 +261,9 @@ class Reconciler:
         await self.repair.run(self.watch.live())
         self._repaired_at = begun
 
-    async def _renew(self, tell: Callable[[ReconcilerRecord], ReconcilerRecord]) -> None:
+    async def _renew(self, change: Callable[[ReconcilerRecord], ReconcilerRecord]) -> None:
         def renewed(now: ReconcilerRecord | None) -> ReconcilerRecord | None:
-            return tell(now) if now is not None and now.holder == self.identity else None
+            return change(now) if now is not None and now.holder == self.identity else None
 
         update = await self.core.records.update(CoordinatorKeys.lease, ReconcilerRecord, renewed, known=self.lease)
         self._begin_anew(update.stored)

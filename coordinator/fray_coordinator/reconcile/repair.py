@@ -57,7 +57,7 @@ After that it counts as one that cannot be read, so one object does not fill the
 
 @dataclass(slots=True)
 class Repair:
-    """One participant's repairs."""
+    """Runs repairs, and remembers between them what it has read."""
 
     core: Core
     admission: Admission
@@ -86,7 +86,7 @@ class Repair:
 
     @property
     def size(self) -> int:
-        """How many jobs the last run saw."""
+        """The number of jobs that the last run saw."""
         return len(self._jobs) + len(self._ended)
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
@@ -244,7 +244,7 @@ class Repair:
         child = await self.core.records.read(key, JobRecord, one_of_many=True)
         try:
             return child is not None and await cascade.child_verdict(self.core, child) is ChildVerdict.STOP
-        except BadRecord:  # the parent's, which is told of where it lies; for the child there may be more to do
+        except BadRecord:  # the parent's, which is reported under its own key; for the child there may be more to do
             return False
 
     def _may_need_cascade(self, child: ChildKey) -> bool:

@@ -23,7 +23,7 @@ from fray_layouts.object_keys import AgentKeys
 
 @dataclass(slots=True)
 class UnreadableHolders:
-    """What one participant has seen of them: by key, the version that lies there, and since when (boot time)."""
+    """Remembers unreadable holders: by key, the version that is there, and since when (boot time)."""
 
     core: Core
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class UnreadableHolders:
 
 
 async def write_off(core: Core, agent: str, lies: Object) -> None:
-    """Replace what lies where the agent's record should by a dead agent's record, unless it has changed."""
+    """Replace the agent's unreadable record by a dead agent's, unless it has changed."""
     op = core.rng.token(16)
     dead = codec.successor(lost_agent(agent), op, None)
     await core.store.put(AgentKeys.key(agent), codec.encode(dead), lies.version, op)

@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(slots=True)
 class UnreadableRecords:
-    """What one participant knows of the odd objects of one folder: by key, their version and what is wrong."""
+    """Remembers the unreadable records of one folder: by key, their version and the error."""
 
     _known: dict[str, tuple[str | None, str]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What GCS and S3 share: names below a prefix, the server's clock, connections, time limits."""
+"""Common parts of the GCS and S3 backends: names below a prefix, the server's clock, time limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BucketSettings:
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """A backend that can tell how its bucket is set up."""
+    """A backend that can read its bucket's settings."""
 
     async def settings(self) -> BucketSettings:
         """Raises `AttemptFailed`."""
@@ -69,7 +69,7 @@ class Location:
 
 
 class ServerClock:
-    """How far the server's clock is ahead of this host's, narrowed down by every answer's `Date`.
+    """The offset of the server's clock from this host's, narrowed down by every answer's `Date`.
 
     `Date` is cut to whole seconds, so one answer says: between `Date - received` and `Date + 1 - sent`. Many answers
     meet in a narrower range. When they contradict each other, one of the clocks was set, and only the newest counts.
@@ -82,10 +82,10 @@ class ServerClock:
 
     def learn(self, date: str | None, sent: float) -> None:
         """`date`: the header of an answer that just arrived; `sent`: this host's wall time when it was asked for."""
-        told = _parse_date(date)
-        if told is None:
+        server = _parse_date(date)
+        if server is None:
             return
-        low, high = told - self.wall(), told + 1 - sent
+        low, high = server - self.wall(), server + 1 - sent
         self._low, self._high = max(low, self._low), min(high, self._high)
         if self._low > self._high:
             self._low, self._high = low, high
@@ -108,7 +108,7 @@ async def read_body(read: Callable[[int], Awaitable[bytes]], length: int | None,
     """A body, read piece by piece.
 
     Args:
-        length: as the server tells it; None if it does not.
+        length: as the server gives it; None if it does not.
         most: bytes. Raises `BadObject` for a longer body, of which no more is read.
     """
     parts: list[bytes] = []

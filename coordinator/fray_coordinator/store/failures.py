@@ -1,4 +1,4 @@
-"""What a store was last asked in vain: an agent tells it as its trouble while it lasts."""
+"""The kinds of requests that fail now, which an agent reports as its problem while it lasts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FailureTracker:
     _failed: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
 
     def failed(self, verb: str, key: str, why: str) -> None:
-        """A request failed for good, as its caller is told now."""
+        """A request failed for good; its caller gets the error."""
         self._failed[_request_kind(verb, key)] = (self.clock.boottime(), why[:MAX_REASON_CHARACTERS])
 
     def worked(self, verb: str, key: str) -> None:

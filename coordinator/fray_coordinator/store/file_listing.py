@@ -1,4 +1,4 @@
-"""Lists a local root: every name in order, whatever kind of thing it is, so that what is odd can be told of.
+"""The listing of a local root: every name in order, of whatever kind, so that fsck can report odd ones.
 
 What is none of a key's object is listed like an object store's folder marker, by a name that ends in a slash: a folder
 that this user may not read, that is deeper than any key, that lies in the inbox, or that is empty and has the name of a
@@ -26,7 +26,7 @@ NOT_A_KEY = re.compile("[\r\n\ud800-\udfff]")
 
 
 def list_rows(tree: FileTree, prefix: str, after: str | None, versions: bool) -> Iterator[Listed]:
-    """What lies under `prefix`, behind `after`. With `versions`, rows of what cannot be read have none."""
+    """The rows under `prefix`, behind `after`. With `versions`, rows of unreadable files have none."""
     folder = prefix[: prefix.rfind("/") + 1]
     with suppress(FileNotFoundError, NotADirectoryError), tree.folder(folder) as handle:
         yield from _TreeWalk(tree, prefix, after or "", versions).below(handle, folder)
@@ -92,7 +92,7 @@ class _TreeWalk:
             yield Listed(key, found.version, found.updated)
 
     def _empty(self, handle: int, folder: str) -> Iterator[Listed]:
-        """Remove a folder that has been empty for a while; who creates in it right now is told to try again."""
+        """Remove a folder that has been empty for a while; a create in it at this moment is tried again."""
         if not self._prefix or folder in ("", InboxKeys.area):
             return
         if time.time() - os.fstat(handle).st_mtime > EMPTY_FOLDER_SECONDS:
@@ -129,7 +129,7 @@ def _entry(folder: str, entry: os.DirEntry[str]) -> tuple[str, bool]:
 
 
 def unreadable_files(tree: FileTree) -> Iterator[tuple[str, str]]:
-    """(name, what is odd) of all below a root that no reader would get; opens every object, and reads none."""
+    """(name, why) of each file below a root that cannot be read as an object; opens every one, and reads none."""
     for row in list_rows(tree, "", None, versions=False):
         if row.key.endswith("/"):
             yield row.key, "it is no folder of Fray's, or one that cannot be read"

@@ -30,7 +30,7 @@ MAX_PAUSE = 0.02
 
 @dataclass(frozen=True, slots=True, order=True)
 class LockHolder:
-    """Who has a stripe right now."""
+    """The present holder of a stripe."""
 
     stripe: str
     who: str

@@ -65,7 +65,7 @@ class FileObjects:
                         remove_entry(folder, name)
 
     def size(self, key: str) -> int | None:
-        """Bytes of what lies under the name, 0 if that cannot be told; None when there is nothing."""
+        """Bytes of the file under the name, 0 if that is not known; None when there is none."""
         try:
             return os.lstat(f"{self._tree.root}/{key}").st_size
         except (FileNotFoundError, NotADirectoryError):

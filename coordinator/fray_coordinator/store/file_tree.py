@@ -50,7 +50,7 @@ class FilePlacement(Protocol):
 
 
 class FileTree:
-    """What lies below `root`. Keys are relative to it; a folder's ends in a slash, and the root's own is "".
+    """The folders and files below `root`. Keys are relative to it; a folder's ends in a slash, the root's own is "".
 
     Errors are the operating system's own, and `BadObject` for what no reader or writer may touch.
     """
@@ -93,7 +93,7 @@ class FileTree:
 
     @contextmanager
     def private(self, folder: str) -> Iterator[int]:
-        """As `folder`, for one of ours. Raises `Refused` for one that cannot be used: every write needs it."""
+        """As `folder`, for a private folder. Raises `Refused` for one that cannot be used: every write needs it."""
         try:
             handle = self._open(folder, make=False)
         except BadObject as error:

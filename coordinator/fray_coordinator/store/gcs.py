@@ -77,7 +77,7 @@ class HttpAnswer:
 
 
 class GcsBackend:
-    """One attempt at objects in a GCS bucket. `STORAGE_EMULATOR_HOST` leads to an emulator instead."""
+    """The GCS backend. `STORAGE_EMULATOR_HOST` leads to an emulator instead."""
 
     scheme = "gs"
     local = False
@@ -143,7 +143,7 @@ class GcsBackend:
         return rows[:limit]
 
     async def settings(self) -> BucketSettings:
-        """What the bucket's owner has set. Raises `AttemptFailed`."""
+        """The bucket's own settings. Raises `AttemptFailed`."""
         try:
             answer = await self._request("GET", f"storage/v1/b/{self._location.bucket}", {}, right="SETTINGS")
         except Refused as error:
@@ -193,7 +193,7 @@ class GcsBackend:
         may_be_absent: bool = False,
         most: int = MAX_RECORD_BYTES,
     ) -> HttpAnswer:
-        """One request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
+        """Send a request. Returns success, 304 and the 404 of an object; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
         try:
             answer = await self._send(method, path, query, data, await self._authorized(headers or {}), most)

@@ -38,7 +38,7 @@ UNREACHABLE_ERRORS = (
 
 
 class AccessToken:
-    """One loop's use of one set of credentials."""
+    """The access token of one event loop."""
 
     def __init__(self, credentials: Credentials, clock: Clock) -> None:
         self._credentials = credentials
@@ -94,7 +94,7 @@ class AccessToken:
 
 
 def token_failure(error: Exception) -> AttemptFailed:
-    """What it means that no token could be had."""
+    """The outcome of a request for which no token could be had."""
     if getattr(error, "retryable", False) or any(isinstance(cause, UNREACHABLE_ERRORS) for cause in _causes(error)):
         return NotApplied(f"the server that gives access tokens does not answer: {error}")
     text = f"no valid credentials ({error}); run `gcloud auth application-default login`"

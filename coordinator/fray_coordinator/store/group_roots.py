@@ -1,4 +1,4 @@
-"""Whose a local root is: its owner's alone, or a group's. The mode of the root says it, and nothing else does."""
+"""The ownership of a local root: its owner's alone, or a group's. The mode of the root alone decides it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the answers of GCS, of S3 and of servers that speak like them mean for one attempt at an object.
+"""The outcome of one attempt at an object, by the answer of GCS, of S3 or of a server that speaks like them.
 
 Servers of others leave fields out, and proxies answer in a server's place with pages of their own. What cannot be
 understood says nothing about the attempt: it may have been applied.
@@ -19,7 +19,7 @@ from fray_coordinator.store.interface import (
 )
 
 MAX_MESSAGE_CHARACTERS = 300
-"""Characters of a server's words that are told."""
+"""Characters of a server's message that errors quote."""
 
 THROTTLING_CODES = frozenset(
     {
@@ -55,7 +55,7 @@ STALE_CREDENTIAL_CODES = frozenset(
 
 
 def classify_status(status: int, message: str, missing_right: str, after: str | None = None) -> AttemptFailed:
-    """What an HTTP status other than success, 304 and 404 says about the attempt.
+    """The outcome of an attempt that was answered with an HTTP status other than success, 304 and 404.
 
     Args:
         message: the server's words, its error code among them.
@@ -89,9 +89,9 @@ def parsing_answer(what: str) -> Iterator[None]:
 
 
 def checked_version(answer: str | None) -> str:
-    """A version as told. Raises ValueError if none was: nothing could be written on condition of it."""
+    """The version in an answer. Raises ValueError if there is none: nothing could be written on condition of it."""
     if not isinstance(answer, str) or not answer:
-        raise ValueError("it tells no version of the object")
+        raise ValueError("it has no version of the object")
     return answer
 
 

@@ -1,4 +1,4 @@
-"""What every object store offers: the verbs, their outcomes, and what a backend owes the layer above it.
+"""The interface of object stores: the verbs, their outcomes, and the duties of a backend.
 
 Two layers share these names. A `StoreBackend` makes one attempt per call against one kind of storage and says honestly
 what it knows (`Attempt...` exceptions). `Store` (store.py) is what everything else uses: it retries, resolves
@@ -16,7 +16,7 @@ Version = str
 
 
 class Expect(enum.Enum):
-    """What a write may expect of the name besides a `Version`."""
+    """An expectation of the name other than a `Version`."""
 
     ABSENT = "absent"
     ANY = "any"
@@ -53,7 +53,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One row of a listing. `version` and `updated` are None unless the listing was asked for versions."""
+    """A row of a listing. `version` and `updated` are None unless the listing was asked for versions."""
 
     key: str
     version: Version | None = None
@@ -126,14 +126,14 @@ class Refused(AttemptFailed):
 
 
 class BadObject(AttemptFailed):
-    """What lies under this one name can be no object: no regular file, too large, or closed to this user alone.
+    """This one name holds no usable object: no regular file, too large, or closed to this user alone.
 
     Nothing follows from it for other names.
     """
 
 
 class StoreBackend(Protocol):
-    """One attempt per call, no retries inside, outcomes by exception. Keys are as `names` builds them.
+    """A kind of storage: one attempt per call, no retries inside, outcomes by exception.
 
     Every method may raise any `AttemptFailed`.
     """

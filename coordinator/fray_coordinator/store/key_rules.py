@@ -1,4 +1,4 @@
-"""What a key may be, the same on every backend, so that a root can be copied from one to another."""
+"""The rules for keys, the same on every backend, so that a root can be copied from one to another."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ THREAD_BYTES = 64 * 1024
 
 
 class LocalBackend:
-    """One attempt at the files below `folder`, which the first write makes."""
+    """The backend of local files below `folder`, which the first write makes."""
 
     scheme = "file"
     local = True
@@ -101,11 +101,11 @@ class LocalBackend:
             return found
 
     def holders(self) -> Iterator[LockHolder]:
-        """Who has a lock at this moment."""
+        """The present holders of locks."""
         return lock_holders(self._tree)
 
     def oddities(self) -> Iterator[tuple[str, str]]:
-        """(name, what is odd) of all that lies below the root and cannot be read as an object; blocks."""
+        """(name, why) of each file below the root that cannot be read as an object; blocks."""
         return unreadable_files(self._tree)
 
     def server_offset(self) -> float | None:

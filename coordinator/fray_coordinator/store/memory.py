@@ -59,7 +59,7 @@ class MemoryContents:
 
 
 class MemoryBackend:
-    """One attempt at objects in memory; it never fails.
+    """The backend of objects in memory; it never fails.
 
     Args:
         root: for messages.

@@ -35,7 +35,7 @@ S3_PRICES = Prices(class_a=0.005, class_b=0.0004)
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests sent, every retry included; subtract two snapshots for what lies between them."""
+    """Numbers of requests sent, every retry included; subtract two snapshots for those between them."""
 
     writes: int = 0
     lists: int = 0

@@ -42,7 +42,7 @@ UNUSABLE_REMEDY = "do not use this root: two agents would run the same job; use 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         severity: `error` means that a cluster must not or cannot use this root.
@@ -156,7 +156,7 @@ async def _settings(backend: StoreBackend, folder: str, clock: Clock) -> list[Fi
 
 
 def judge_settings(settings: BucketSettings) -> list[Finding]:
-    """What a bucket's settings mean for a cluster."""
+    """The findings about a bucket's settings."""
     found = []
     if settings.soft_delete_days:
         days = f"{settings.soft_delete_days:g} days"
@@ -209,7 +209,7 @@ async def _permissions(backend: StoreBackend, folder: str, clock: Clock) -> list
 
 
 def judge_permissions(root: os.stat_result) -> list[Finding]:
-    """What owner and mode of a local root mean for a cluster."""
+    """The findings about owner and mode of a local root."""
     found = []
     if root.st_mode & stat.S_IWOTH:
         what = "every user of this host may write into the root, and so run code as its agents' user"

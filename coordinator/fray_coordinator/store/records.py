@@ -25,7 +25,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[R]):
-    """A record as it lies in the store: `raw` keeps the fields that this version does not know."""
+    """A record as it was read or written. `raw` keeps the fields that this version does not know."""
 
     key: str
     record: R
@@ -41,7 +41,7 @@ def record_of(stored: Stored[R] | None) -> R | None:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult(Generic[R]):
-    """What `update` found or made.
+    """The result of `update` and `write`.
 
     Attributes:
         stored: the record as it is now; None if the name is absent.
@@ -120,7 +120,7 @@ class Records:
         patience: float | None = None,
         one_of_many: bool = False,
     ) -> UpdateResult[R]:
-        """One conditional write of `wanted` on top of `current` (None: the name must be absent).
+        """Write `wanted` once, on condition of `current` (None: the name must be absent).
 
         `wrote` is True only if the body is the object's current state; else `stored` is what is there instead.
 

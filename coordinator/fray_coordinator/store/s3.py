@@ -70,7 +70,7 @@ NO_TIMEOUT = 3600.0
 
 
 class S3Backend:
-    """One attempt at objects in an S3 bucket. `AWS_ENDPOINT_URL` leads to another service instead."""
+    """The S3 backend. `AWS_ENDPOINT_URL` leads to another service instead."""
 
     scheme = "s3"
     local = False
@@ -122,7 +122,7 @@ class S3Backend:
         return rows[:limit]
 
     async def settings(self) -> BucketSettings:
-        """What the bucket's owner has set. Raises `AttemptFailed`."""
+        """The bucket's own settings. Raises `AttemptFailed`."""
         unreadable: list[str] = []
 
         async def ask(what: str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class S3Backend:
             await client.close()
 
     async def _call(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        """One request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
+        """Send a request. Returns success, 304 and 404; raises `AttemptFailed` for everything else."""
         sent = self._server_clock.wall()
         with _translated_errors():
             client = await self._client.get()

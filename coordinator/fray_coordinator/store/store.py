@@ -2,7 +2,7 @@
 
 A conditional write has three outcomes: applied, rejected, or unknown because the reply was lost. This layer never
 guesses. A record carries the id of the write that made it (`op`), of the few before (`recent_ops`) and of its creation
-(`created_op`); an immutable object is compared byte by byte. What is found under the name tells which outcome it was,
+(`created_op`); an immutable object is compared byte by byte. The object under the name shows which outcome it was,
 and if the expectation still holds, the same bytes are sent again on the same precondition: an earlier attempt that
 lands late then changes nothing.
 """
@@ -66,7 +66,7 @@ READ_VERBS = frozenset({"get", "list"})
 
 
 class Store:
-    """One root, opened.
+    """An open root.
 
     Attributes:
         usage: requests so far.
@@ -149,7 +149,7 @@ class Store:
 
         Args:
             data: with `op`, a JSON record that carries `op`, `recent_ops` and `created_op`; without, any bytes.
-            expect: a version, `ABSENT`, or `ANY`. A version needs `op`: only a record can tell whose write it is.
+            expect: a version, `ABSENT`, or `ANY`. A version needs `op`: only a record shows whose write it is.
             op: the id of this write, never used before.
             patience: seconds to go on trying, instead of the store's; 0: one attempt.
             one_of_many: as in `get`.
@@ -184,7 +184,7 @@ class Store:
             try:
                 return await attempt()
             except Refused as error:
-                if in_doubt:  # it tells nothing of the attempts before
+                if in_doubt:  # it says nothing about the attempts before
                     raise Unknown(str(error)) from error
                 raise
 
@@ -233,7 +233,7 @@ class Store:
         return self._clock.wall() + offset
 
     async def learn_clock(self) -> None:
-        """Make sure that `now()` works; costs one read if no answer has told the time yet."""
+        """Make sure that `now()` works; costs one read if no answer has carried the time yet."""
         if self._backend.server_offset() is None:
             await self.get(DoctorKeys.clock)
 

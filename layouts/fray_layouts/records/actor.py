@@ -42,7 +42,7 @@ class EndpointRecord(Record, kw_only=True):
         unix: path of the server's Unix socket, for callers on `host`; "" if there is none.
         host: identity of the host, equal for processes that share its file system and memory.
         fingerprint: SHA-256 of the server's TLS certificate, in hex; "" without TLS.
-        metadata: whatever the actor's owner wants to tell.
+        metadata: chosen by the actor's owner.
         published_at: when this was written.
     """
 
