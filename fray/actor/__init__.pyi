@@ -5,8 +5,9 @@ from fray.actor.current import (
     current_actor as current_actor,
 )
 from fray.actor.group import ActorGroup as ActorGroup
-from fray.actor.handle import ActorHandle as ActorHandle, ActorMethod as ActorMethod, method as method, typed as typed
+from fray.actor.handle import ActorHandle as ActorHandle, method as method, typed as typed
 from fray.actor.hosting import HostedActor as HostedActor
 from fray.errors import ActorUnavailableError as ActorUnavailableError, CallInterrupted as CallInterrupted
+from fray.rpc.calling import ActorMethod as ActorMethod
 from fray.rpc.future import ActorFuture as ActorFuture
 from fray.types import ActorConfig as ActorConfig, CheckpointConfig as CheckpointConfig

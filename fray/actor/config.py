@@ -1,11 +1,12 @@
-"""How an actor is run: the check of what users ask for, and what callers are told of it in its endpoint."""
+"""The configuration of an actor: the check of what users ask for, and the retry policy that follows from it."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+from fray.rpc.calling import RetryPolicy
 from fray.types import ActorConfig, CheckpointConfig
 from fray_layouts.errors import InvalidInput
 
@@ -13,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def validated(config: ActorConfig) -> ActorConfig:
-    """The same config; raises InvalidInput for what makes no sense."""
+    """The same config. Raises InvalidInput: it makes no sense."""
     if config.max_concurrency < 1:
         raise InvalidInput("actor_config.max_concurrency", config.max_concurrency, "give at least 1")
     if config.max_restarts is not None and config.max_restarts < 0:
@@ -35,27 +36,12 @@ def _check_checkpointing(config: ActorConfig, policy: CheckpointConfig) -> None:
 
 
 def idempotent(method: F) -> F:
-    """Mark a method that may run twice for one call: it is made again when its actor died under it."""
+    """Mark a method that may run twice for one call: the call is made again when its actor died under it."""
     method.__fray_idempotent__ = True  # type: ignore[attr-defined]
     return method
 
 
-def endpoint_metadata(cls: type, config: ActorConfig) -> dict[str, Any]:
-    """What the endpoint's metadata says to callers."""
+def retry_policy(cls: type, config: ActorConfig) -> RetryPolicy:
+    """The policy that the actor announces to its callers, in the metadata of its endpoint."""
     marked = [name for name, member in inspect.getmembers(cls) if hasattr(member, "__fray_idempotent__")]
-    return {
-        "retries": config.max_task_retries or 0,
-        "durable": config.checkpoint is not None,
-        "idempotent": marked,
-    }
-
-
-def may_retry(metadata: Mapping[str, Any], method: str, repeated: int) -> bool:
-    """Whether a call is made again that may have begun in a process that died.
-
-    Args:
-        metadata: of the actor's endpoint, as `endpoint_metadata` made it.
-        repeated: how often this call was made again so before.
-    """
-    limit = metadata.get("retries", 0)
-    return bool(limit < 0 or repeated < limit or method in metadata.get("idempotent", ()))
+    return RetryPolicy(config.max_task_retries or 0, marked, config.checkpoint is not None)

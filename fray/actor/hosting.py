@@ -8,11 +8,12 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fray.actor.address import ActorAddress
 from fray.actor.checkpointing import CheckpointJournal, restore
-from fray.actor.config import endpoint_metadata
+from fray.actor.config import retry_policy
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
@@ -65,7 +66,7 @@ def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name:
     set_current_actor(actor, owns_process=task_environ() is os.environ)
     instance, journal = _construct(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
     try:
-        server = _serve(cluster, instance, endpoint_metadata(cls, config), address, config, journal)
+        server = _serve(cluster, instance, asdict(retry_policy(cls, config)), address, config, journal)
     except StoreError as error:  # no fault of the actor's: an exception would be its end
         log.warning("the actor cannot be announced now, and starts again: %s", error)
         raise SystemExit(_EXIT_TEMPFAIL) from error
@@ -153,5 +154,5 @@ def host(
     context = contextvars.copy_context()
     context.run(set_current_actor, current, False)
     instance = context.run(cls, *args, **kwargs)
-    server = context.run(_serve, cluster, instance, endpoint_metadata(cls, config), address, config)
+    server = context.run(_serve, cluster, instance, asdict(retry_policy(cls, config)), address, config)
     return HostedActor(current.handle, current, server)

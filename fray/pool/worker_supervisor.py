@@ -21,10 +21,10 @@ from fray.pool import diagnosis
 from fray.pool.dispatcher import Dispatcher, TaskDone, WorkerDied
 from fray.pool.pool_task import PoolTask
 from fray.pool.task_runner import TaskRunner
-from fray.rpc.future import LOST_ERRORS, is_lost
 from fray.rpc.resolver import ClusterResolver
 from fray.types import ActorConfig, EnvironmentConfig, JobId, ResourceConfig
 from fray_agents.rpc import Channel, ClientCall
+from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 from fray_coordinator.backoff import backoff
 from fray_coordinator.errors import ParentNotRunning, StoreError
 from fray_coordinator.jobs.lookup import jobs_by_id

@@ -1,8 +1,9 @@
-"""The actors of one name as a pool knows them.
+"""A round-robin balancer: which actor of a name gets the next call, and which are left alone for now.
 
-Nothing is asked of the storage while all is well: a list is kept until one of its actors fails. That one is dropped and
-the name is looked up again, at growing intervals and only as calls are made, until as many have come as were lost. One
-that failed and is still listed is tried again less and less often; at every look if there is no other.
+Nothing is asked of the storage while all is well: the list of actors is kept until one of them fails. That one is
+ejected, and the name is looked up again, at growing intervals and only as calls are made, until as many have come as
+were lost. An actor that failed and is still listed is tried again less and less often; at every look if there is no
+other.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from fray_coordinator.backoff import backoff, exponential_wait
 
 MIN_LOOKUP_PAUSE = 0.05
 MAX_LOOKUP_PAUSE = 1.0
-"""Seconds between two looks at a name that lacks actors."""
+"""Seconds between two looks at a name that lacks actors, the first and the longest: an actor that is restarted on its
+host is back within a second, and a look is one listing."""
 
 MAX_EJECTION = 60.0
-"""Seconds that one which failed again and again is left alone; one after its first failure."""
+"""Seconds that an actor which failed again and again is left alone; after its first failure it is one second."""
 
 RECOVERY_WINDOW = 60.0
-"""Seconds after a failure until what is still missing is no longer expected."""
+"""Seconds after a failure until an actor that is still missing is no longer expected: most restarts take less."""
 
 ServerIdentity = tuple[str, str]
-"""Of one start of an actor's server."""
+"""Actor id and server identity: new with each start of an actor's server."""
 
 
 class Balancer:
-    """Known endpoints; may be used by many threads.
+    """The known endpoints of one name; usable from any number of threads.
 
     Args:
         name: of the actors, for messages.
@@ -51,9 +53,10 @@ class Balancer:
         self._pause = next(self._pauses)
         self._calm_at = 0.0
         self._due: float | None = None
+        self._last_error: BaseException | None = None  # of the endpoint that was ejected last, unless all is well since
 
     def look(self) -> tuple[ActorEndpoint, ...]:
-        """Look the name up now; all that is listed, also what failed and is not called for now."""
+        """Look the name up now; all endpoints that are listed, also those that are ejected."""
         found = tuple(self._find())
         with self._lock:
             before = {_identity(endpoint) for endpoint in self._known}
@@ -62,8 +65,8 @@ class Balancer:
             self._plan()
         return found
 
-    def await_size(self, size: int, deadline: float) -> None:
-        """Look, at growing intervals, until there are so many; builtin TimeoutError at the deadline."""
+    def wait_for_size(self, size: int, deadline: float) -> None:
+        """Look, at growing intervals, until there are `size`. Raises TimeoutError: there are fewer at the deadline."""
         pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
         while (found := len(self.look())) < size:
             if (left := deadline - time.monotonic()) <= 0:
@@ -71,10 +74,10 @@ class Balancer:
             time.sleep(min(next(pauses), left))
 
     def pick(self, deadline: float) -> ActorEndpoint:
-        """The next one in turn; waits for one to come up.
+        """The next endpoint in turn; waits for one to come up.
 
         Raises:
-            ActorNotFoundError: there is none at the deadline (`time.monotonic`).
+            ActorNotFoundError: there is none at the deadline, a time of `time.monotonic`.
         """
         if self._due is not None and time.monotonic() >= self._due:
             self._look_if_due()
@@ -82,18 +85,19 @@ class Balancer:
         return known[next(self._turn) % len(known)]
 
     def at_hand(self) -> ActorEndpoint | None:
-        """The next one in turn; None if the name has to be looked up for that."""
+        """The next endpoint in turn; None: the name has to be looked up first."""
         known = self._known
         if not known or (self._due is not None and time.monotonic() >= self._due):
             return None
         return known[next(self._turn) % len(known)]
 
-    def fail(self, endpoint: ActorEndpoint) -> None:
-        """Drop one that could not be called."""
+    def eject(self, endpoint: ActorEndpoint, error: BaseException) -> None:
+        """Leave an endpoint alone that could not be called, for a time that grows with its failures."""
         with self._lock:
             left = tuple(other for other in self._known if _identity(other) != _identity(endpoint))
             if len(left) == len(self._known):
                 return
+            self._last_error = error
             now = time.monotonic()
             if now >= self._calm_at:
                 self._pauses = backoff(MIN_LOOKUP_PAUSE, MAX_LOOKUP_PAUSE)
@@ -106,7 +110,7 @@ class Balancer:
             self._failures[_identity(endpoint)] = count, now + exponential_wait(count, 1.0, MAX_EJECTION)
 
     def _usable(self, found: tuple[ActorEndpoint, ...]) -> tuple[ActorEndpoint, ...]:
-        """Those that have not failed lately; all, if all have."""
+        """The endpoints that are not ejected; all, if all are."""
         now = time.monotonic()
         self._failures = {
             _identity(one): self._failures[_identity(one)] for one in found if _identity(one) in self._failures
@@ -114,16 +118,16 @@ class Balancer:
         return tuple(one for one in found if self._failures.get(_identity(one), (0, 0.0))[1] <= now) or found
 
     def _plan(self) -> None:
-        """When to look next: not at all unless something is missing."""
+        """Decide when to look next: not at all unless an actor is missing."""
         now = time.monotonic()
         if self._known and (self._missing <= 0 or now >= self._calm_at):
-            self._due = None
+            self._due = self._last_error = None
             return
         self._due = now + self._pause
         self._pause = next(self._pauses)
 
     def _look_if_due(self) -> None:
-        """One of several threads looks, the others go on with what is known."""
+        """Look, unless another thread does; then go on with the endpoints that are known."""
         if self._looking.acquire(blocking=False):
             try:
                 self.look()
@@ -131,7 +135,7 @@ class Balancer:
                 self._looking.release()
 
     def _awaited(self, deadline: float) -> tuple[ActorEndpoint, ...]:
-        """What is known once there is something; one of several threads looks, the others wait for what it finds."""
+        """The known endpoints, once there are any; one of several threads looks, and the others wait for it."""
         with self._looking:
             while not self._known:
                 now = time.monotonic()
@@ -140,7 +144,7 @@ class Balancer:
                 elif now >= deadline:
                     raise ActorNotFoundError(
                         f"no actor {self._name} could be called in time; do the jobs that serve it run?"
-                    )
+                    ) from self._last_error
                 else:
                     time.sleep(min(self._due, deadline) - now)
             return self._known

@@ -1,4 +1,4 @@
-"""What an actor's methods are told about where they run, and which methods want to be told.
+"""The context of an actor's methods: where they run, and which methods are given it.
 
 A method asks for an `ActorContext` by its first parameter (after `self`): it is annotated `ActorContext`, alone or in
 a union such as `ActorContext | None`, or has no annotation and is named `ctx`. All others get the caller's arguments
@@ -15,17 +15,15 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fray.cluster.current import current_cluster
 from fray.cluster.current_job import current_job_on
 from fray.cluster.storage import StorageCluster
 from fray.rpc.context_variables import with_context_variables
+from fray.rpc.resolver import ClusterResolver, Resolver
 from fray.types import JobId, Namespace
 from fray_agents.rpc.server.server import public_methods
-
-if TYPE_CHECKING:
-    from fray.rpc.resolver import Resolver
 
 
 @dataclass(frozen=True)
@@ -45,21 +43,19 @@ class ActorContext:
     @classmethod
     def of(cls, cluster: StorageCluster) -> ActorContext:
         """The context of this code on `cluster`."""
-        from fray.rpc.resolver import ClusterResolver
-
         mine = current_job_on(cluster.root)
         return cls(cluster, ClusterResolver(cluster), JobId(mine.job_id if mine else ""), cluster.namespace)
 
     @classmethod
     def from_environment(cls) -> ActorContext:
-        """The context that the FRAY_* variables tell."""
+        """The context of the cluster and the job that the FRAY_* variables name."""
         return cls.of(current_cluster())
 
 
 def bound_methods(target: object, context: ActorContext) -> Callable[[str], Callable[..., Any]]:
-    """A function from a method's name to what a caller's arguments are given to; AttributeError for what is none.
+    """A lookup of the public methods of `target`, which get `context` if they ask for it.
 
-    Methods run with the context variables that are current now.
+    Methods run with the context variables that are current now. The lookup raises AttributeError for other names.
     """
     find, variables = public_methods(target), contextvars.copy_context()
 
@@ -83,7 +79,7 @@ def _takes_context(method: Callable[..., Any]) -> bool:
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    """With what annotations in text mean, if all of them mean something: names may be there for type checkers alone."""
+    """The signature with annotations in text resolved, if all can be: some names may exist for type checkers only."""
     try:
         return inspect.signature(method, eval_str=True)
     except Exception:
@@ -91,7 +87,7 @@ def _signature(method: Callable[..., Any]) -> inspect.Signature:
 
 
 def _is_context(annotation: object) -> bool:
-    """Whether an annotation is `ActorContext` or a union with it; in text the name alone decides."""
+    """Whether an annotation is `ActorContext` or a union with it; in unresolved text the name alone decides."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):

@@ -1,6 +1,6 @@
-"""Running an actor's methods with the context variables of whoever offered the actor.
+"""Methods that run with the context variables of the code that registered their actor.
 
-The threads that serve calls belong to no job; the task's environment and the current actor are such variables.
+The threads that serve calls belong to no job; the task's environment and the current actor are context variables.
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ _END: Any = object()
 
 
 def _adopt(context: contextvars.Context) -> None:
-    """Take over another context's values; a task of an event loop has a context of its own."""
+    """Copy the values of `context` into the current one, which is that of a task of an event loop."""
     for variable, value in context.items():
         variable.set(value)

@@ -1,7 +1,7 @@
-"""The outcome of a call that is on its way.
+"""The future of a call to an actor.
 
-A call whose connection was lost is sent again as soon as that is known, whether anyone waits for its result or not;
-whether it may be sent again at all is decided by whoever made it.
+A call whose connection was lost is sent again as soon as that is known, whether anyone waits for its result or not.
+Whether it may be sent again at all is decided in `calling`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fray.futures import HasReadySignal
 from fray_agents.rpc import ClientCall
-from fray_agents.rpc.errors import ConnectionLost, NoSuchActor, NotAuthentic, RemoteTraceback
+from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
 T = TypeVar("T")
 
@@ -23,17 +23,12 @@ _lock = threading.Lock()
 """Guards what changes in a future when its call is lost; losses are rare, so one lock serves all futures."""
 
 
-LOST_ERRORS = (ConnectionLost, NoSuchActor, NotAuthentic)
-"""What a call ends with when the actor is not there, or no longer."""
-
-
-def is_lost(error: BaseException | None) -> bool:
-    """Whether a call failed because its actor is gone; False if the method raised this, having called another."""
-    return isinstance(error, LOST_ERRORS) and not isinstance(error.__cause__, RemoteTraceback)
+Again = Callable[[ConnectionError, float], ClientCall]
+"""Sends a call again that was lost by an error at a time of `time.monotonic`, or raises what its future shall raise."""
 
 
 class RetryQueue:
-    """Sends lost calls again in the order in which they were lost, in a thread that lives while there are any."""
+    """The calls of one caller that wait to be sent, in order; a thread sends them, which lives while there are any."""
 
     def __init__(self) -> None:
         self._todo: deque[Callable[[], None]] = deque()
@@ -41,15 +36,15 @@ class RetryQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was put has been done."""
+        """Whether no call waits."""
         return self._thread is None
 
     def put(self, work: Callable[[], None]) -> None:
-        """Do `work` after what was put before."""
+        """Run `work` after all that was put before."""
         with _lock:
             self._todo.append(work)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="fray-again", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="fray-retry", daemon=True)
                 self._thread.start()
 
     def _work(self) -> None:
@@ -75,7 +70,7 @@ class SentCall(Protocol):
 
 
 class UnsentCall:
-    """Stands for a call that is not on its way: `error` says what it waits for."""
+    """A call that could not be sent, and so was lost at once by `error`."""
 
     def __init__(self, error: ConnectionError) -> None:
         self._error = error
@@ -94,21 +89,21 @@ class UnsentCall:
 
 
 class ActorFuture(HasReadySignal, Generic[T]):
-    """What a call will have returned; asking cancels nothing, and may be repeated.
+    """The future of a call; asking for its result cancels nothing, and may be repeated.
 
     Args:
-        call: the call, already sent.
-        again: called in the lane's thread with the loss and the time (`time.monotonic`) of it; sends the call once
-            more and returns the new one, or raises what the future shall raise.
-        lane: of the pool or handle that the call was made with.
+        call: the call, which was sent or is lost.
+        again: called in the queue's thread with the loss and its time (`time.monotonic`). It sends the call once more
+            and returns the new one, or raises what the future shall raise.
+        queue: of the pool or handle that the call was made with.
     """
 
-    __slots__ = ("_again", "_call", "_coming", "_lane", "_moved")
+    __slots__ = ("_again", "_call", "_coming", "_moved", "_queue")
 
-    def __init__(self, call: SentCall, again: Callable[[ConnectionError, float], ClientCall], lane: RetryQueue) -> None:
+    def __init__(self, call: SentCall, again: Again, queue: RetryQueue) -> None:
         self._call: SentCall = call
-        self._again: Callable[[ConnectionError, float], ClientCall] | None = again
-        self._lane = lane
+        self._again: Again | None = again
+        self._queue = queue
         self._moved: Future[None] | None = None
         self._coming: Future[None] | None = None
         call.add_done_callback(self._settled)
@@ -145,7 +140,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
         return bool(call.done()) and not is_lost(call.exception())
 
     def exception(self) -> BaseException | None:
-        """What `result` would raise; None while the call is on its way, or if it succeeded."""
+        """The exception that `result` would raise; None while the call is on its way, or if it succeeded."""
         if not self.done():
             return None
         moved = self._moved
@@ -169,7 +164,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
             self._announce()
 
     def _announce(self) -> None:
-        """Called once it is done, and by who asks whether it is: of the two, one sees the other's doing."""
+        """Set `coming`; called once the call is done, and by whoever makes `coming`: one of the two sees the other."""
         if self._coming is None:
             return
         with _lock:
@@ -177,7 +172,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
                 self._coming.set_result(None)
 
     def _lost(self, call: SentCall, error: ConnectionError) -> Future[None] | None:
-        """What ends when `call`, which was lost, was sent again; None if it was already."""
+        """Send `call` again, which was lost; done when it was sent. None: it has been sent again already."""
         with _lock:
             if call is not self._call:
                 return None
@@ -185,7 +180,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
                 return self._moved
             moved = self._moved = Future()
         since = time.monotonic()
-        self._lane.put(lambda: self._send(error, since, moved))
+        self._queue.put(lambda: self._send(error, since, moved))
         return moved
 
     def _send(self, error: ConnectionError, since: float, moved: Future[None]) -> None:

@@ -1,272 +1,205 @@
-"""The actors of one name, called in turn or all at once.
+"""Pools: the actors of one name, called in turn or all at once.
 
-A call that is known not to have started goes to another actor; one that may have started is not made twice unless the
-caller said that it does no harm.
+A call that is known not to have started goes to another actor. One that may have started is not made twice, unless its
+caller said that this does no harm; see `calling`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
 from fray.rpc.balancer import Balancer
-from fray.rpc.future import (
-    LOST_ERRORS,
-    ActorFuture,
-    RetryQueue,
-    UnsentCall,
-    is_lost,
-)
-from fray_agents.rpc import ClientCall
-from fray_agents.rpc.errors import ConnectionLost
-from fray_agents.rpc.wire.messages import NEW_CALL, Request, packed_call
-
-if TYPE_CHECKING:
-    from fray.rpc.resolver import Resolver
+from fray.rpc.calling import ActorCaller, ActorMethod, ReachedActor, RetryPolicy, checked_method
+from fray_agents.rpc import Channel, ClientCall
+from fray_agents.rpc.errors import LOST_ERRORS, is_lost
 
 T = TypeVar("T")
-R = TypeVar("R")
+
+NEVER_TWICE = RetryPolicy()
+IDEMPOTENT = RetryPolicy(retries=-1)
+
+
+class EndpointSource(Protocol):
+    """Where a pool finds its actors: a `fray.rpc.Resolver`."""
+
+    patience: float
+
+    def find(self, name: str) -> Sequence[ActorEndpoint]: ...
+
+    def connect(self, endpoint: ActorEndpoint) -> Channel: ...
+
+
+class PoolCaller(ActorCaller):
+    """Makes the calls of one pool, each at the next actor in turn.
+
+    Args:
+        only: the one actor that is called; None: all of that name.
+    """
+
+    def __init__(self, source: EndpointSource, name: str, only: ActorId | None) -> None:
+        super().__init__(name, one_actor=False, by_reference=True)
+        self._source = source
+        self._only = only
+        self.balancer = Balancer(name, self._find)
+
+    def at_hand(self) -> ReachedActor | None:
+        endpoint = self.balancer.at_hand()
+        return self._connected(endpoint) if endpoint is not None else None
+
+    def reach(self, since: float) -> ReachedActor:
+        deadline = since + self._source.patience
+        while (reached := self._connected(self.balancer.pick(deadline))) is None:
+            pass
+        return reached
+
+    def lose(self, reached: ReachedActor, error: ConnectionError) -> None:
+        self.balancer.eject(reached.endpoint, error)
+
+    def interrupted(self, method: str) -> CallInterrupted:
+        return CallInterrupted(
+            f"actor {self.name} was lost while {method}() may have been running, so it was not made again; call it by "
+            "pool.call(idempotent=True) if running it twice does no harm"
+        )
+
+    def broadcast(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[BroadcastFuture]:
+        """Call a method of all actors that there are now."""
+        return [self._send_to(endpoint, method, args, kwargs) for endpoint in self.balancer.look()]
+
+    def _send_to(
+        self, endpoint: ActorEndpoint, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> BroadcastFuture:
+        try:
+            call = self._source.connect(endpoint).start(endpoint.name, method, args, kwargs)
+        except LOST_ERRORS as error:
+            self.balancer.eject(endpoint, error)
+            return BroadcastFuture(endpoint, error)
+        call.add_done_callback(lambda call: self._eject_if_lost(endpoint, call.exception()))
+        return BroadcastFuture(endpoint, call)
+
+    def _eject_if_lost(self, endpoint: ActorEndpoint, error: BaseException | None) -> None:
+        if error is not None and is_lost(error):
+            self.balancer.eject(endpoint, error)
+
+    def _find(self) -> list[ActorEndpoint]:
+        found = self._source.find(self.name)
+        return [endpoint for endpoint in found if self._only in (None, endpoint.actor_id)]
+
+    def _connected(self, endpoint: ActorEndpoint) -> ReachedActor | None:
+        try:
+            return ReachedActor(self._source.connect(endpoint), endpoint)
+        except LOST_ERRORS as error:
+            self.balancer.eject(endpoint, error)
+            return None
 
 
 class ActorPool(Generic[T]):
-    """The actors of a name; it is a handle too: `pool.f(x)` is `pool.call().f(x)`.
+    """The actors of a name. It is a handle too: `pool.f(x)` is `pool.call().f(x)`.
 
-    Made by a resolver. Pickles as the resolver and the name. Methods named like those below are reached by `call()`.
+    Made by a resolver. Pickles as the resolver and the name. Methods of actors that are named like those below are
+    reached by `call()`.
     """
 
-    def __init__(self, resolver: Resolver, name: str, only: ActorId | None = None) -> None:
-        self._resolver = resolver
-        self._name = name
-        self._only = only
-        self._members = Balancer(name, self._find)
-        self._lane = RetryQueue()
+    def __init__(self, resolver: EndpointSource, name: str, only: ActorId | None = None) -> None:
+        self._made_of = (resolver, name, only)
+        self._calls = PoolCaller(resolver, name, only)
 
     @property
     def size(self) -> int:
         """How many actors there are now; looks them up."""
-        return len(self._members.look())
+        return len(self._calls.balancer.look())
 
     @property
     def endpoints(self) -> list[ActorEndpoint]:
-        """Where the actors are now; looks them up."""
-        return list(self._members.look())
+        """The endpoints of the actors that there are now; looks them up."""
+        return list(self._calls.balancer.look())
 
     @property
     def actor_id(self) -> ActorId:
-        """That of the actor, of several of the first one; looks it up. Raises ActorNotFoundError if there is none."""
+        """The id of the actor, of several the first one; looks it up. Raises ActorNotFoundError if there is none."""
         return self._first().actor_id
 
     @property
     def address(self) -> str:
-        """ "host:port" of that actor; looks it up. Raises ActorNotFoundError if there is none."""
+        """The "host:port" of that actor; looks it up. Raises ActorNotFoundError if there is none."""
         return self._first().address
 
     def wait_for_size(self, min_size: int, timeout: float = 60.0) -> None:
-        """Block until there are at least so many actors.
+        """Block until there are at least `min_size` actors.
 
         Raises:
             TimeoutError: there are fewer after `timeout` seconds.
         """
-        self._members.await_size(min_size, time.monotonic() + timeout)
+        self._calls.balancer.wait_for_size(min_size, time.monotonic() + timeout)
 
     def call(self, idempotent: bool = False) -> T:
         """A handle whose calls go to one actor each, in turn.
 
         Args:
-            idempotent: running a call twice does no harm: one whose actor was lost is made again at another even if it
-                may have started. Otherwise that raises `CallInterrupted`.
+            idempotent: running a call twice does no harm. A call whose actor was lost is made again at another one even
+                if it may have started; otherwise that raises `CallInterrupted`.
         """
-        return cast(T, PoolHandle(self, idempotent))
+        return cast(T, PoolHandle(self._caller, IDEMPOTENT if idempotent else NEVER_TWICE))
 
     def broadcast(self) -> BroadcastHandle[T]:
         """A handle whose calls go to all actors that there are at that time; looks them up."""
-        return BroadcastHandle(self)
+        return BroadcastHandle(self._caller)
 
-    def __getattr__(self, method: str) -> PoolMethod:
-        return PoolMethod(self, _public(method), idempotent=False)
+    def __getattr__(self, name: str) -> ActorMethod[..., Any]:
+        return ActorMethod(self._caller, checked_method(self, name), NEVER_TWICE)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ActorPool, (self._resolver, self._name, self._only)
+        return ActorPool, self._made_of
 
     def __repr__(self) -> str:
-        return f"ActorPool({self._name!r})"
+        return f"ActorPool({self._calls.name!r})"
+
+    def _caller(self) -> PoolCaller:
+        return self._calls
 
     def _first(self) -> ActorEndpoint:
-        found = self._members.look()
+        found = self._calls.balancer.look()
         if not found:
-            raise ActorNotFoundError(f"there is no actor {self._name} now; wait_for_size waits for one")
+            raise ActorNotFoundError(f"there is no actor {self._calls.name} now; wait_for_size waits for one")
         return found[0]
-
-    def _find(self) -> list[ActorEndpoint]:
-        found = self._resolver.find(self._name)
-        return [endpoint for endpoint in found if self._only in (None, endpoint.actor_id)]
-
-    def _deliver(self, send: Callable[[ActorEndpoint], R], idempotent: bool, since: float) -> R:
-        """`send` to one actor after another until a call is made; raises once that may have happened."""
-        deadline = since + self._resolver.patience
-        lost: BaseException | None = None
-        while True:
-            try:
-                endpoint = self._members.pick(deadline)
-            except ConnectionError as none_left:
-                raise none_left from lost
-            try:
-                return send(endpoint)
-            except LOST_ERRORS as error:
-                if not is_lost(error):
-                    raise
-                lost = self._movable(error, endpoint, idempotent)
-
-    def _movable(self, error: ConnectionError, endpoint: ActorEndpoint, idempotent: bool) -> ConnectionError:
-        """The error, if the call may be made elsewhere; drops the endpoint. Raises what the caller shall see."""
-        self._members.fail(endpoint)
-        started = error.started if isinstance(error, ConnectionLost) else False
-        if started is False or idempotent:
-            return error
-        raise CallInterrupted(
-            f"actor {self._name} at {endpoint.address} was lost while the call may have been running, so it was not "
-            "made again; call it by pool.call(idempotent=True) if running it twice does no harm"
-        ) from error
 
 
 class PoolHandle:
-    """Any attribute is a method of the actors; see `ActorPool.call`."""
+    """A handle of a pool: any attribute is a method of the actors; see `ActorPool.call`."""
 
-    def __init__(self, pool: ActorPool[Any], idempotent: bool) -> None:
-        self._pool = pool
-        self._idempotent = idempotent
+    def __init__(self, caller: Callable[[], PoolCaller], policy: RetryPolicy) -> None:
+        self._caller = caller
+        self._policy = policy
 
-    def __getattr__(self, method: str) -> PoolMethod:
-        name = _public(method)
-        return PoolMethod(self._pool, name, self._idempotent)
-
-
-class PoolMethod:
-    """A method of the actors of a pool.
-
-    Calls raise what the method raised, `ActorNotFoundError` if no actor came up for a minute, and `CallInterrupted` if
-    the actor was lost and the call may have run.
-    """
-
-    __slots__ = ("_idempotent", "_method", "_pool")
-
-    def __init__(self, pool: ActorPool[Any], method: str, idempotent: bool) -> None:
-        self._pool = pool
-        self._method = method
-        self._idempotent = idempotent
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, and wait for what it returns."""
-        pool, method = self._pool, self._method
-        if not pool._lane.idle:
-            return self.remote(*args, **kwargs).result()
-
-        def send(endpoint: ActorEndpoint) -> Any:
-            return pool._resolver.connect(endpoint).call(endpoint.name, method, args, kwargs)
-
-        return pool._deliver(send, self._idempotent, time.monotonic())
-
-    def remote(self, *args: Any, **kwargs: Any) -> ActorFuture[Any]:
-        """Call it without waiting, neither for the outcome nor, if there is none, for an actor."""
-        pool = self._pool
-        endpoint = pool._members.at_hand() if pool._lane.idle else None
-        waits: ConnectionError = _NO_ENDPOINT_KNOWN
-        if endpoint is not None:
-            try:
-                call = pool._resolver.connect(endpoint).start(pool._name, self._method, args, kwargs)
-            except LOST_ERRORS as error:
-                waits = error
-            else:
-                return ActorFuture(call, _PoolCall(pool, call.request, endpoint, self._idempotent).run, pool._lane)
-        request = packed_call(pool._name, self._method, args, kwargs, by_reference=True)
-        return ActorFuture(UnsentCall(waits), _PoolCall(pool, request, endpoint, self._idempotent).run, pool._lane)
-
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """What a generator yields, as it comes; it waits when it is ahead of who iterates. Called at the first step."""
-        pool, method = self._pool, self._method
-
-        def begin(endpoint: ActorEndpoint) -> tuple[ActorEndpoint, Iterator[Any], Any]:
-            items = pool._resolver.connect(endpoint).stream(endpoint.name, method, args, kwargs)
-            return endpoint, items, next(items, _END)
-
-        endpoint, items, item = pool._deliver(begin, self._idempotent, time.monotonic())
-        try:
-            while item is not _END:
-                yield item
-                item = next(items, _END)
-        except LOST_ERRORS as error:
-            if is_lost(error):
-                pool._movable(error, endpoint, idempotent=False)
-            raise
-
-
-_END: Any = object()
-
-
-_NO_ENDPOINT_KNOWN = ConnectionLost("no actor is known yet", started=False)
-
-
-class _PoolCall:
-    """A call to be made at some actor of a pool, after it could not be made at `endpoint`."""
-
-    __slots__ = ("_endpoint", "_idempotent", "_pool", "_request")
-
-    def __init__(
-        self, pool: ActorPool[Any], request: Request, endpoint: ActorEndpoint | None, idempotent: bool
-    ) -> None:
-        self._pool = pool
-        self._request = request._replace(id=NEW_CALL)
-        self._endpoint = endpoint
-        self._idempotent = idempotent
-
-    def run(self, error: ConnectionError, since: float) -> ClientCall:
-        if self._endpoint is not None:
-            self._pool._movable(error, self._endpoint, self._idempotent)
-        return self._pool._deliver(self._send, self._idempotent, since)
-
-    def _send(self, endpoint: ActorEndpoint) -> ClientCall:
-        self._endpoint = endpoint
-        return self._pool._resolver.connect(endpoint).resend(self._request)
+    def __getattr__(self, name: str) -> ActorMethod[..., Any]:
+        checked_method(self, name)  # before `_caller` is looked for, which an object that is unpickled has not yet
+        return ActorMethod(self._caller, name, self._policy)
 
 
 class BroadcastHandle(Generic[T]):
-    """Any attribute is a method, called on all actors of a pool at once; see `ActorPool.broadcast`."""
+    """A handle of all actors of a pool: any attribute is a method, called on all of them; see `ActorPool.broadcast`."""
 
-    def __init__(self, pool: ActorPool[T]) -> None:
-        self._pool = pool
+    def __init__(self, caller: Callable[[], PoolCaller]) -> None:
+        self._caller = caller
 
     def __getattr__(self, method: str) -> Callable[..., list[BroadcastFuture]]:
-        name = _public(method)
-
-        def call_all(*args: Any, **kwargs: Any) -> list[BroadcastFuture]:
-            return [BroadcastFuture(self._pool, endpoint, name, args, kwargs) for endpoint in self._pool.endpoints]
-
-        return call_all
+        name = checked_method(self, method)
+        return lambda *args, **kwargs: self._caller().broadcast(name, args, kwargs)
 
 
 class BroadcastFuture:
-    """What one actor answered to a broadcast; what it raised is a result too.
+    """The future of one actor's answer to a broadcast; what it raised is a result too.
 
     Attributes:
         endpoint: the actor.
     """
 
-    def __init__(
-        self, pool: ActorPool[Any], endpoint: ActorEndpoint, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, endpoint: ActorEndpoint, call: ClientCall | ConnectionError) -> None:
         self.endpoint = endpoint
-        self._members = pool._members
-        self._unsent: BaseException | None = None
-        try:
-            self._call = pool._resolver.connect(endpoint).start(endpoint.name, method, args, kwargs)
-        except LOST_ERRORS as error:
-            self._unsent = error
-            self._members.fail(endpoint)
-        else:
-            self._call.add_done_callback(self._settled)
+        self._call = call
 
     def result(self, timeout: float | None = None) -> Any:
         """What the method returned, or the exception: returned, not raised.
@@ -274,8 +207,8 @@ class BroadcastFuture:
         Raises:
             TimeoutError: there is no result after `timeout` seconds. The call goes on; ask again.
         """
-        if self._unsent is not None:
-            return self._unsent
+        if isinstance(self._call, ConnectionError):
+            return self._call
         try:
             return self._call.result(timeout)
         except Exception as error:
@@ -285,18 +218,10 @@ class BroadcastFuture:
 
     def done(self) -> bool:
         """Whether `result` returns at once."""
-        return self._unsent is not None or self._call.done()
+        return isinstance(self._call, ConnectionError) or self._call.done()
 
     def exception(self) -> BaseException | None:
         """What the method raised, or why the actor could not be called; None if it succeeded or is not done."""
-        return self._unsent or (self._call.exception() if self._call.done() else None)
-
-    def _settled(self, call: ClientCall) -> None:
-        if is_lost(call.exception()):
-            self._members.fail(self.endpoint)
-
-
-def _public(method: str) -> str:
-    if method.startswith("_"):
-        raise AttributeError(f"{method!r}: names that begin with an underscore are not methods of actors")
-    return method
+        if isinstance(self._call, ConnectionError):
+            return self._call
+        return self._call.exception() if self._call.done() else None

@@ -1,4 +1,4 @@
-"""From a name to the actors that have it: in a cluster's records, at known addresses, in this process."""
+"""Resolvers: they find the actors of a name in a cluster's records, at known addresses, or in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fray.cluster.current import open_cluster, opened_clusters
 from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.cluster.storage import StorageCluster
 from fray.rpc.pool import ActorPool
-from fray.rpc.server import ActorServer
+from fray.rpc.running import running_servers, server_at
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Channel, Keyring, Target, connect
 from fray_agents.rpc.errors import ConnectionLost, NotAuthentic
@@ -22,39 +22,47 @@ from fray_layouts.spec import check_name
 
 
 class Resolver(ABC):
-    """Finds actors by name; a subclass says where.
+    """Finds actors by name and connects to them; a subclass says where they are looked for.
 
     Attributes:
-        patience: seconds that a call waits for an actor that it can be made at.
+        patience: seconds that a call waits for an actor to come up.
     """
 
     patience = 60.0
 
     @abstractmethod
     def find(self, name: str) -> Sequence[ActorEndpoint]:
-        """Look the name up now; nothing is an answer too. Raises InvalidInput for what cannot be a name."""
+        """The actors that have the name now, perhaps none. Raises InvalidInput: it cannot be a name."""
 
     @abstractmethod
     def connect(self, endpoint: ActorEndpoint) -> Channel:
-        """The connection to an actor's server, which all callers in this process share."""
+        """A channel to an actor's server, which all callers in this process share.
+
+        Raises:
+            ConnectionLost, NotAuthentic: the server cannot be reached.
+        """
 
     def lookup(self, name: str) -> ActorPool[Any]:
-        """The actors of that name, also if there is none yet; looked up when first needed."""
+        """A pool of the actors of that name, even if there is none yet; they are looked up when first needed."""
         return ActorPool(self, name)
 
     def lookup_all(self, name: str) -> list[ActorPool[Any]]:
-        """A handle to each actor that has the name now; a handle follows its actor through restarts."""
+        """A pool of each actor alone that has the name now; it follows its actor through restarts."""
         return [ActorPool(self, name, endpoint.actor_id) for endpoint in self.find(name)]
 
     def wait_for_actor(self, name: str, timeout: float = 60.0) -> ActorPool[Any]:
-        """`lookup`, once there is an actor of that name; TimeoutError if there is none after `timeout` seconds."""
+        """A pool of the actors of that name, once there is one.
+
+        Raises:
+            TimeoutError: there is none after `timeout` seconds.
+        """
         pool = self.lookup(name)
         pool.wait_for_size(1, timeout)
         return pool
 
 
 class ClusterResolver(Resolver):
-    """Finds what is announced in a cluster. Pickles as the cluster's root and the namespace.
+    """Finds the actors that are announced in a cluster. Pickles as the cluster's root and the namespace.
 
     Args:
         namespace: where names are looked up; by default the namespace that the cluster object has here.
@@ -86,8 +94,8 @@ class FixedResolver(Resolver):
 
     Args:
         addresses: for each name the "host:port" of a server or several; or one "host:port" for all names.
-        cluster: whose key signs the calls; by default that of a server in this process which has the address, else
-            whichever of the clusters that this process has open the server belongs to.
+        cluster: whose key authenticates the calls; by default that of a server in this process which has the address,
+            else each of the clusters that this process has open is tried.
 
     Raises:
         InvalidInput: something is not a "host:port"; or, by calls, the server at an address belongs to another cluster.
@@ -123,8 +131,8 @@ class FixedResolver(Resolver):
     def _keyrings(self, address: str) -> Sequence[Keyring]:
         if self._cluster is not None:
             return [self._cluster.keyring]
-        here = [server.keyring for server in ActorServer.running.copy() if server.address == address]
-        return here or [cluster.keyring for cluster in opened_clusters()]
+        here = server_at(address)
+        return [here.keyring] if here is not None else [cluster.keyring for cluster in opened_clusters()]
 
 
 class LocalResolver(Resolver):
@@ -142,13 +150,13 @@ class LocalResolver(Resolver):
     def find(self, name: str) -> list[ActorEndpoint]:
         if self._in_cluster is not None:
             return self._in_cluster.find(name)
-        records = [server.records.get(name) for server in ActorServer.running.copy()]
+        records = [server.records.get(name) for server in running_servers()]
         return [ActorEndpoint.of(record) for record in records if record is not None]
 
     def connect(self, endpoint: ActorEndpoint) -> Channel:
         if self._in_cluster is not None:
             return self._in_cluster.connect(endpoint)
-        server = next((server for server in ActorServer.running.copy() if server.address == endpoint.address), None)
+        server = server_at(endpoint.address)
         if server is None:
             raise ConnectionLost(f"the server at {endpoint.address} does not serve any more", started=False)
         return connect(endpoint.target, server.keyring)

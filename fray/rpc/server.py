@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 from weakref import ref
 
 import msgspec
@@ -27,6 +27,7 @@ from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.endpoint import ActorId, host_identity
 from fray.cluster.storage import StorageCluster
 from fray.rpc.context import ActorContext, bound_methods
+from fray.rpc.running import add_server, remove_server
 from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import Journal, RpcServer
@@ -67,9 +68,6 @@ class ActorServer:
             FRAY_ADVERTISE_HOST; outside of jobs loopback if the cluster is on this machine, else this host's address.
         port: 0 for any that is free.
     """
-
-    running: ClassVar[set[ActorServer]] = set()
-    """The servers of this process that serve."""
 
     def __init__(self, cluster: StorageCluster, host: str | None = None, port: int = 0) -> None:
         reach = _reach(cluster.run(_is_local), host)
@@ -184,7 +182,7 @@ class ActorServer:
             self._serving = True
             records = list(self._records.values())
         self._server.start()
-        ActorServer.running.add(self)
+        add_server(self)
         this = ref(self)
         sync.at_exit(lambda: server.shutdown() if (server := this()) is not None else None)
         self._publish(records)
@@ -203,7 +201,7 @@ class ActorServer:
             self._ended.set()
         if closed:
             return
-        ActorServer.running.discard(self)
+        remove_server(self)
         deadline = time.monotonic() + grace_period
         try:
             if serving:

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from fray.actor.address import ActorAddress
-from fray.actor.connection import ActorConnection
+from fray.actor.caller import HandleCaller
 from fray.cluster import StorageCluster
 from fray.queue import HttpQueueServer
 from fray.rpc import ActorEndpoint, ActorServer, FixedResolver
@@ -154,12 +154,12 @@ def test_calls_to_an_actor_look_for_it_again(monkeypatch: pytest.MonkeyPatch, im
         server = ActorServer(cluster)
         server.register("actor", Echo())
         server.serve_background()
-        line = ActorConnection(cluster, ActorAddress("space", "actor", "actor-0-1", "actor-0-1"))
+        caller = HandleCaller(cluster, ActorAddress("space", "actor", "actor-0-1", "actor-0-1"))
         there = server.records["actor"]
         dead = replace(there, address=taken, unix="", nonce="of the one that died")
         found = iter([dead])
-        monkeypatch.setattr(line, "_find", lambda: next(found, there))
-        assert line.call("echo", (1,), {}) == 1
+        monkeypatch.setattr(caller, "_find", lambda: next(found, there))
+        assert caller.call("echo", (1,), {}) == 1
         server.shutdown()
 
 

@@ -25,7 +25,7 @@ from fray.cluster import (
     open_cluster,
 )
 from fray.errors import ActorNotFoundError
-from fray.rpc import ActorContext, ActorServer
+from fray.rpc import ActorContext, ActorServer, running
 from fray_agents.rpc import RemoteTraceback
 from fray_layouts.errors import InvalidInput
 
@@ -443,7 +443,7 @@ def test_a_fixed_address_is_looked_for_in_every_open_cluster(monkeypatch: pytest
     for number, server in enumerate(servers):
         server.register("counter", Counter(number))
         server.serve_background()
-    monkeypatch.setattr(ActorServer, "running", set())  # as from another process of the clusters' owner
+    monkeypatch.setattr(running, "_servers", set())  # as from another process of the clusters' owner
     assert [FixedResolver(server.address).lookup("counter").add(10) for server in servers] == [10, 11]
     for server in servers:
         server.shutdown()

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError, CheckpointConfig, current_actor, idempotent
 from fray.actor.address import ActorAddress, wait_for_endpoint
+from fray.actor.caller import HandleCaller
 from fray.actor.checkpointing import restore
-from fray.actor.config import endpoint_metadata, may_retry, validated
-from fray.actor.connection import ActorConnection, ReachedEndpoint, UnsentCall
+from fray.actor.config import retry_policy, validated
 from fray.actor.create import actor_request
 from fray.actor.current import CurrentActor
 from fray.cluster import StorageCluster
 from fray.cluster.current_job import CurrentJob
-from fray.errors import InvalidInput
+from fray.cluster.endpoint import ActorEndpoint
+from fray.errors import CallInterrupted, InvalidInput
+from fray.rpc.calling import ReachedActor, RetryPolicy
+from fray.rpc.future import UnsentCall
 from fray_agents.rpc import CallId, ClientCall, ConnectionLost
 from fray_agents.rpc.wire.messages import Request
 from fray_coordinator.core import Core
@@ -66,10 +71,11 @@ class Some:
 
 
 def test_what_may_have_run_is_repeated_only_where_that_is_allowed() -> None:
-    plain, twice, always = (endpoint_metadata(Some, ActorConfig(max_task_retries=n)) for n in (None, 2, -1))
-    assert [may_retry(plain, name, 0) for name in ("read", "write")] == [True, False]
-    assert [may_retry(twice, "write", done) for done in (0, 1, 2)] == [True, True, False]
-    assert may_retry(always, "write", 1000)
+    configs = [ActorConfig(max_task_retries=n) for n in (None, 2, -1)]
+    plain, twice, always = (RetryPolicy.of(asdict(retry_policy(Some, config))) for config in configs)
+    assert [plain.allows(name, 0) for name in ("read", "write")] == [True, False]
+    assert [twice.allows("write", done) for done in (0, 1, 2)] == [True, True, False]
+    assert always.allows("write", 1000)
 
 
 def test_there_is_no_current_actor_outside_of_actors() -> None:
@@ -183,21 +189,52 @@ class FakeChannel:
 
 
 def test_no_call_overtakes_those_that_wait(cluster: StorageCluster) -> None:
-    line, channel, release = ActorConnection(cluster, ADDRESS), FakeChannel(), threading.Event()
+    calls, channel, release = HandleCaller(cluster, ADDRESS), FakeChannel(), threading.Event()
     endpoint = EndpointRecord(namespace="space", name="actor", actor_id="a", nonce="n", address="127.0.0.1:1")
-    line._way = ReachedEndpoint(channel, endpoint)  # type: ignore[arg-type]
-    line._lane.put(release.wait)
-    line.start("first", (), {})
-    caller = threading.Thread(target=line.call, args=("second", (), {}), daemon=True)
+    calls._reached = ReachedActor(channel, ActorEndpoint.of(endpoint))  # type: ignore[arg-type]
+    calls._queue.put(release.wait)
+    calls.start("first", (), {})
+    caller = threading.Thread(target=calls.call, args=("second", (), {}), daemon=True)
     caller.start()
-    line._lane.put(lambda: None)
+    calls._queue.put(lambda: None)
     assert channel.sent == []
     release.set()
     wait_until(lambda: len(channel.sent) == 2)
     assert channel.sent == ["first", "second"]
-    wait_until(lambda: line._lane.idle)
-    line.call("third", (), {})
+    wait_until(lambda: calls._queue.idle)
+    calls.call("third", (), {})
     assert channel.sent[2:] == ["direct third"]
+
+
+class LosesStreams:
+    """Loses the first stream before its first item came, and answers the others."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+
+    def stream(self, actor: str, method: str, *arguments: object) -> Iterator[int]:
+        self.streams += 1
+        if self.streams == 1:
+            raise ConnectionLost("the actor died", started=None)
+        yield from (1, 2)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_stream_that_may_have_begun_is_made_again_only_where_that_is_allowed(
+    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch, marked: bool
+) -> None:
+    calls, channel = HandleCaller(cluster, ADDRESS), LosesStreams()
+    metadata = asdict(RetryPolicy(idempotent=["numbers"] if marked else []))
+    record = EndpointRecord(
+        namespace="space", name="actor", actor_id="a", nonce="n", address="127.0.0.1:1", metadata=metadata
+    )
+    reached = ReachedActor(channel, ActorEndpoint.of(record))  # type: ignore[arg-type]
+    monkeypatch.setattr(calls, "reach", lambda since: reached)
+    if marked:
+        assert list(calls.stream("numbers", (), {})) == [1, 2]
+    else:
+        with pytest.raises(CallInterrupted, match=r"numbers\(\) may have been running"):
+            list(calls.stream("numbers", (), {}))
 
 
 # --- journals

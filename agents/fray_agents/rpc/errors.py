@@ -55,3 +55,17 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
+
+
+LOST_ERRORS = (ConnectionLost, NoSuchActor, NotAuthentic)
+"""The errors that calls end with when the actor is not there, or no longer; see `is_lost`."""
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Whether a call failed because its actor is gone; not if the method raised this error, having called another."""
+    return isinstance(error, LOST_ERRORS) and not isinstance(error.__cause__, RemoteTraceback)
+
+
+def may_have_started(error: ConnectionError) -> bool:
+    """Whether a call that was lost by `error` may have begun."""
+    return isinstance(error, ConnectionLost) and error.started is not False

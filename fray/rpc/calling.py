@@ -1,0 +1,327 @@
+"""Calls to actors that move: the one place where a call is made again because its actor was lost.
+
+A call goes straight to an actor at hand. If none is, or its connection was lost, the call asks for another actor, again
+and again, until it has been sent or must not be made again. Before a connection counts as lost, its channel has asked
+the same server for as long as that may live (`fray_agents.rpc.client.remote_channel`).
+
+Pools (`fray.rpc.pool`) and handles (`fray.actor.caller`) differ only in how they find an actor, and in what they know
+of calls that may run twice.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+
+from fray.cluster.endpoint import ActorEndpoint
+from fray.errors import CallInterrupted
+from fray.rpc.future import ActorFuture, RetryQueue, UnsentCall
+from fray_agents.rpc import CallId, Channel, ClientCall, ConnectionLost
+from fray_agents.rpc.errors import LOST_ERRORS, is_lost, may_have_started
+from fray_agents.rpc.wire.messages import NEW_CALL, Request, packed_call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Which calls are made again that may have begun in a process that died.
+
+    Attributes:
+        retries: how often each call is; -1: always.
+        idempotent: methods whose calls always are.
+        durable: another process of the actor knows the outcomes of its calls by their ids, so that none runs twice.
+    """
+
+    retries: int = 0
+    idempotent: Sequence[str] = ()
+    durable: bool = False
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> RetryPolicy:
+        """The policy that an actor with a job of its own has announced in the metadata of its endpoint."""
+        return cls(metadata.get("retries", 0), metadata.get("idempotent", ()), metadata.get("durable", False))
+
+    def allows(self, method: str, repeated: int) -> bool:
+        """Whether a call of `method` is made once more that was made again `repeated` times."""
+        return self.retries < 0 or repeated < self.retries or method in self.idempotent
+
+
+class ReachedActor(NamedTuple):
+    """An actor that was reached, and where."""
+
+    channel: Channel
+    endpoint: ActorEndpoint
+
+
+class ActorCaller(ABC):
+    """Makes the calls of one pool or handle; usable from any number of threads.
+
+    Args:
+        name: of the actors, by which their servers know them.
+        one_actor: all calls go to one actor. They keep their order, also when they wait or are made again, and one that
+            may have begun may be asked for again.
+        by_reference: arguments that cannot be pickled wait for an actor all the same; it may be in this process.
+    """
+
+    def __init__(self, name: str, one_actor: bool, by_reference: bool) -> None:
+        self.name = name
+        self.one_actor = one_actor
+        self._by_reference = by_reference
+        self._queue = RetryQueue()
+
+    @abstractmethod
+    def at_hand(self) -> ReachedActor | None:
+        """An actor that can be called at once; None: `reach` has to look for one."""
+
+    @abstractmethod
+    def reach(self, since: float) -> ReachedActor:
+        """An actor; waits for one to come up.
+
+        Args:
+            since: when the call was made or lost, a time of `time.monotonic`.
+
+        Raises:
+            ActorNotFoundError, ActorUnavailableError: there is none, or will be none.
+        """
+
+    @abstractmethod
+    def lose(self, reached: ReachedActor, error: ConnectionError) -> None:
+        """Note that an actor could not be called."""
+
+    @abstractmethod
+    def interrupted(self, method: str) -> CallInterrupted:
+        """The error about a call of `method` that may have begun and is not made again."""
+
+    def call(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
+    ) -> Any:
+        """Call and wait; see `ActorMethod.__call__`.
+
+        Args:
+            policy: None: that which the actor has announced.
+        """
+        reached = self.at_hand() if self._queue.idle else None
+        lost: ConnectionError | None = None
+        if reached is not None:
+            try:
+                return reached.channel.call(self.name, method, args, kwargs)
+            except LOST_ERRORS as error:
+                if not is_lost(error):
+                    raise
+                lost = error
+        if self.one_actor or not self._queue.idle:
+            return self._queued(method, args, kwargs, policy, reached, lost or _NONE_AT_HAND).result()
+        repeated = 0
+        if reached is not None and lost is not None:
+            repeated = self._may_repeat(method, policy, reached, lost, repeated)
+        return self._deliver(method, policy, lambda to: to.channel.call(self.name, method, args, kwargs), repeated)
+
+    def start(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
+    ) -> ActorFuture[Any]:
+        """Call and do not wait, neither for the outcome nor for an actor; see `ActorMethod.remote`."""
+        reached = self.at_hand() if self._queue.idle else None
+        lost: ConnectionError = _NONE_AT_HAND
+        if reached is not None:
+            try:
+                call = reached.channel.start(self.name, method, args, kwargs)
+            except LOST_ERRORS as error:
+                lost = error
+            else:
+                return ActorFuture(call, RetryableCall(self, call.request, policy, reached).send, self._queue)
+        return self._queued(method, args, kwargs, policy, reached, lost)
+
+    def stream(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], policy: RetryPolicy | None = None
+    ) -> Iterator[Any]:
+        """The items that a generator yields; see `ActorMethod.stream`. The call is made at the first step."""
+
+        def begin(to: ReachedActor) -> tuple[ReachedActor, Iterator[Any], Any]:
+            items = to.channel.stream(self.name, method, args, kwargs)
+            return to, items, next(items, _END)
+
+        reached, items, item = self._deliver(method, policy, begin)
+        try:
+            while item is not _END:
+                yield item
+                item = next(items, _END)
+        except LOST_ERRORS as error:
+            if not is_lost(error):
+                raise
+            self.lose(reached, error)
+            raise self.interrupted(method) from error
+
+    def _deliver(
+        self, method: str, policy: RetryPolicy | None, send: Callable[[ReachedActor], T], repeated: int = 0
+    ) -> T:
+        """`send` to one actor after another, in this thread, until the call is not lost or must not be made again."""
+        since = time.monotonic()
+        while True:
+            reached = self._reach_in_turn(since)
+            try:
+                return send(reached)
+            except LOST_ERRORS as error:
+                if not is_lost(error):
+                    raise
+                repeated = self._may_repeat(method, policy, reached, error, repeated)
+
+    def _may_repeat(
+        self, method: str, policy: RetryPolicy | None, reached: ReachedActor, error: ConnectionError, repeated: int
+    ) -> int:
+        """How often a call that was lost at `reached` has been made again, once it is. Raises CallInterrupted."""
+        self.lose(reached, error)
+        if not may_have_started(error):
+            return repeated
+        if not (policy or RetryPolicy.of(reached.endpoint.metadata)).allows(method, repeated):
+            raise self.interrupted(method) from error
+        return repeated + 1
+
+    def _queued(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        policy: RetryPolicy | None,
+        reached: ReachedActor | None,
+        lost: ConnectionError,
+    ) -> ActorFuture[Any]:
+        """The future of a call that waits, because it was `lost` at `reached`; its arguments are copied now."""
+        request = packed_call(self.name, method, args, kwargs, by_reference=self._by_reference)
+        return ActorFuture(UnsentCall(lost), RetryableCall(self, request, policy, reached).send, self._queue)
+
+    def _reach_in_turn(self, since: float) -> ReachedActor:
+        """An actor; if all calls go to one, once those that wait have been sent."""
+        reached = self.at_hand() if self._queue.idle or not self.one_actor else None
+        if reached is not None:
+            return reached
+        if not self.one_actor:
+            return self.reach(since)
+        coming: Future[ReachedActor] = Future()
+
+        def reach() -> None:
+            try:
+                coming.set_result(self.reach(since))
+            except BaseException as error:
+                coming.set_exception(error)
+
+        self._queue.put(reach)
+        return coming.result()
+
+
+_NONE_AT_HAND = ConnectionLost("no actor is known yet", started=False)
+_END: Any = object()
+
+
+class RetryableCall:
+    """A call as it must be known to make it again.
+
+    Args:
+        reached: the actor that it was sent to, or could not be sent to; None: it was not tried.
+    """
+
+    __slots__ = ("_caller", "_policy", "_reached", "_repeated", "_request")
+
+    def __init__(
+        self, caller: ActorCaller, request: Request, policy: RetryPolicy | None, reached: ReachedActor | None
+    ) -> None:
+        self._caller = caller
+        self._request = request
+        self._policy = policy
+        self._reached = reached
+        self._repeated = 0
+
+    def send(self, error: ConnectionError, since: float) -> ClientCall:
+        """Make the call again, after it was lost by `error` at the time `since`. Raises what its caller shall see."""
+        caller, sent_to = self._caller, self._reached
+        if sent_to is not None:
+            caller.lose(sent_to, error)
+        begun_at = sent_to if may_have_started(error) else None
+        if begun_at is not None and not caller.one_actor:  # no other actor can know of it, so none is waited for
+            self._check_allowed(begun_at, error)
+        while True:
+            reached = self._reached = caller.reach(since)
+            call_id = NEW_CALL if begun_at is None else self._id_at(reached, begun_at, error)
+            try:
+                call = reached.channel.resend(self._request._replace(id=call_id))
+            except LOST_ERRORS as failure:  # since it was reached
+                caller.lose(reached, failure)
+                continue
+            self._repeated += begun_at is not None and call_id is NEW_CALL
+            return call
+
+    def _id_at(self, reached: ReachedActor, begun_at: ReachedActor, error: ConnectionError) -> CallId:
+        """The id under which to make a call again that may have begun: its own, where it is known by that.
+
+        Raises:
+            CallInterrupted: it must not be made again.
+        """
+        same_server = begun_at.endpoint.target.identity == reached.endpoint.target.identity != ""
+        known = same_server or self._policy_of(begun_at).durable
+        if known and isinstance(error, ConnectionLost) and error.call is not None:
+            return CallId(*error.call)
+        self._check_allowed(begun_at, error)
+        return NEW_CALL
+
+    def _check_allowed(self, begun_at: ReachedActor, error: ConnectionError) -> None:
+        """Raise CallInterrupted unless a call that may have begun is made again."""
+        if not self._policy_of(begun_at).allows(self._request.method, self._repeated):
+            raise self._caller.interrupted(self._request.method) from error
+
+    def _policy_of(self, reached: ReachedActor) -> RetryPolicy:
+        return self._policy or RetryPolicy.of(reached.endpoint.metadata)
+
+
+class ActorMethod(Generic[P, R]):
+    """A method of an actor, or of the actors of a pool.
+
+    All ways to call it raise the method's own exceptions, with the remote traceback as their cause. A call waits for an
+    actor to be up, follows its restarts, and never runs twice in one process. A call that may have begun in a process
+    that died is made again only if that is allowed: the method is `idempotent`, the actor durable, its
+    `max_task_retries` not used up, or the pool was told so by `call(idempotent=True)`.
+
+    Raises:
+        ActorUnavailableError: the actor of a handle has ended for good.
+        ActorNotFoundError: a pool has had no actor for as long as its resolver is patient.
+        CallInterrupted: the actor's process died while the call may have been running.
+    """
+
+    __slots__ = ("_caller", "_name", "_policy")
+
+    def __init__(self, caller: Callable[[], ActorCaller], name: str, policy: RetryPolicy | None = None) -> None:
+        self._caller = caller
+        self._name = name
+        self._policy = policy
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call and wait for the result."""
+        result: R = self._caller().call(self._name, args, kwargs, self._policy)
+        return result
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> ActorFuture[R]:
+        """Call without waiting, neither for the result nor for an actor."""
+        return self._caller().start(self._name, args, kwargs, self._policy)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> ActorFuture[R]:
+        """The same as `remote`: every call goes on without its connection, and its result is asked for again."""
+        return self._caller().start(self._name, args, kwargs, self._policy)
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+        """Call a generator and iterate over the items that it yields; it waits while the consumer is slow."""
+        return self._caller().stream(self._name, args, kwargs, self._policy)
+
+    def __repr__(self) -> str:
+        return f"<method {self._name} of {self._caller().name!r}>"
+
+
+def checked_method(owner: object, name: str) -> str:
+    """The name of a method of actors. Raises AttributeError: it begins with an underscore."""
+    if name.startswith("_"):
+        raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
+    return name

@@ -1,0 +1,45 @@
+"""The actor servers of this process that serve, for resolvers that look no further."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from fray_agents.rpc import Keyring
+from fray_layouts.records import EndpointRecord
+
+
+class RunningServer(Protocol):
+    """An `ActorServer` that serves."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def keyring(self) -> Keyring: ...
+
+    @property
+    def records(self) -> Mapping[str, EndpointRecord]: ...
+
+
+_servers: set[RunningServer] = set()
+
+
+def add_server(server: RunningServer) -> None:
+    """Note that a server serves from now on."""
+    _servers.add(server)
+
+
+def remove_server(server: RunningServer) -> None:
+    """Note that a server serves no more."""
+    _servers.discard(server)
+
+
+def running_servers() -> list[RunningServer]:
+    """The servers that serve now."""
+    return list(_servers.copy())
+
+
+def server_at(address: str) -> RunningServer | None:
+    """The server that serves at a "host:port"."""
+    return next((server for server in running_servers() if server.address == address), None)
