@@ -76,6 +76,23 @@ def test_every_folder_has_its_place_in_the_reading_order() -> None:
     ] == []
 
 
+def test_every_file_to_begin_with_is_in_its_folder() -> None:
+    rows = re.findall(r"^\| `([\w/]+)/` \| [^|]+ \| ([^|]+) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    named = [f"{folder}/{name}" for folder, names in rows for name in re.findall(r"`([^`]+)`", names)]
+    assert len(named) > 25
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_every_file_that_a_flow_crosses_exists() -> None:
+    _, _, after = ARCHITECTURE.read_text().partition("## Five flows")
+    flows = after.partition("\n## ")[0].split("\n### ")[1:]
+    assert len(flows) == 5
+    for flow in flows:
+        crossed = re.findall(r"`((?:fray|agents|coordinator|layouts)/[\w/]+\.py)`", flow)
+        assert len(crossed) > 5
+        assert [path for path in crossed if not (ROOT / path).is_file()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, **ID)
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`([\w./-]+\.(?:py|txt|mjs|svg))(?:::\w+)?`", prose(page)))
