@@ -1,4 +1,4 @@
-"""From a `JobRequest` to the spec that is stored. `fray_layouts.spec.parse_spec` checks it, as it checks every spec."""
+"""From a `JobRequest` to the spec that is stored; `fray_layouts.spec.parse_spec` checks it, as it checks every spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fray.types import (
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, parse_spec
 
-_LATER = {
+_LATER_RELEASE = {
     "regions": "agents do not know their region yet; use a pool for each region",
     "zone": "agents do not know their zone yet; use a pool for each zone",
     "target_cluster": "open that cluster by its root and launch there",
@@ -34,32 +34,36 @@ _LATER = {
     "image": "images come in a later release; leave it out",
     "container_profile": "containers come in a later release; leave it out",
 }
-_ONE_TASK = {
+"""Fields of `ResourceConfig` that this release cannot honour, and what to do instead."""
+
+_SEVERAL_TASKS = {
     "max_task_failures": "a job is one task: max_retries_failure says how often it is tried again; leave this out",
     "processes_per_task": "the job's own program can start them; leave it out",
 }
-_SAME_NAME = (
+"""Fields of `JobRequest` for jobs of several tasks, and what to do instead."""
+
+_SAME_FIELDS = (
     *("name", "max_retries_failure", "max_retries_preemption", "timeout", "pending_timeout", "grace", "priority"),
     *("namespace", "parent", "detached", "pool", "id", "actor"),
 )
 
 
 def to_spec(request: JobRequest) -> JobSpec:
-    """The checked spec of a request, its callable pickled.
+    """Make the checked spec of a request, its callable pickled.
 
     Raises:
         InvalidInput: a value is out of bounds, a callable cannot be pickled, or this release cannot honour a field.
     """
-    for name, remedy in _ONE_TASK.items():
+    for name, remedy in _SEVERAL_TASKS.items():
         if (value := getattr(request, name)) != getattr(JobRequest, name):
             raise InvalidInput(name, value, remedy)
-    resources, environment = _asked(request)
+    resources, environment = _checked_parts(request)
     fields: dict[str, Any] = {
         "entrypoint": _entrypoint(request.entrypoint),
         "resources": _resources(resources),
         "environment": _environment(environment),
         "replicas": _replicas(request),
-        **{name: getattr(request, name) for name in _SAME_NAME},
+        **{name: getattr(request, name) for name in _SAME_FIELDS},
     }
     if request.health_check is not None:
         fields["health_check"] = asdict(request.health_check)
@@ -67,11 +71,11 @@ def to_spec(request: JobRequest) -> JobSpec:
 
 
 def local_spec(request: JobRequest) -> JobSpec:
-    """The checked spec of a request on a private cluster: whatever this machine has must do.
+    """Make the checked spec of a request for a private cluster, without what only other machines have.
 
-    Places, replicas, packages and images are left out, and see `relaxed_spec`.
+    Places, replicas, packages and images are left out, and what `relaxed_spec` leaves out.
     """
-    asked, environment = _asked(request)
+    asked, environment = _checked_parts(request)
     spec = to_spec(
         replace(
             request,
@@ -86,13 +90,13 @@ def local_spec(request: JobRequest) -> JobSpec:
 
 
 def relaxed_spec(spec: JobSpec) -> JobSpec:
-    """The spec without a device, and for one core at most: so a job's children find room beside it."""
+    """The spec without a device and with one core at most, so that a job's children find room beside it."""
     resources = msgspec.structs.replace(spec.resources, cpu=min(spec.resources.cpu, 1), device=None)
     return msgspec.structs.replace(spec, resources=resources)
 
 
-def _asked(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
-    """What the request asks for, as what it should be."""
+def _checked_parts(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConfig]:
+    """The request's resources and environment. Raises InvalidInput for values of other types."""
     resources: object = request.resources
     environment: object = request.environment or EnvironmentConfig()
     if not isinstance(resources, ResourceConfig):
@@ -126,7 +130,7 @@ def pickled(call: CallableEntrypoint) -> bytes:
 
 
 def _culprit(call: CallableEntrypoint) -> tuple[str, object]:
-    """The smallest named part that does not pickle by itself."""
+    """The smallest named part of the call that does not pickle by itself, for the error."""
     parts: dict[str, object] = {f"args[{i}]": arg for i, arg in enumerate(call.args)}
     parts |= {f"kwargs[{name!r}]": value for name, value in call.kwargs.items()}
     if inspect.isfunction(call.callable):
@@ -149,7 +153,7 @@ def _pickles(value: object) -> bool:
 def _resources(resources: ResourceConfig) -> dict[str, Any]:
     if isinstance(resources.cpu, DeviceConfig):
         raise InvalidInput("resources.cpu", resources.cpu, "cores come first; give device= and the others by name")
-    for name, remedy in _LATER.items():
+    for name, remedy in _LATER_RELEASE.items():
         if (value := getattr(resources, name)) and list(value) != [ANY_REGION]:
             raise InvalidInput(f"resources.{name}", value, remedy)
     return {
@@ -169,7 +173,7 @@ def _device(device: DeviceConfig) -> dict[str, Any] | None:
 
 
 def _chips(device: TpuConfig) -> int:
-    """All chips that a slice has on its host; InvalidInput unless it is on one. Of unknown types the count is taken."""
+    """The chips of a slice of one host; of an unknown type, the count. InvalidInput for a slice of several hosts."""
     if device.topology is not None:
         raise InvalidInput("resources.device.topology", device.topology, "the variant names it; leave it out")
     info = TPU_TOPOLOGIES.get(device.variant)

@@ -1,8 +1,8 @@
-"""The synchronous front: one background thread runs an event loop, and any thread may wait for coroutines in it.
+"""Runs coroutines for synchronous code: one background thread has an event loop, and any thread may wait for it.
 
-User code is synchronous and may itself run inside an event loop (notebooks), so the loop here is never the caller's. A
-fork copies no threads: the child forgets the loop and starts one of its own, and what was opened in the old loop is
-opened anew (`fray_coordinator.per_loop`).
+User code is synchronous, and may itself run inside an event loop, as notebooks do; so the loop here is never the
+caller's. A fork copies no threads: the child forgets the loop and starts one of its own, and what was opened in the old
+loop is opened anew (`fray_coordinator.per_loop`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ _END: Any = object()
 
 
 class WouldDeadlock(Permanent):
-    """This call would wait for the very thread it runs on; call it from another thread, or await the service itself."""
+    """This call would wait for the thread that it runs on: call it from another thread, or await the service itself."""
 
 
 def persist(act: Callable[[], T], waits: str) -> T:
-    """Repeat `act` until the storage has done it, through outages and refusals. `waits`: what waits, for the log."""
+    """Repeat `act` until the storage has done it, through outages and refusals; blocks the calling thread.
+
+    Args:
+        waits: what is to be stored, for the log.
+    """
     pauses = backoff(*STORE_PAUSES)
     while True:
         try:
@@ -51,10 +55,12 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result; an exception that interrupts the wait (KeyboardInterrupt) cancels it first.
+        """Run a coroutine in the loop, and wait for its result.
+
+        An exception that interrupts the wait, such as KeyboardInterrupt, cancels the coroutine and waits for its end.
 
         Raises:
-            WouldDeadlock: called from the front's own loop.
+            WouldDeadlock: called from the loop's own thread.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
@@ -70,13 +76,13 @@ class LoopThread:
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> _LoopCall[T]:
-        """Begin the coroutine and go on."""
+        """Begin a coroutine in the loop, without waiting for it."""
         call = _LoopCall(coroutine)
         self._started().call_soon_threadsafe(call.start)
         return call
 
     async def awaited(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result, waited for in the caller's own loop; who is cancelled cancels it."""
+        """Run a coroutine in the loop, and await its result in the caller's own; a cancelled caller cancels it."""
         call = self.start(coroutine)
         try:
             return await asyncio.wrap_future(call.outcome)
@@ -94,17 +100,17 @@ class LoopThread:
 
 
 class _LoopCall(Generic[T]):
-    """One coroutine in the loop; `outcome` is set only once it has really ended."""
+    """A coroutine in the loop; `outcome` is set when it has ended, however it was cancelled."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self.outcome: Future[T] = Future()
-        self.outcome.set_running_or_notify_cancel()  # who waits for it and is cancelled does not end it
+        self.outcome.set_running_or_notify_cancel()  # so that cancelling a wait for it does not cancel the future
         self._coroutine = coroutine
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
         if self.outcome.done():
-            return  # who began it was interrupted before it could
+            return  # cancelled before it began
         self._task = asyncio.get_running_loop().create_task(self._coroutine)
         self._task.add_done_callback(self._end)
 
@@ -124,37 +130,37 @@ class _LoopCall(Generic[T]):
             self.outcome.set_result(task.result())
 
 
-_front = LoopThread()
+_loop_thread = LoopThread()
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run `coroutine` in this process's background loop and wait for its result; see `LoopThread.run`."""
-    return _front.run(coroutine)
+    """Run a coroutine in this process's background loop, and wait for its result; see `LoopThread.run`."""
+    return _loop_thread.run(coroutine)
 
 
 def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Begin `coroutine` in this process's background loop; the future tells its end."""
-    return _front.start(coroutine).outcome
+    """Begin a coroutine in this process's background loop, and return a future of its result."""
+    return _loop_thread.start(coroutine).outcome
 
 
 async def awaited(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run `coroutine` in the background loop on behalf of another loop; see `LoopThread.awaited`."""
-    return await _front.awaited(coroutine)
+    """Run a coroutine in the background loop, and await its result in the caller's; see `LoopThread.awaited`."""
+    return await _loop_thread.awaited(coroutine)
 
 
 class LoopWaiter(Protocol):
-    """How a coroutine in the background loop is waited for: `awaited` or `blocking`."""
+    """How code that is written once for both kinds of callers waits for the loop: `awaited` or `blocking`."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Awaitable[T]: ...
 
 
 async def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """`run` in the place of `awaited`: what is written once for both fronts is given one or the other."""
+    """`run` with the signature of `awaited`, for code that is written once for both kinds of callers."""
     return run(coroutine)
 
 
 def run_unsuspended(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never suspends, as all that it awaits is `blocking`; it runs in this thread."""
+    """Run a coroutine that never suspends, because all that it awaits is `blocking`, in this thread, to its result."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -165,7 +171,7 @@ def run_unsuspended(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def iterate(items: AsyncIterator[T]) -> Iterator[T]:
-    """The items of an async iterator that lives in the background loop; it is closed when the consumer stops."""
+    """Iterate over an async iterator that runs in the background loop; it is closed when the consumer stops."""
 
     async def following() -> T:
         return await anext(items, _END)
@@ -181,10 +187,10 @@ def iterate(items: AsyncIterator[T]) -> Iterator[T]:
 
 
 def at_exit(close: Callable[[], None]) -> None:
-    """Call `close` when the main thread ends.
+    """Call `close` when the main thread ends; what was registered last is called first.
 
-    `atexit` comes too late for anything asynchronous: by then no executor takes work any more. This is the hook by
-    which the standard library stops its executors; what is registered last is called first.
+    `atexit` is too late for anything asynchronous: by then executors take no more work. This is the hook by which the
+    standard library stops its executors.
     """
     import concurrent.futures.thread  # noqa: F401 - so that its own hook is registered by now
 
@@ -192,8 +198,8 @@ def at_exit(close: Callable[[], None]) -> None:
 
 
 def _forget() -> None:
-    global _front
-    _front = LoopThread()
+    global _loop_thread
+    _loop_thread = LoopThread()
 
 
 os.register_at_fork(after_in_child=_forget)

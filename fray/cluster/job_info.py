@@ -1,28 +1,22 @@
-"""Records as users see them, and results as they were returned."""
+"""Job records as users see them: `JobInfo`, the reason of an end, and the exception that a job raised."""
 
 from __future__ import annotations
 
 import base64
 import pickle
-from typing import Any
 
-import msgspec
-
-from fray.errors import NoResult
 from fray.types import JobId, JobInfo, JobStatus, Namespace
-from fray_coordinator.core import Core
-from fray_coordinator.errors import describe_error
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.escaping import one_line
 from fray_layouts.object_keys import WorkKeys
-from fray_layouts.records import AttemptExit, JobRecord, JobResult
+from fray_layouts.records import AttemptExit, JobRecord
 
 _STATUSES = {status.value: JobStatus(status.value) for status in Status if status is not Status.UNADMITTED}
 _STATUSES[Status.UNADMITTED.value] = JobStatus.PENDING
 
 
 def info_of(root: str, job: JobRecord) -> JobInfo:
-    """What users are told about a job."""
+    """What users are told about a job, from its record under the root URL `root`."""
     lease = job.lease or (job.history[-1] if job.history else None)
     status = _STATUSES.get(job.status, JobStatus.RUNNING)
     return JobInfo(
@@ -46,12 +40,12 @@ def info_of(root: str, job: JobRecord) -> JobInfo:
 
 
 def exit_reason(end: AttemptExit) -> str:
-    """One line on how an attempt ended."""
+    """One line that says how an attempt ended, for people."""
     return one_line(f"{end.kind}: {end.message}" if end.message else end.kind)
 
 
 def original_exception(end: AttemptExit | None) -> BaseException | None:
-    """The exception that the job's callable raised, if this process can load it."""
+    """The exception that the job's callable raised; None if it raised none, or this process cannot load it."""
     if end is None or not end.data:
         return None
     try:
@@ -59,41 +53,3 @@ def original_exception(end: AttemptExit | None) -> BaseException | None:
     except Exception:  # its class may live in modules that only the job has; the message has the traceback anyway
         return None
     return loaded if isinstance(loaded, BaseException) else None
-
-
-async def fetch_result(core: Core, job: JobRecord) -> tuple[JobResult, bytes]:
-    """The result of a job that succeeded, with its bytes where it is not kept as a value. Raises NoResult."""
-    found = job.result
-    if found is None:
-        remedy = "only a callable returns one, or a command that writes the file FRAY_RESULT names"
-        raise NoResult(f"job {job.id} has no result; {remedy}")
-    if not found.key:
-        return found, _decoded(job.id, found.data)
-    lies = await core.store.get(found.key)
-    if lies is None:
-        raise NoResult(f"the result of job {job.id} is gone: there is no object {found.key}")
-    return found, lies.data
-
-
-def _decoded(job_id: str, text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise NoResult(f"the result of job {job_id} is no base64: {error}") from None
-
-
-def decode_result(result: JobResult, data: bytes) -> Any:
-    """What was returned; unpickling runs the user's code, so call it in the user's thread.
-
-    Raises NoResult: the bytes are not what `encoding` says, or unpickling needs what is not here.
-    """
-    try:
-        match result.encoding:
-            case "json":
-                return msgspec.json.decode(data) if result.key else result.value
-            case "pickle":
-                return pickle.loads(data)
-    except Exception as error:
-        remedy = "read it where the modules are that it needs; if they are here, it is damaged"
-        raise NoResult(f"the result cannot be read as {result.encoding} ({describe_error(error)}); {remedy}") from error
-    return data

@@ -17,12 +17,8 @@ from fray import sync
 from fray.cluster.api import Cluster
 from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.hints import HintSender
-from fray.cluster.job_info import (
-    decode_result,
-    fetch_result,
-    info_of,
-    original_exception,
-)
+from fray.cluster.job_info import info_of, original_exception
+from fray.cluster.job_results import decode_result, fetch_result
 from fray.cluster.submission import (
     as_children,
     as_group,
