@@ -1,4 +1,4 @@
-"""What all commands share: the root, --json, --debug, and opening the cluster."""
+"""What all commands share: --root, --json, --debug, and opening the cluster."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from fray_coordinator.core import Core
 
 T = TypeVar("T")
-DEBUG = "fray.debug"
+DEBUG_KEY = "fray.debug"
+"""Where click's context says that --debug was given."""
 
 
 @dataclass(frozen=True)
 class App:
-    """One run of a command."""
+    """The common options of one run of a command, and the cluster that they name."""
 
     given_root: str | None
     json: bool
 
     @property
     def root(self) -> str:
-        """The root's URL; a usage error if there is none."""
+        """The cluster's root URL; a usage error (exit code 2) if none is named."""
         if not self.given_root:
             raise click.UsageError("no cluster is named; give --root ROOT or set FRAY_CLUSTER_SPEC")
         if self.given_root == "local":
@@ -36,7 +37,11 @@ class App:
         return self.given_root
 
     def run(self, work: Callable[[Core], Awaitable[T]], create: bool = False) -> T:
-        """`work` on the open cluster; without `create` the root must be one already."""
+        """Run `work` on the open cluster and return its result.
+
+        Args:
+            create: create the cluster if there is none under the root, instead of refusing.
+        """
         return asyncio.run(self._run(work, create))
 
     async def _run(self, work: Callable[[Core], Awaitable[T]], create: bool) -> T:
@@ -47,12 +52,12 @@ class App:
             await core.store.close()
 
     def warn(self, problems: dict[str, str]) -> None:
-        """Tell of records that were left out."""
+        """Print on stderr which records were left out because they cannot be read."""
         for problem in problems.values():
             output.echo(f"fray: left out: {problem}", err=True)
 
     def show(self, data: Any, text: Callable[[], None]) -> None:
-        """Print `data` as JSON if that was asked for, else call `text`."""
+        """Print `data` as JSON if --json was given, else call `text`, which prints for people."""
         if self.json:
             output.print_json(data)
         else:
@@ -86,12 +91,15 @@ async def _open(root: str) -> Core:
 
 
 def as_command(function: Callable[..., Any]) -> click.Command:
-    """Make a click command, named after its module, of a function whose first argument is an `App`."""
+    """Make a click command with the common options of a function whose first argument is an `App`.
+
+    The command is named after the function's module.
+    """
 
     @functools.wraps(function)
     @click.pass_context
     def run(ctx: click.Context, /, root: str | None, as_json: bool, debug: bool, **options: Any) -> Any:
-        ctx.meta[DEBUG] = debug
+        ctx.meta[DEBUG_KEY] = debug
         return function(App(root, as_json), **options)
 
     for option in reversed(_OPTIONS):

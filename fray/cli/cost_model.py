@@ -1,4 +1,4 @@
-"""What requests cost: estimated from the settings, and counted by the agents themselves."""
+"""What requests to the storage cost: estimated from the settings, and as the agents have counted them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from fray_coordinator.store.metering import GCS_PRICES, RequestCounts
 from fray_layouts.records import AgentRecord, ClusterSettings
 
 SECONDS_PER_MONTH = 30 * 86400.0
+
 JOB_CLASS_A = 7
 JOB_CLASS_B = 8
-"""Requests for one small command job beside heartbeats, counted by a test of the agent."""
+"""Requests for one small command job beside heartbeats, of either price class; a test of the agent counts them."""
 
 PASS_CLASS_A = 3
 REPAIR_CLASS_A = 5
-"""Lists of the inbox and the agents and the lease's renewal; one more renewal, and lists of jobs, index, children and
-endpoints (up to 1,000 rows)."""
+"""Requests of a pass: lists of the inbox and the agents, and a renewal of the lease. Of a repair: one more renewal, and
+lists of jobs, index, children and endpoints (of up to 1,000 rows each)."""
 
 
 @dataclass(frozen=True)
 class CostLine:
-    """Requests of both price classes, and what they cost in dollars."""
+    """A line of `fray cost`: requests of both price classes, writes and lists (A) and reads (B), and what they cost."""
 
     what: str
     class_a: float
@@ -34,19 +35,19 @@ class CostLine:
 
 
 def estimates(settings: ClusterSettings) -> list[CostLine]:
-    """What the settings lead to."""
+    """Estimate what a cluster with these settings asks of the storage."""
     slowest = REMOTE_POLL_BACKOFF[2]
-    bells = SECONDS_PER_MONTH / (settings.poll_interval * slowest)
+    doorbells = SECONDS_PER_MONTH / (settings.poll_interval * slowest)
     lists = SECONDS_PER_MONTH / settings.repair_interval
     mail = SECONDS_PER_MONTH / settings.poll_interval
     leases = SECONDS_PER_MONTH / settings.pass_interval
     passes = SECONDS_PER_MONTH / settings.pass_interval * PASS_CLASS_A + lists * REPAIR_CLASS_A
     return [
-        CostLine("an idle agent, a month", SECONDS_PER_MONTH / settings.idle_beat_interval + lists, bells + leases),
+        CostLine("an idle agent, a month", SECONDS_PER_MONTH / settings.idle_beat_interval + lists, doorbells + leases),
         CostLine(
             "a busy agent beside its jobs, a month",
             SECONDS_PER_MONTH / settings.beat_interval + lists,
-            bells + leases + mail,
+            doorbells + leases + mail,
         ),
         CostLine("a driver beside its actors, a month", SECONDS_PER_MONTH / settings.beat_interval, lists),
         CostLine("the coordinator's pass, a month, once a cluster", passes, 0.0),
@@ -55,7 +56,7 @@ def estimates(settings: ClusterSettings) -> list[CostLine]:
 
 
 def spent(agents: Iterable[AgentRecord]) -> list[CostLine]:
-    """What agents have asked for since they started, as their last beats say."""
+    """Sum up what agents have asked of the storage since they started, as their last heartbeats say."""
     known = list(agents)
     total = RequestCounts()
     for agent in known:

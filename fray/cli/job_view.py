@@ -1,4 +1,4 @@
-"""Jobs as people and scripts see them. Values of secret variables never leave here."""
+"""Jobs as text for people and as JSON for scripts, with the values of secret variables masked."""
 
 from __future__ import annotations
 
@@ -24,17 +24,24 @@ from fray_layouts.states import ExitKind
 from fray_layouts.units import format_bytes
 
 MASK = "***"
-_OURS = {field.name for field in msgspec.structs.fields(Record)}
+"""Stands for the value of a secret variable."""
+
+_WRITE_FIELDS = {field.name for field in msgspec.structs.fields(Record)}
+"""Fields that every record has for its writers: of no use to readers."""
 
 
 def job_json(job: JobRecord) -> dict[str, Any]:
-    """The record without secrets, pickles and ids of writes."""
+    """A job's record for scripts: without secrets, pickles and ids of writes."""
     return record_json(masked(job))
 
 
 def record_json(record: Record) -> dict[str, Any]:
-    """All fields of a record but the ids of writes, also those at their defaults."""
-    return {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__ if name not in _OURS}
+    """A record for scripts: all fields but the ids of writes."""
+    return {
+        name: msgspec.to_builtins(getattr(record, name))
+        for name in record.__struct_fields__
+        if name not in _WRITE_FIELDS
+    }
 
 
 def usage_json(holding: Holding | None) -> Any:
@@ -43,7 +50,7 @@ def usage_json(holding: Holding | None) -> Any:
 
 
 def masked(job: JobRecord) -> JobRecord:
-    """The record with secrets hidden, and pickles replaced by their size."""
+    """The record with secrets masked, and pickles replaced by their size."""
     environment = msgspec.structs.replace(
         job.spec.environment, secret_env_vars=dict.fromkeys(job.spec.environment.secret_env_vars, MASK)
     )
@@ -64,7 +71,7 @@ def _without_pickle(end: AttemptExit) -> AttemptExit:
 
 
 def job_row(job: JobRecord, holding: Holding | None, now: float) -> list[str]:
-    """A line of `fray ps`; see `JOB_COLUMNS`."""
+    """A row of `fray ps`, in the order of `JOB_COLUMNS`."""
     usage = (holding.usage if holding else None) or (job.exit.usage if job.exit else None)
     began, ended = job.started_at, job.ended_at
     return [
@@ -84,12 +91,12 @@ JOB_COLUMNS = ("JOB", "STATUS", "ATTEMPT", "AGE", "RAN", "HOST", "CPU", "MEMORY"
 
 
 def display_status(job: JobRecord) -> str:
-    """The status; one that is about to change says so."""
+    """The job's status; "stopping" for one that was asked to stop and has not ended."""
     return "stopping" if job.stop is not None and job.ended_at is None else job.status
 
 
 def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: float) -> list[tuple[str, str]]:
-    """Everything about a job, as labels and texts; empty texts are left out."""
+    """Describe a job for people, as labels and texts; empty texts are left out."""
     spec = job.spec
     pairs = [
         ("job", job.id),
@@ -119,7 +126,7 @@ def describe(job: JobRecord, holding: Holding | None, waiting: list[str], now: f
 
 
 def what_runs(spec: JobSpec) -> str:
-    """The command, or that it is a callable."""
+    """The job's command, or that it is a callable, for people."""
     call = spec.entrypoint.callable
     if call is None:
         return shlex.join(spec.entrypoint.command)
@@ -127,14 +134,14 @@ def what_runs(spec: JobSpec) -> str:
 
 
 def format_time(at: float | None, now: float) -> str:
-    """A time and how long ago that was; "" for none."""
+    """A time for people, and how long ago it was; "" for None."""
     if at is None:
         return ""
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {format_duration(now - at)} ago"
 
 
 def usage_text(usage: ResourceUsage) -> str:
-    """What a task uses or used."""
+    """What a task uses or used of its host, for people."""
     parts = [f"{usage.cpu_seconds:.1f} s of CPU"]
     parts += [f"{usage.cpu_percent:.0f}% of a core"] if usage.cpu_percent else []
     parts += [f"{format_bytes(usage.memory)} of memory"] if usage.memory else []
@@ -144,7 +151,7 @@ def usage_text(usage: ResourceUsage) -> str:
 
 
 def resources_text(amount: Resources) -> str:
-    """An amount of resources."""
+    """An amount of resources, for people."""
     device = f", {amount.device_count} x {amount.device}" if amount.device else ""
     return f"{_cores(amount.cpu / 1000)}, {format_bytes(amount.memory)}{device}"
 

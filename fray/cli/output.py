@@ -1,4 +1,4 @@
-"""Printing: lines, tables that are plain when nobody looks, and JSON; nothing in them commands the terminal."""
+"""Printing lines, tables and JSON; characters that a terminal would obey are escaped."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Row = Sequence[str]
 
 
 def echo(text: str, err: bool = False) -> None:
-    """A line, or several, on stdout or stderr."""
+    """Print a line, or several, on stdout or stderr."""
     click.echo(escaped(text), err=err)
 
 
 def print_json(data: Any, one_line: bool = False) -> None:
-    """One JSON document; on one line where several follow each other."""
+    """Print a JSON document: indented, or on one line where several follow each other."""
     click.echo(escaped_json(json.dumps(data, ensure_ascii=False, indent=None if one_line else 2)))
 
 
 def print_table(columns: Row, rows: Sequence[Row]) -> None:
-    """A table: drawn by rich on a terminal, else columns that `awk` can take apart. Each cell stays on its line."""
+    """Print a table: by rich on a terminal, else in columns that `awk` can split. A cell never spans lines."""
     rows = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _draw(columns, rows)
@@ -36,7 +36,7 @@ def print_table(columns: Row, rows: Sequence[Row]) -> None:
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Labels and what they stand for; what has several lines is indented."""
+    """Print labels with their texts; further lines of a text are indented."""
     width = max((len(label) for label, _ in pairs), default=0)
     for label, text in pairs:
         first, *others = escaped(text).splitlines() or [""]
@@ -70,7 +70,7 @@ _STYLES = {
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time for people, in its two largest units at most: "4.2s", "3m10s", "2h5m", "3d4h"."""
+    """A duration for people, in its two largest units: "4.2s", "3m10s", "2h5m", "3d4h"."""
     if seconds < 60:
         return f"{max(seconds, 0.0):.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     minutes, rest = divmod(int(seconds), 60)

@@ -1,4 +1,4 @@
-"""The group of all commands, and what becomes of errors."""
+"""The command `fray` itself: finds the module of a command, and prints errors in one line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from fray.cli import output
-from fray.cli.app import DEBUG
+from fray.cli.app import DEBUG_KEY
 from fray_layouts.errors import FrayError
 
 _COMMANDS = {
@@ -22,26 +22,26 @@ _COMMANDS = {
     "agent": "Make this machine run jobs.",
     "agents": "List the agents.",
     "actors": "List the actors.",
-    "queue": "Look at queues, and into them.",
-    "drain": "Let agents finish what they have and leave.",
-    "coordinate": "Run the coordinator's pass without an agent.",
+    "queue": "Inspect and change queues.",
+    "drain": "Let agents finish their jobs and leave.",
+    "coordinate": "Run the reconciler without an agent.",
     "rotate": "Replace the key that calls are authenticated with.",
     "init": "Create a cluster with settings of your own.",
-    "fsck": "Look for inconsistencies, and repair them.",
+    "fsck": "Find inconsistent records, and repair them.",
     "doctor": "Check that a storage root can carry a cluster.",
     "cost": "Estimate what the storage requests cost.",
 }
 
 
-class Failed(click.ClickException):
-    """One clear line on stderr and exit code 1."""
+class OneLineError(click.ClickException):
+    """An error that is printed as one line on stderr; the exit code is 1."""
 
     def show(self, file: Any = None) -> None:
         output.echo(f"fray: {self.format_message()}", err=True)
 
 
 class CommandGroup(click.Group):
-    """Imports a command when it is asked for, and turns errors into one line."""
+    """The group of all commands, each imported when it is asked for; errors of all of them become one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -63,16 +63,16 @@ class CommandGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            if ctx.meta.get(DEBUG):
+            if ctx.meta.get(DEBUG_KEY):
                 raise
             _fail(error)
 
 
 def _fail(error: Exception) -> NoReturn:
     if isinstance(error, FrayError | TimeoutError):
-        raise Failed(str(error)) from None
+        raise OneLineError(str(error)) from None
     kind = type(error).__name__
-    raise Failed(f"unexpected {kind}: {error}; run it again with --debug and report the traceback") from None
+    raise OneLineError(f"unexpected {kind}: {error}; run it again with --debug and report the traceback") from None
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -1,1 +1,1 @@
-"""One module a command; each has a `command`."""
+"""The commands of `fray`: one module each, named after its command, with a click command `command`."""

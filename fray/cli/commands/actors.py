@@ -1,4 +1,4 @@
-"""`fray actors`: what can be called, and where."""
+"""`fray actors`: list the actors and where they are called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("ACTOR", "NAMESPACE", "ADDRESS", "JOB", "INCARNATION", "ATTEMPT", "A
 
 @as_command
 def command(app: App) -> None:
-    """List the actors."""
+    """List the actors that can be called."""
     problems: dict[str, str] = {}
     found, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)

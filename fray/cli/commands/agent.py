@@ -1,4 +1,4 @@
-"""`fray agent`: this machine runs jobs."""
+"""`fray agent`: make this machine run jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--pool", default="default", show_default=True, help="Which jobs it takes.")
+@click.option("--pool", default="default", show_default=True, help="Group of agents to join; it runs that pool's jobs.")
 @click.option("--cpu", type=float, help="Cores to offer; by default all that this process may use.")
 @click.option("--memory", help="Memory to offer, such as 8GB.")
 @click.option("--gpus", help="GPUs to offer: a count, or kind:count such as h100:8.")
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 def command(
     app: App, pool: str, preemptible: bool, bind: str, advertise: str, network: str, no_inbound: bool, **offered: Any
 ) -> None:
-    """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C; a second one is immediate."""
+    """Join the cluster under the root and run jobs until SIGTERM or Ctrl-C.
+
+    The first signal lets jobs end within their grace, a second one ends them at once.
+    """
     from fray.cluster.prestart import PRESTART_MODULES
     from fray_agents.agent.agent import AgentOptions
     from fray_agents.agent.daemon import run_agent
@@ -54,7 +57,7 @@ def command(
 
 
 def capacity_of(cpu: float | None, memory: str | None, gpus: str | None) -> Resources:
-    """What this host has, with what was said instead of it."""
+    """The resources to offer: what this host has, except for what the options say."""
     from msgspec.structs import replace
 
     from fray_agents.host.capacity import discover

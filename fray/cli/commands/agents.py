@@ -1,4 +1,4 @@
-"""`fray agents`: who runs jobs."""
+"""`fray agents`: list the agents."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from fray_coordinator.store.records import Stored
     from fray_layouts.records import AgentRecord
 
-_COLUMNS = ("AGENT", "POOL", "STATE", "LAST BEAT", "JOBS", "FREE", "CAPACITY", "PROBLEM")
+_COLUMNS = ("AGENT", "POOL", "STATE", "HEARTBEAT", "JOBS", "FREE", "CAPACITY", "PROBLEM")
 
 
 @as_command
-@click.option("--all", "-a", "everything", is_flag=True, help="Those that left or died too.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Also those that left or died.")
 def command(app: App, everything: bool) -> None:
-    """List the agents."""
+    """List the agents, what they run and what they have free."""
     problems: dict[str, str] = {}
     agents, now = app.run(lambda core: _find(core, problems))
     app.warn(problems)

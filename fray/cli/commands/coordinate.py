@@ -1,4 +1,4 @@
-"""`fray coordinate`: the coordinator's pass without an agent."""
+"""`fray coordinate`: run the reconciler without an agent."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--once", is_flag=True, help="One pass, also while another process holds the pass's lease.")
+@click.option("--once", is_flag=True, help="Run one pass and return, even while another process is the reconciler.")
 def command(app: App, once: bool) -> None:
-    """Admit the inbox, bury dead agents, repair indexes and remove what is old, as any agent does besides its work.
+    """Run the reconciler: admit jobs from the inbox, restart jobs of dead agents, repair indexes, remove old records.
 
-    With --once, several runs are needed to declare a silent agent dead: its silence adds up between them.
+    Every agent does this besides its jobs. With --once, several runs are needed to declare a silent agent dead: its
+    silence adds up between them.
     """
-    problems = app.run(_once if once else _for_ever)
-    app.show({"problems": problems}, lambda: _tell(problems))
+    problems = app.run(_once if once else _until_stopped)
+    app.show({"problems": problems}, lambda: _print_problems(problems))
 
 
-def _tell(problems: dict[str, str]) -> None:
+def _print_problems(problems: dict[str, str]) -> None:
     for key, problem in problems.items():
         output.echo(f"{one_line(key)}: {problem}")
     output.echo(f"done, {len(problems)} problems" if problems else "done")
@@ -34,18 +35,18 @@ def _tell(problems: dict[str, str]) -> None:
 async def _once(core: Core) -> dict[str, str]:
     from fray_coordinator.reconcile.reconciler import Reconciler
 
-    turn = Reconciler(core, f"once-{core.rng.token()}")
-    await turn.once()
-    return turn.problems
+    reconciler = Reconciler(core, f"once-{core.rng.token()}")
+    await reconciler.once()
+    return reconciler.problems
 
 
-async def _for_ever(core: Core) -> dict[str, str]:
+async def _until_stopped(core: Core) -> dict[str, str]:
     from fray_coordinator.reconcile.reconciler import Reconciler
 
-    turn = Reconciler(core, f"coordinator-{core.rng.token()}")
+    reconciler = Reconciler(core, f"coordinator-{core.rng.token()}")
     try:
         while True:
-            await turn.turn()
+            await reconciler.turn()
             await core.clock.sleep(core.jittered(core.settings.pass_interval))
     finally:
-        await turn.resign()
+        await reconciler.resign()

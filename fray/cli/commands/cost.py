@@ -1,4 +1,4 @@
-"""`fray cost`: what the storage requests cost."""
+"""`fray cost`: what the requests to the storage cost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @as_command
 def command(app: App) -> None:
-    """Estimate from the cluster's settings, and count from its agents' records, what its requests cost.
+    """Estimate what the cluster's requests cost, from its settings, and count what its agents have asked for.
 
     At the list prices of GCS and S3 in a single region; storage and traffic are not included. Requests to local files
-    cost nothing: for such a root it is what a bucket with the usual settings would cost.
+    cost nothing: for such a root the estimate is that of a bucket with default settings.
     """
     lines = app.run(_estimate)
     rows = [(line.what, f"{line.class_a:,.0f}", f"{line.class_b:,.0f}", f"${line.dollars:,.4f}") for line in lines]

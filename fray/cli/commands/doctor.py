@@ -1,4 +1,4 @@
-"""`fray doctor`: can this storage carry a cluster."""
+"""`fray doctor`: check that a storage root can carry a cluster."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 @as_command
 @click.argument("at", required=False, metavar="[ROOT]")
 def command(app: App, at: str | None) -> None:
-    """Try out the storage under ROOT and say what is wrong with it; exit code 1 if a cluster cannot live there."""
-    findings = asyncio.run(_look(App(at or app.given_root, app.json).root))
-    app.show([asdict(finding) for finding in findings], lambda: _tell(findings))
+    """Try out the storage under ROOT and say what is wrong with it; exit code 1 if it cannot carry a cluster."""
+    findings = asyncio.run(_check(App(at or app.given_root, app.json).root))
+    app.show([asdict(finding) for finding in findings], lambda: _print_findings(findings))
     sys.exit(_has_error(findings))
 
 
-async def _look(root: str) -> list[Finding]:
-    """At the storage, and if that is fit, at the cluster that may be there."""
+async def _check(root: str) -> list[Finding]:
+    """Check the storage and, if that is fit, the cluster that may be there."""
     from fray_coordinator.fsck.cluster_health import check_cluster
     from fray_coordinator.store.probe import probe
 
@@ -40,7 +40,7 @@ def _has_error(findings: list[Finding]) -> bool:
     return any(finding.severity == "error" for finding in findings)
 
 
-def _tell(findings: list[Finding]) -> None:
+def _print_findings(findings: list[Finding]) -> None:
     for finding in findings:
         severity = click.style(finding.severity.ljust(7), _COLORS[finding.severity])
         click.echo(f"{severity}  {escaped(finding.what)}")

@@ -1,4 +1,4 @@
-"""`fray drain`: let agents leave."""
+"""`fray drain`: let agents finish their jobs and leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @as_command
 @click.argument("agents", nargs=-1, required=True, metavar="AGENT...")
 def command(app: App, agents: tuple[str, ...]) -> None:
-    """Let agents finish what they have, take nothing more, and leave; this does not wait for it."""
+    """Ask agents to finish their jobs, take no more, and leave. This does not wait until they have."""
     asked = app.run(lambda core: _drain(core, agents))
     app.show([{"id": agent} for agent in asked], lambda: output.print_table(("DRAINING",), [(a,) for a in asked]))
 

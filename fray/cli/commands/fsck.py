@@ -1,4 +1,4 @@
-"""`fray fsck`: inconsistencies, in words, and their repair."""
+"""`fray fsck`: find inconsistent records, explain them, and repair them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--repair", is_flag=True, help="Repair what can be repaired, then look again.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, then check again.")
 def command(app: App, repair: bool) -> None:
-    """Read the whole cluster and explain what does not fit together; exit code 1 if something is left.
+    """Check all records of the cluster and explain what is inconsistent; exit code 1 if something is left.
 
-    Agents need not be stopped: what looks odd is read again, and what agents put right by themselves is given its time.
-    --repair does what they do on their repair interval, and removes or makes again what is derived from the records. It
-    is safe while they run, and touches nothing else.
+    Agents need not be stopped: what looks inconsistent is read again, and what agents repair by themselves is given
+    time. --repair does what agents do at their repair interval, and removes or rebuilds what is derived from the
+    records. It is safe while agents run, and changes nothing else.
     """
-    troubles = app.run(lambda core: _run(core, repair))
-    app.show([asdict(problem) for problem in troubles], lambda: _tell(troubles))
-    sys.exit(bool(troubles))
+    problems = app.run(lambda core: _run(core, repair))
+    app.show([asdict(problem) for problem in problems], lambda: _print_problems(problems))
+    sys.exit(bool(problems))
 
 
-def _tell(troubles: list[Problem]) -> None:
-    for problem in troubles:
+def _print_problems(problems: list[Problem]) -> None:
+    for problem in problems:
         output.echo(f"{one_line(problem.key)}\n    {problem.what}; {problem.remedy}")
-    output.echo(f"{len(troubles)} troubles" if troubles else "everything fits together")
+    output.echo(f"{len(problems)} problems" if problems else "no problems")
 
 
 async def _run(core: Core, repair: bool) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""`fray init`: a cluster with settings of one's own."""
+"""`fray init`: create a cluster with chosen settings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fray.cli.app import App, as_command
 from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ClusterSettings, Record
 
-_NOT_CHOSEN = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
-_CHOICES = {f.name: type(f.default) for f in msgspec.structs.fields(ClusterSettings) if f.name not in _NOT_CHOSEN}
+_FIXED = {field.name for field in msgspec.structs.fields(Record)} | {"layout", "cluster_id", "created_at"}
+_OPTION_TYPES = {f.name: type(f.default) for f in msgspec.structs.fields(ClusterSettings) if f.name not in _FIXED}
 
 
 def _options(function: Any) -> Any:
-    for name, kind in reversed(_CHOICES.items()):
+    for name, kind in reversed(_OPTION_TYPES.items()):
         option = f"--{name.replace('_', '-')}"
         if kind is bool:
             function = click.option(option, is_flag=True, default=None)(function)
@@ -29,17 +29,17 @@ def _options(function: Any) -> Any:
 
 @as_command
 @_options
-@click.option("--group", metavar="NAME", help="On local files: a root for all users of this group, not for you alone.")
+@click.option("--group", metavar="NAME", help="On local files: all users of this group can use it.")
 @click.argument("at", required=False, metavar="[ROOT]")
 def command(app: App, at: str | None, group: str | None, **chosen: Any) -> None:
-    """Create the cluster under ROOT and print its settings; they cannot be changed later.
+    """Create the cluster under ROOT and print its settings, which cannot be changed later.
 
-    A cluster is also created, with the usual settings, by whoever joins it or submits to it first. On local files it is
-    open to its owner alone, unless it is given to a group.
+    The first agent that joins a root, and the first job that is submitted to it, creates the cluster too, with default
+    settings. On local files only its owner can use it, unless --group names a group.
     """
     wanted = {name: value for name, value in chosen.items() if value is not None}
     settings = asyncio.run(_create(App(at or app.given_root, app.json).root, wanted, group))
-    data = {name: getattr(settings, name) for name in ("cluster_id", "layout", *_CHOICES)}
+    data = {name: getattr(settings, name) for name in ("cluster_id", "layout", *_OPTION_TYPES)}
     app.show(data, lambda: output.print_pairs([(name, f"{value}") for name, value in data.items()]))
 
 
@@ -66,8 +66,8 @@ async def _create(root: str, wanted: dict[str, Any], group: str | None) -> Clust
 
 
 def checked(settings: ClusterSettings) -> ClusterSettings:
-    """The same settings; raises InvalidInput for the first that cannot work."""
-    for name, kind in _CHOICES.items():
+    """The same settings. Raises InvalidInput for the first value that cannot work."""
+    for name, kind in _OPTION_TYPES.items():
         if kind is not bool and (value := getattr(settings, name)) <= 0:
             raise InvalidInput(name, value, "give a number above 0")
     if settings.pass_interval > 2 * settings.beat_interval:

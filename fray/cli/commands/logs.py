@@ -1,4 +1,4 @@
-"""`fray logs`: what a job printed."""
+"""`fray logs`: print what a job printed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 @as_command
-@click.option("--follow", "-f", is_flag=True, help="All attempts from the beginning, until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Print all attempts from the first, until the job has ended.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="Byte for byte, with colours; the terminal obeys what the job printed.")
+@click.option("--raw", is_flag=True, help="Byte for byte, with colours and whatever else the terminal obeys.")
 @click.argument("job")
 def command(app: App, job: str, follow: bool, tail: int | None, raw: bool) -> None:
-    """Print what JOB's current or last attempt printed; characters that command a terminal are escaped."""
+    """Print what JOB's current or last attempt printed; characters that a terminal obeys are escaped."""
     if follow and tail is not None:
         raise click.UsageError("--tail and --follow do not go together; give one of them")
     app.run(lambda core: _follow(core, app, job, raw) if follow else _print(core, app, job, tail, raw))

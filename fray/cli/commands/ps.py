@@ -1,4 +1,4 @@
-"""`fray ps`: the jobs that wait or run."""
+"""`fray ps`: list jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Found = tuple["list[JobRecord]", "dict[str, Holding]", float]
 
 
 @as_command
-@click.option("--all", "-a", "everything", is_flag=True, help="Finished jobs too, until retention removes them.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Also finished jobs, until retention removes them.")
 def command(app: App, everything: bool) -> None:
     """List the jobs that wait or run."""
     from fray.cli.job_view import JOB_COLUMNS, job_json, job_row, usage_json

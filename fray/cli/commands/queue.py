@@ -1,4 +1,4 @@
-"""`fray queue`: look at queues, and into them; push, pop, redrive, purge, remove."""
+"""`fray queue`: inspect queues; push, pop, redrive, purge and remove."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 @click.group(name="queue")
 def command() -> None:
-    """Look at queues, and into them.
+    """Inspect and change queues.
 
-    QUEUE is the name of a queue in the cluster, or, with a slash in it, the root of a queue that has one of its own:
-    gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON; of a pickled item that is more than
-    plain data only the size is shown, and nothing of it is run.
+    QUEUE is the name of a queue in the cluster, or, with a slash in it, the root of a queue that has a root of its own:
+    gs://bucket/prefix, s3://bucket/prefix, or a path. Items are shown as JSON. A pickled item is never run: unless it
+    is plain data, its size is shown.
     """
 
 
-def _part(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+def _subcommand(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a subcommand of a function whose first argument is an `App`."""
 
     def add(function: Callable[..., Any]) -> click.Command:
@@ -49,10 +49,10 @@ _queue = click.argument("queue", metavar="QUEUE")
 _namespace = click.option("--namespace", help='Where the name is (default: FRAY_NAMESPACE, else "default").')
 
 
-def _on(
+def _with_queue(
     app: App, queue: str, namespace: str | None, work: Callable[[FileEngine], Awaitable[T]], create: bool = False
 ) -> T:
-    """`work` on the opened queue."""
+    """Run `work` on the open queue and return its result."""
     from fray.queue.file_queue import FileEngine, QueueAddress
     from fray_layouts.queue_records import QueueRecord
 
@@ -70,7 +70,7 @@ def _on(
     return asyncio.run(run())
 
 
-@_part("ls")
+@_subcommand("ls")
 def ls(app: App) -> None:
     """List the queues of the cluster."""
     found = app.run(_names)
@@ -84,7 +84,7 @@ async def _names(core: Core) -> list[tuple[str, str]]:
     return await list_queues(core)
 
 
-@_part("stat")
+@_subcommand("stat")
 @_queue
 @_namespace
 def stat(app: App, queue: str, namespace: str | None) -> None:
@@ -93,7 +93,7 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
     async def read(engine: FileEngine) -> tuple[Counts, Counts]:
         return await engine.counts(), await engine.dead_counts()
 
-    counts, dead = _on(app, queue, namespace, read)
+    counts, dead = _with_queue(app, queue, namespace, read)
     age = None if counts.oldest is None else max(0.0, time.time() - counts.oldest)
     data = {
         "available": counts.available,
@@ -107,19 +107,19 @@ def stat(app: App, queue: str, namespace: str | None) -> None:
     app.show(data, lambda: output.print_pairs([(name.replace("_", " "), str(value)) for name, value in texts.items()]))
 
 
-@_part("peek")
+@_subcommand("peek")
 @_queue
 @_namespace
-@click.option("-n", "count", type=_AT_LEAST_ONE, default=10, show_default=True, help="How many, oldest first.")
-@click.option("--dead", is_flag=True, help="Dead letters, with the reason.")
+@click.option("-n", "count", type=_AT_LEAST_ONE, default=10, show_default=True, help="How many at most, oldest first.")
+@click.option("--dead", is_flag=True, help="Show dead letters instead, with the reason.")
 def peek(app: App, queue: str, namespace: str | None, count: int, dead: bool) -> None:
-    """Show the next items without taking them."""
-    found = _on(app, queue, namespace, lambda engine: engine.letters(count) if dead else engine.peek(count))
+    """Show the next items and leave them in the queue."""
+    found = _with_queue(app, queue, namespace, lambda engine: engine.letters(count) if dead else engine.peek(count))
     for peeked in found:
         output.print_json(_described(peeked) if dead else shown(peeked.item), one_line=True)
 
 
-@_part("push")
+@_subcommand("push")
 @_queue
 @_namespace
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
@@ -130,13 +130,13 @@ def push(app: App, queue: str, namespace: str | None, items: tuple[str, ...]) ->
     texts = list(items) or [line for line in sys.stdin.read().splitlines() if line.strip()]
     encoded = encode([_parsed(text) for text in texts], "json")
     if encoded:
-        _on(app, queue, namespace, lambda engine: engine.push(encoded, None), create=True)
+        _with_queue(app, queue, namespace, lambda engine: engine.push(encoded, None), create=True)
 
 
-@_part("pop")
+@_subcommand("pop")
 @_queue
 @_namespace
-@click.option("-n", "count", type=_AT_LEAST_ONE, default=1, show_default=True, help="At most so many.")
+@click.option("-n", "count", type=_AT_LEAST_ONE, default=1, show_default=True, help="How many at most.")
 @click.option("--wait", type=click.FloatRange(min=0), default=0.0, help="Seconds to wait for the first.")
 def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) -> None:
     """Take items, print them, and complete them. Exit code 1 if there was none."""
@@ -148,30 +148,30 @@ def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) ->
         await engine.done([one.id for one in taken])
         return bool(taken)
 
-    sys.exit(0 if _on(app, queue, namespace, take) else 1)
+    sys.exit(0 if _with_queue(app, queue, namespace, take) else 1)
 
 
-@_part("redrive")
+@_subcommand("redrive")
 @_queue
 @_namespace
-@click.option("-n", "count", type=_AT_LEAST_ONE, help="Only so many, oldest first.")
+@click.option("-n", "count", type=_AT_LEAST_ONE, help="How many at most, oldest first; all by default.")
 def redrive(app: App, queue: str, namespace: str | None, count: int | None) -> None:
     """Push dead letters again."""
-    moved = _on(app, queue, namespace, lambda engine: engine.redrive(count))
+    moved = _with_queue(app, queue, namespace, lambda engine: engine.redrive(count))
     app.show({"moved": moved}, lambda: output.echo(f"{moved} items pushed again"))
 
 
-@_part("purge")
+@_subcommand("purge")
 @_queue
 @_namespace
 @click.confirmation_option(prompt="Every item of the queue will count as done. Go on?")
 def purge(app: App, queue: str, namespace: str | None) -> None:
-    """Complete every item, also those that somebody has."""
-    purged = _on(app, queue, namespace, lambda engine: engine.purge())
+    """Complete every item, also those that consumers have taken."""
+    purged = _with_queue(app, queue, namespace, lambda engine: engine.purge())
     app.show({"purged": purged}, lambda: output.echo(f"{purged} items purged"))
 
 
-@_part("rm")
+@_subcommand("rm")
 @_queue
 @_namespace
 @click.confirmation_option(prompt="What is still pushed to this queue by who has it open is lost too. Go on?")
@@ -208,7 +208,7 @@ def _parsed(text: str) -> Any:
 
 
 def shown(item: EncodedItem) -> Any:
-    """What can be shown of an item without running anything of it."""
+    """What can be shown of an item without unpickling it."""
     from fray.queue.codec import decode_plain
 
     plain = decode_plain(item)

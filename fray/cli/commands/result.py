@@ -1,4 +1,4 @@
-"""`fray result`: what a job returned."""
+"""`fray result`: print what a job returned."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class NotSucceeded(Permanent):
 @as_command
 @click.argument("job")
 def command(app: App, job: str) -> None:
-    """Print what JOB returned: JSON as JSON, anything else as Python shows it.
+    """Print what JOB returned: JSON as JSON, bytes as they are, anything else as Python's repr.
 
-    Bytes come as they are, but for what a terminal would obey, if this is one.
+    On a terminal, characters of bytes that it would obey are escaped.
     """
     from fray.cluster.job_results import decode_result
 

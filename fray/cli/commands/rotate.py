@@ -1,4 +1,4 @@
-"""`fray rotate`: a new key for calls."""
+"""`fray rotate`: replace the key that calls are authenticated with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fray.cli.app import App, as_command
 
 
 @as_command
-@click.option("--at-once", is_flag=True, help="Drop all keys before it, not only those replaced a day ago.")
+@click.option("--at-once", is_flag=True, help="Drop all other keys now, not only those replaced a day ago.")
 def command(app: App, at_once: bool) -> None:
-    """Make a new key for callers and actors to authenticate one another with, and drop those replaced a day ago.
+    """Make a new key by which callers and actors authenticate one another; drop keys replaced a day ago.
 
-    Nothing needs to be restarted: whoever meets a key that is new to him reads the keys again.
+    Nothing needs to be restarted: a process that meets an unknown key reads the keys again.
     """
     from fray_coordinator.actors import rpc_secrets
 

@@ -1,4 +1,4 @@
-"""`fray run`: submit a command and follow it."""
+"""`fray run`: submit a command, and follow its output to its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
 
-_STOPPED = 130
+_EXIT_STOPPED = 130
+"""The shells' exit code of what Ctrl-C ended."""
 
 
 @as_command
@@ -30,9 +31,15 @@ _STOPPED = 130
 @click.option("--cpu", type=float, help="Cores; 1 by default.")
 @click.option("--memory", help="Memory, such as 512MiB or 2GB.")
 @click.option("--gpus", help="GPUs: a count, or kind:count such as h100:8.")
-@click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="A variable; without a value, yours.")
-@click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="A variable whose value is never shown.")
-@click.option("--pool", help="Group of agents that may run it.")
+@click.option(
+    "--env",
+    "-e",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A variable; without a value, this shell's.",
+)
+@click.option("--secret", multiple=True, metavar="NAME[=VALUE]", help="The same, with a value that is never shown.")
+@click.option("--pool", help='Group of agents that may run it; "default" by default.')
 @click.option("--namespace", help="Scope of names; by default FRAY_NAMESPACE, else one of the job's own.")
 @click.option("--priority", type=int, help="From -500 to 499; higher goes first.")
 @click.option("--retries", type=int, help="Further attempts after failures; 0 by default.")
@@ -40,7 +47,7 @@ _STOPPED = 130
 @click.option("--detach", "-d", is_flag=True, help="Print the job's id and return.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> None:
-    """Submit COMMAND and follow it: its output comes here byte for byte, its exit code is this command's.
+    """Submit COMMAND as a job and follow it: its output is printed byte for byte, its exit code becomes this command's.
 
     Ctrl-C asks whether to stop the job or to leave it running; where nobody can be asked, it stops the job. Without a
     root the job runs on a private cluster that ends with this command: Ctrl-C stops the job, and a second one kills it.
@@ -49,7 +56,7 @@ def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> N
     if app.given_root in (None, "", "local"):
         if detach:
             raise click.UsageError("a private cluster ends with this command; give --root ROOT to leave a job running")
-        sys.exit(_run_alone(app, spec))
+        sys.exit(_run_on_private_cluster(app, spec))
     job = app.run(lambda core: _submit(core, spec), create=True)
     if detach:
         app.show({"job": job}, lambda: output.echo(job))
@@ -63,7 +70,7 @@ def command(app: App, words: tuple[str, ...], detach: bool, **options: Any) -> N
 
 
 def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
-    """The checked spec of a command and the options that were given."""
+    """Make the checked spec of a command from the options that were given."""
     from fray_layouts.spec import parse_spec
 
     plain = ("pool", "namespace", "priority", "timeout")
@@ -81,7 +88,7 @@ def spec_of(words: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
 
 
 def variables(given: Iterable[str]) -> dict[str, str]:
-    """NAME=VALUE, or NAME alone for the value it has here. Raises InvalidInput, without showing values."""
+    """Parse NAME=VALUE, or NAME alone for the value that it has here. Raises InvalidInput, without showing values."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -102,8 +109,8 @@ async def _submit(core: Core, spec: JobSpec) -> str:
     return submitted.job.id
 
 
-def _run_alone(app: App, spec: JobSpec) -> int:
-    """Run the job on a private cluster of this process, and leave nothing behind; the exit code."""
+def _run_on_private_cluster(app: App, spec: JobSpec) -> int:
+    """Run the job on a private cluster of this process, leave nothing behind, and return the exit code."""
     from fray.cluster.local_cluster import LocalCluster
     from fray.job_spec import relaxed_spec
     from fray.types import JobId
@@ -123,7 +130,7 @@ def _run_alone(app: App, spec: JobSpec) -> int:
 
 
 async def follow(core: Core, app: App, job_id: str) -> int:
-    """Print the job's output until it has ended; the exit code that stands for its end."""
+    """Print the job's output until it has ended, and return the exit code that stands for its end."""
     from contextlib import aclosing
 
     from fray.cli.job_view import job_json
@@ -131,7 +138,7 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     from fray_coordinator.jobs.lookup import read_job
 
     attempt = 1
-    async with aclosing(follow_chunks(core, job_id, on_waiting=_tell_waiting)) as chunks:
+    async with aclosing(follow_chunks(core, job_id, on_waiting=_print_waiting)) as chunks:
         async for chunk in chunks:
             if chunk[0].attempt != attempt:
                 attempt = chunk[0].attempt
@@ -143,7 +150,7 @@ async def follow(core: Core, app: App, job_id: str) -> int:
     return _exit_code(job)
 
 
-def _tell_waiting(job: JobRecord, why: str) -> None:
+def _print_waiting(job: JobRecord, why: str) -> None:
     output.echo(f"fray: waiting: {why}", err=True)
 
 
@@ -155,7 +162,7 @@ def _exit_code(job: JobRecord) -> int:
         return 0
     output.echo(f"fray: job {job.id} {job.status}: {exit_reason(end)}", err=True)
     if job.status == "stopped":
-        return _STOPPED
+        return _EXIT_STOPPED
     return 128 + end.signal if end.signal else end.code or 1
 
 
@@ -171,4 +178,4 @@ def _interrupted(app: App, job: str) -> int:
         output.echo(f"fray: stopping {job}", err=True)
     else:
         output.echo(f"fray: {job} goes on; `fray logs -f {job}` follows it", err=True)
-    return _STOPPED
+    return _EXIT_STOPPED

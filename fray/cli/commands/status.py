@@ -1,4 +1,4 @@
-"""`fray status`: everything about a job."""
+"""`fray status`: describe a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Found = tuple["JobRecord", "Holding | None", list[str], float]
 @as_command
 @click.argument("job")
 def command(app: App, job: str) -> None:
-    """Tell everything about JOB: its id, the beginning of its id, or its name."""
+    """Describe JOB, named by its id, the beginning of its id, or its name."""
     from fray.cli.job_view import describe, job_json, usage_json
 
     record, holding, waiting, now = app.run(lambda core: _find(core, job))

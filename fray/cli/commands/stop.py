@@ -1,4 +1,4 @@
-"""`fray stop`: end jobs."""
+"""`fray stop`: stop jobs and their children."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @as_command
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 def command(app: App, jobs: tuple[str, ...]) -> None:
-    """Stop jobs and their children. A running one gets SIGTERM, its grace, then SIGKILL; this does not wait for it."""
+    """Ask jobs and their children to end: SIGTERM, their grace, then SIGKILL. This does not wait until they have."""
     from fray.cli.job_view import display_status
 
     records = app.run(lambda core: _stop(core, jobs))

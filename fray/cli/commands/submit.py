@@ -1,4 +1,4 @@
-"""`fray submit`: jobs from a file."""
+"""`fray submit`: submit jobs from a file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @as_command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def command(app: App, file: str) -> None:
-    """Submit the jobs that FILE (- for stdin) describes, in JSON or YAML, one or several; all or none are accepted.
+    """Submit the jobs that FILE (- for stdin) describes, in JSON or YAML. If one is wrong, none is submitted.
 
-    A job with an "id" of its own is found, not submitted again, if it was submitted before.
+    A job with an "id" is submitted once: another submission with that id finds the first.
     """
     specs = read_specs(sys.stdin.read() if file == "-" else Path(file).read_text(errors="replace"))
     done = app.run(lambda core: _submit(core, specs), create=True)
@@ -33,7 +33,7 @@ def command(app: App, file: str) -> None:
 
 
 def read_specs(text: str) -> list[JobSpec]:
-    """The checked specs in a text. Raises InvalidInput, which names the document if there are several."""
+    """Parse and check the specs in a text. Raises InvalidInput, which names the job if there are several."""
     from fray_layouts.spec import parse_spec
 
     documents = _documents(text)
