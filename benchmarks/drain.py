@@ -47,9 +47,9 @@ def drain(directory: Path, jobs: int, count: int) -> dict[str, Any]:
     }
 
 
-def claims(tallies: list[dict[str, int]]) -> dict[str, Any]:
+def claims(counts: list[dict[str, int]]) -> dict[str, Any]:
     """Claims won, and how many conditional writes lost for each of them."""
-    won, rejected = sum(tally["won"] for tally in tallies), sum(tally["rejected"] for tally in tallies)
+    won, rejected = sum(each["won"] for each in counts), sum(each["rejected"] for each in counts)
     return {"claims_won": won, "rejected_per_claim_won": round(rejected / won, 4), "goal_rejected_per_claim_won": 0.5}
 
 

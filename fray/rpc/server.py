@@ -70,7 +70,7 @@ class ActorServer:
     """
 
     def __init__(self, cluster: StorageCluster, host: str | None = None, port: int = 0) -> None:
-        reach = _reach(cluster.run(_is_local), host)
+        network = _network_settings(cluster.run(_is_local), host)
         self.keyring = cluster.keyring
         self.namespace = cluster.namespace
         self._cluster = cluster
@@ -81,13 +81,13 @@ class ActorServer:
         remove_stale_sockets(sockets)
         self._server = RpcServer(
             self.keyring,
-            reach.bind,
+            network.bind,
             port,
             unix_dir=sockets,
             tls=self.keyring.encrypted,
             by_reference=cluster.in_threads,
         )
-        self._advertised = reach.advertise
+        self._advertised = network.advertise
         self._number = next(_numbers[self._job])
         self._records: dict[str, EndpointRecord] = {}
         self._announced: dict[str, str] = {}
@@ -291,7 +291,7 @@ async def _is_local(core: Core) -> bool:
     return core.store.local
 
 
-def _reach(local: bool, host: str | None) -> NetworkSettings:
+def _network_settings(local: bool, host: str | None) -> NetworkSettings:
     environ = task_environ()
     told = environ.get("FRAY_BIND_HOST", "")
     bind = told if host is None else host

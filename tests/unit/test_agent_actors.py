@@ -263,7 +263,7 @@ async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_
 
 
 @pytest.mark.parametrize(
-    ("reach", "bind", "advertise"),
+    ("network", "bind", "advertise"),
     [
         (NetworkSettings(), "127.0.0.1", "127.0.0.1"),
         (NetworkSettings(bind="10.0.0.7"), "10.0.0.7", "10.0.0.7"),
@@ -272,9 +272,9 @@ async def test_actors_are_not_placed_where_nobody_can_call_them_and_status_says_
     ],
 )
 async def test_tasks_learn_where_to_listen_and_what_to_advertise(
-    cluster: Cluster, tmp_path: Path, reach: NetworkSettings, bind: str, advertise: str
+    cluster: Cluster, tmp_path: Path, network: NetworkSettings, bind: str, advertise: str
 ) -> None:
-    async with staged(cluster, tmp_path, network=reach) as stage:
+    async with staged(cluster, tmp_path, network=network) as stage:
         await actor(stage.core)
         await stage.started(1)
         env = stage.specs[0].env

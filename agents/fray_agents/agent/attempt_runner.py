@@ -278,9 +278,9 @@ class AttemptRunner:
         return job.spec.actor and unasked and self.member.may_claim()
 
 
-async def _task_exit(task: TaskHandle, *helpers: asyncio.Task[Any]) -> TaskExit:
-    """How the task ended; raises as soon as one of the helpers that accompany it does."""
-    waited: set[asyncio.Future[Any]] = {task.exit, *helpers}
+async def _task_exit(task: TaskHandle, *companions: asyncio.Task[Any]) -> TaskExit:
+    """How the task ended; raises as soon as one of its companions does."""
+    waited: set[asyncio.Future[Any]] = {task.exit, *companions}
     while not task.exit.done():
         done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         for future in done:

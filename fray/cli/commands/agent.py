@@ -39,9 +39,9 @@ def command(
     from fray_agents.host.network import NetworkSettings
 
     capacity = capacity_of(**offered)
-    reach = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
+    settings = NetworkSettings(network, bind, advertise, inbound=not no_inbound)
     options = AgentOptions(
-        pool=pool, preemptible=preemptible, capacity=capacity, network=reach, preload=PRESTART_MODULES
+        pool=pool, preemptible=preemptible, capacity=capacity, network=settings, preload=PRESTART_MODULES
     )
 
     def joined(agent_id: str) -> None:
