@@ -6,12 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fray_coordinator.clock import (
-    Clock,
-    RandomSource,
-    SystemClock,
-    system_random,
-)
+from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.records import Records

@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b32hexencode
 
-from fray_layouts.bounds import (
-    ID_PATTERN,
-    MAX_JOB_ID,
-    MAX_NAME,
-    MAX_TIME,
-    NAME_PATTERN,
-)
+from fray_layouts.bounds import ID_PATTERN, MAX_JOB_ID, MAX_NAME, MAX_TIME, NAME_PATTERN
 from fray_layouts.errors import InvalidInput
 
 BASE32_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -15,12 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fray_layouts import (
-    pool_records,
-    queue_records,
-    records,
-    spec,
-)
+from fray_layouts import pool_records, queue_records, records, spec
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMAS: dict[str, type[msgspec.Struct]] = {

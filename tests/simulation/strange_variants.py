@@ -138,12 +138,12 @@ def an_unknown_state_counts_as_dead() -> list[Swap]:
 @where(a_flood())
 def a_pass_waits_for_the_inbox() -> list[Swap]:
     """However many files lie there, the pass ends when all of them were dealt with."""
-    real = Reconciler._serve
+    real = Reconciler._run_background
 
     async def serve(self: Reconciler, seconds: float | None = None) -> None:
         await real(self)
 
-    return [(Reconciler, "_serve", serve)]
+    return [(Reconciler, "_run_background", serve)]
 
 
 async def _nothing(*given: object) -> None:

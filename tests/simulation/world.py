@@ -260,7 +260,7 @@ class World(Reports):
         async def once() -> None:
             try:
                 core = await self.core(owner, clock)
-                await Reconciler(core, f"once-{core.rng.token()}").once()
+                await Reconciler(core, f"once-{core.rng.token()}").run_once()
             except (StoreError, BadRecord):
                 return
 

@@ -120,5 +120,5 @@ async def passes(coordinator: Reconciler, seconds: float, every: float = 8.0) ->
     """Run passes for a while."""
     end = coordinator.core.clock.boottime() + seconds
     while coordinator.core.clock.boottime() < end:
-        await coordinator.turn()
+        await coordinator.try_pass()
         await coordinator.core.clock.sleep(every)

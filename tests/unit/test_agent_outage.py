@@ -23,7 +23,7 @@ async def test_the_holder_of_the_pass_leaves_in_an_outage(cluster: Cluster, tmp_
     agent = Agent(await cluster.core(), AgentOptions(capacity=HOST, work_dir=tmp_path))
     running = asyncio.create_task(agent.run())
     await asyncio.sleep(20)
-    assert not await Reconciler(await cluster.core(), "other").turn(), "the agent holds the pass's lease"
+    assert not await Reconciler(await cluster.core(), "other").try_pass(), "the agent holds the pass's lease"
     cluster.cut()
     agent.terminate()
     await asyncio.sleep(300)

@@ -45,7 +45,7 @@ async def test_a_copy_of_a_live_agents_record_is_no_agent_that_could_die(cluster
         await hand.beat()
         await passes(newcomer, 5.0, every=5.0)
     assert (await agent_now(user, "one")).state == "live"
-    assert list(newcomer.watch.live()) == ["one"]
+    assert list(newcomer.detector.live()) == ["one"]
     assert "holds a copy of" in (await pass_now(user)).problems[backup]
 
 

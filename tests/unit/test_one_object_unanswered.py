@@ -51,11 +51,11 @@ async def test_an_agents_record_that_is_not_answered_keeps_no_death_from_being_s
 
 async def test_a_dead_holder_of_the_pass_whose_record_is_not_answered_is_followed(cluster: Cluster) -> None:
     user, core, holder = await cluster.core(), await cluster.core(), await join(cluster, "holder")
-    assert await Reconciler(user, holder.id).turn()
+    assert await Reconciler(user, holder.id).try_pass()
     silence(cluster.ways[1], AgentKeys.key(holder.id))
     successor = Reconciler(core, "p")
     for _ in range(8):  # the lease is three intervals of 7.5 s old after the fourth look
-        await successor.turn()
+        await successor.try_pass()
         await core.clock.sleep(8.0)
     assert (await pass_now(user)).holder == "p"
 
@@ -126,7 +126,7 @@ async def test_an_outage_is_not_told_as_the_trouble_of_the_objects_that_it_meets
         await join(cluster, name)
     await launch(core)
     coordinator = Reconciler(core, "p")
-    await coordinator.turn()
+    await coordinator.try_pass()
     cluster.ways[0].unanswered = [(verb, "") for verb in (*READS, *WRITES)]
     with pytest.raises(StoreUnavailable):
         await passes(coordinator, 60.0)

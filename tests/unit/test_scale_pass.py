@@ -57,7 +57,7 @@ async def test_a_job_that_is_claimed_between_the_listings_gets_no_entry_again(cl
 
     cluster.ways[-1].before["list", "pending/"] = claimed
     before = await user.store.get("pools/default/doorbell")
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert cluster.keys("pending/") == []
     assert await user.store.get("pools/default/doorbell") == before
     assert (await job_now(user, job.id)).status == "running"
@@ -105,9 +105,9 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
         await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
     await passes(coordinator, DEATH + LOOK)
     assert (await agent_now(user, silent.id)).state == "dead"
-    assert not coordinator.watch.complete
+    assert not coordinator.detector.complete
     await passes(coordinator, 90.0)
-    assert coordinator.watch.complete
+    assert coordinator.detector.complete
 
 
 async def test_many_records_that_are_never_answered_delay_no_death(cluster: Cluster) -> None:
@@ -120,7 +120,7 @@ async def test_many_records_that_are_never_answered_delay_no_death(cluster: Clus
     silent = await join(cluster, "silent")
     await passes(coordinator, DEATH + 2 * LOOK)
     assert (await agent_now(user, silent.id)).state == "dead"
-    assert sum(key.startswith("agents/odd") for key in coordinator.watch.problems) == 640
+    assert sum(key.startswith("agents/odd") for key in coordinator.detector.problems) == 640
 
 
 async def test_a_finished_job_is_read_once_and_goes_when_it_is_due_after_its_child(cluster: Cluster) -> None:
@@ -148,9 +148,9 @@ async def test_who_loses_the_lease_leaves_the_repair_to_its_successor(cluster: C
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     gate = asyncio.Event()
     cluster.ways[-1].before["list", "jobs/"] = gate.wait
-    await coordinator.turn()
+    await coordinator.try_pass()
     await user.records.update(CoordinatorKeys.lease, ReconcilerRecord, lambda now: ReconcilerRecord(holder="q"))
-    await coordinator.turn()
+    await coordinator.try_pass()
     gate.set()
     await cluster.clock.sleep(1.0)
     assert ("list", "children/") not in cluster.ways[-1].asked
@@ -172,11 +172,11 @@ async def test_the_lease_names_only_those_who_owe_a_beat(cluster: Cluster) -> No
     beating, silent = await join(cluster, "beating"), await join(cluster, "silent")
     coordinator = Reconciler(await cluster.core(), "p")
     interval = (await agent_now(user, silent.id)).interval
-    await coordinator.turn()
+    await coordinator.try_pass()
     for _ in range(3):
         await cluster.clock.sleep(0.6 * interval)
         await beating.beat()
-        await coordinator.turn()
+        await coordinator.try_pass()
     assert list((await pass_now(user)).suspects) == [silent.id]
 
 

@@ -135,7 +135,7 @@ async def _a_little_of_everything() -> dict[str, Any]:
     await post_mail(core, "agent")
     coordinator = Reconciler(core, "agent", lambda: heart.member.stored.record.beat if heart.member.stored else 0)
     for _ in range(3):  # a file that does not parse is looked at twice
-        await coordinator.turn()
+        await coordinator.try_pass()
     kept = [row.key for row in await core.store.list("") if row.key != "inbox/good.json"]
     objects = {key: await core.store.get(key) for key in kept}
     await core.store.close()

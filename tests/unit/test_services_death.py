@@ -29,29 +29,29 @@ LOOK = 8.0
 
 
 async def watched(
-    watch: FailureDetector, seconds: float, suspects: dict[str, Suspect] | None = None
+    detector: FailureDetector, seconds: float, suspects: dict[str, Suspect] | None = None
 ) -> dict[str, Suspect]:
     """Look again and again, as a pass does."""
     suspects = suspects or {}
-    end = watch.core.clock.boottime() + seconds
-    while watch.core.clock.boottime() < end:
-        suspects = await watch.look(suspects)
-        await bury_all(watch)
-        await watch.core.clock.sleep(LOOK)
+    end = detector.core.clock.boottime() + seconds
+    while detector.core.clock.boottime() < end:
+        suspects = await detector.look(suspects)
+        await reap_all(detector)
+        await detector.core.clock.sleep(LOOK)
     return suspects
 
 
-async def bury_all(watch: FailureDetector) -> None:
-    for dead in watch.unburied():
-        await reaper.reap(watch.core, dead)
+async def reap_all(detector: FailureDetector) -> None:
+    for dead in detector.unreaped():
+        await reaper.reap(detector.core, dead)
 
 
 async def test_a_silent_agent_is_dead_after_the_stated_time_and_not_before(cluster: Cluster) -> None:
-    watch = FailureDetector(await cluster.core())
+    detector = FailureDetector(await cluster.core())
     await join(cluster, "a")
     suspects: dict[str, Suspect] = {}
-    while (await agent_now(watch.core, "a")).state == "live":
-        suspects = await watch.look(suspects)
+    while (await agent_now(detector.core, "a")).state == "live":
+        suspects = await detector.look(suspects)
         await cluster.clock.sleep(LOOK)
     silent = cluster.clock.boottime() - LOOK
     assert DEATH <= silent <= DEATH + 2 * LOOK
@@ -75,20 +75,20 @@ async def test_a_strange_promise_keeps_nobody_from_being_declared_dead(
 
 
 async def test_an_agent_that_beats_lives_for_ever(cluster: Cluster) -> None:
-    watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
+    detector, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
     beating = asyncio.create_task(agent.beat_for_ever())
-    await watched(watch, 3600.0)
-    assert (await agent_now(watch.core, "a")).state == "live"
+    await watched(detector, 3600.0)
+    assert (await agent_now(detector.core, "a")).state == "live"
     beating.cancel()
 
 
 async def test_an_idle_agent_is_given_the_time_that_it_promised(cluster: Cluster) -> None:
-    watch = FailureDetector(await cluster.core())
+    detector = FailureDetector(await cluster.core())
     await join(cluster, "a", interval=60.0)
-    suspects = await watched(watch, 290.0)
-    assert (await agent_now(watch.core, "a")).state == "live"
-    await watched(watch, 30.0, suspects)
-    assert (await agent_now(watch.core, "a")).state == "dead"
+    suspects = await watched(detector, 290.0)
+    assert (await agent_now(detector.core, "a")).state == "live"
+    await watched(detector, 30.0, suspects)
+    assert (await agent_now(detector.core, "a")).state == "dead"
 
 
 async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
@@ -104,16 +104,16 @@ async def test_an_outage_kills_nobody(cluster: Cluster) -> None:
     cluster.settings = settings
     core = await cluster.core()
     agents = [await join(cluster, name) for name in ("a", "b")]
-    watch = FailureDetector(core)
-    suspects = await watched(watch, 60.0, {})
+    detector = FailureDetector(core)
+    suspects = await watched(detector, 60.0, {})
     beating = [asyncio.create_task(_through_outages(agent)) for agent in agents]
-    suspects = await watched(watch, 30.0, suspects)
+    suspects = await watched(detector, 30.0, suspects)
     cluster.cut()
     for _ in range(4):
         with pytest.raises(StoreUnavailable):
-            await watch.look(suspects)
+            await detector.look(suspects)
     cluster.cut(False)
-    await watched(watch, 300.0, suspects)
+    await watched(detector, 300.0, suspects)
     assert {(await agent_now(core, name)).state for name in ("a", "b")} == {"live"}
     for task in beating:
         task.cancel()
@@ -129,7 +129,7 @@ async def test_who_cannot_write_takes_nobody_for_silent(cluster: Cluster) -> Non
     cluster.ways[0].refused = [("put", "")]
     for _ in range(10):
         with pytest.raises(StoreRefused):
-            await coordinator.turn()
+            await coordinator.try_pass()
         await cluster.clock.sleep(8.0)
     cluster.ways[0].refused = []
     await passes(coordinator, 10.0, every=5.0)
@@ -146,7 +146,7 @@ async def test_a_run_of_once_that_waited_until_it_could_write_takes_that_time_fo
     visitor = Reconciler(await cluster.core(), "once")
     await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
     cluster.ways[-1].read_only = True
-    visit = asyncio.create_task(visitor.once())
+    visit = asyncio.create_task(visitor.run_once())
     await cluster.clock.sleep(50.0)
     cluster.ways[-1].read_only = False
     await visit
@@ -183,7 +183,7 @@ async def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_t
     await passes(Reconciler(user, "p"), 20.0)
     visitor = Reconciler(await cluster.core(), "once")
     cluster.ways[-1].read_only = True
-    visit = asyncio.create_task(visitor.once())
+    visit = asyncio.create_task(visitor.run_once())
     await cluster.clock.sleep(10.0)
     cluster.ways[-1].read_only = False
     await cluster.clock.sleep(5.0)
@@ -195,38 +195,38 @@ async def test_a_run_of_once_gives_agents_their_time_after_an_outage_of_writes_t
 async def test_a_frozen_observer_kills_nobody(cluster: Cluster) -> None:
     """It looks, freezes for an hour, and looks again at an agent that beat all the time but for the last moment."""
 
-    watch, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
-    suspects = await watch.look({})
+    detector, agent = FailureDetector(await cluster.core()), await join(cluster, "a")
+    suspects = await detector.look({})
     await cluster.clock.sleep(3600.0)
-    suspects = await watch.look(suspects)
+    suspects = await detector.look(suspects)
     await cluster.clock.sleep(3600.0)
-    suspects = await watch.look(suspects)
+    suspects = await detector.look(suspects)
     assert suspects["a"].age == 0.0
     assert await agent.beat()
 
 
 async def test_a_beat_between_the_look_and_the_verdict_saves_the_agent(cluster: Cluster) -> None:
     agent = await join(cluster, "a")
-    watch = FailureDetector(await cluster.core())
-    suspects = await watched(watch, 4 * LOOK - 1)
+    detector = FailureDetector(await cluster.core())
+    suspects = await watched(detector, 4 * LOOK - 1)
 
     async def in_time() -> None:
         assert await agent.beat()
 
     cluster.ways[-1].before["put", "agents/"] = in_time
-    await watch.look(suspects)
+    await detector.look(suspects)
     assert cluster.ways[-1].before == {}, "the observer meant to declare it dead"
-    assert (await agent_now(watch.core, "a")).state == "live"
+    assert (await agent_now(detector.core, "a")).state == "live"
 
 
 async def test_many_at_once_get_one_more_time_out_and_then_die(cluster: Cluster) -> None:
     for name in "abc":
         await join(cluster, name)
-    watch = FailureDetector(await cluster.core())
-    suspects = await watched(watch, 41.0)
+    detector = FailureDetector(await cluster.core())
+    suspects = await watched(detector, 41.0)
     assert all(suspects[name].deferred for name in "abc")
-    await watched(watch, 41.0, suspects)
-    assert [(await agent_now(watch.core, name)).state for name in "abc"] == ["dead"] * 3
+    await watched(detector, 41.0, suspects)
+    assert [(await agent_now(detector.core, name)).state for name in "abc"] == ["dead"] * 3
 
 
 # --- burial ------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ async def test_a_burial_that_was_cut_short_is_finished_by_the_next(cluster: Clus
     job = await launch(user)
     await dead.claim()
     await user.store.delete(entry_of(job).key())
-    watch = FailureDetector(user)
+    detector = FailureDetector(user)
     await _declare_dead(user, "a")
 
     async def die() -> None:
@@ -280,10 +280,10 @@ async def test_a_burial_that_was_cut_short_is_finished_by_the_next(cluster: Clus
     await mortal.look({})
     cluster.ways[-1].before[step] = die
     with pytest.raises(asyncio.CancelledError):
-        await bury_all(mortal)
+        await reap_all(mortal)
     assert not (await agent_now(user, "a")).reaped
-    await watch.look({})
-    await bury_all(watch)
+    await detector.look({})
+    await reap_all(detector)
     back = await job_now(user, job.id)
     assert (back.status, back.attempt) == ("pending", 2)
     assert cluster.keys("pending/") == [entry_of(back).key()]
@@ -303,13 +303,13 @@ async def test_a_job_that_cannot_be_read_keeps_no_other_from_being_put_back(clus
     await user.store.put(JobKeys.key(odd), b"{}", ANY)
     await _declare_dead(user, "a")
     coordinator = Reconciler(user, "p")
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert {(await job_now(user, job)).status for job in sound} == {"pending"}
     assert len(cluster.keys("pending/")) == len(sound)
     assert odd in coordinator.problems[AgentKeys.key("a")]
     assert not (await agent_now(user, "a")).reaped
     await user.store.put(JobKeys.key(odd), lies.data, ANY)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert (await job_now(user, odd)).status == "pending"
     assert (await agent_now(user, "a")).reaped
 
@@ -326,14 +326,14 @@ async def test_a_claim_that_lands_after_its_agents_burial_is_found_through_its_e
 
     async def dies_first() -> None:
         await _declare_dead(user, "a")
-        watch = FailureDetector(user)
-        await watch.look({})
-        await bury_all(watch)
+        detector = FailureDetector(user)
+        await detector.look({})
+        await reap_all(detector)
 
     cluster.ways[-1].before["put", "jobs/"] = dies_first
     await late.try_claim()
     assert (await job_now(user, job.id)).status == "running"
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     back = await job_now(user, job.id)
     assert (back.status, back.attempt) == ("pending", 2)
     assert cluster.keys("pending/") == [entry_of(back).key()]

@@ -82,7 +82,7 @@ async def drive(cluster: Cluster) -> AsyncIterator[tuple[Program, Reconciler]]:
     agent = await join(cluster, "a")
     beating = asyncio.create_task(agent.beat_for_ever())
     coordinator = Reconciler(agent.core, "a")
-    await coordinator.turn()
+    await coordinator.try_pass()
     yield await program(cluster), coordinator
     beating.cancel()
 
@@ -204,7 +204,7 @@ async def test_a_driver_whose_job_is_created_after_its_death_is_dead_too(cluster
         program.way.before["put", JobKeys.area] = frozen
         job = await program.driver.job()
         await program.driver.close()
-        await coordinator.repair.run(coordinator.watch.live())
+        await coordinator.repair.run(coordinator.detector.live())
         assert (await job_now(program.core, job)).status == "failed"
 
 
@@ -239,7 +239,7 @@ async def test_a_driver_whose_agents_record_stays_overwritten_counts_as_dead_in_
         owned, agent, job = await program.owns(), await program.agent(), await program.driver.job()
         await coordinator.core.store.put(AgentKeys.key(agent.id), b"{", ANY)
         for _ in range(25):
-            await coordinator.repair.run(coordinator.watch.live())
+            await coordinator.repair.run(coordinator.detector.live())
             await passes(coordinator, 60.0)
         assert (await job_now(program.core, job)).status == "failed"
         assert (await job_now(program.core, owned.id)).status == "stopped"

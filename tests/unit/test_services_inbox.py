@@ -43,7 +43,7 @@ async def rejections(core: Core) -> list[Rejection]:
 async def test_a_dropped_spec_becomes_a_job_and_leaves_the_inbox(cluster: Cluster) -> None:
     user = await cluster.core()
     await drop(user)
-    await Reconciler(await cluster.core(), "p").turn()
+    await Reconciler(await cluster.core(), "p").try_pass()
     (job,) = await jobs(user)
     assert (job.status, job.spec.name, job.spec.namespace) == ("pending", "job", job.id)
     assert cluster.keys("inbox/") == []
@@ -133,7 +133,7 @@ async def test_whoever_dies_at_whatever_step_the_job_comes_once(
         way.before[verb_and_key] = die
     with pytest.raises(RuntimeError):
         await mortal.look(KEY)
-    await Reconciler(await cluster.core(), "p").turn()
+    await Reconciler(await cluster.core(), "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["pending"]
     assert len(cluster.keys("pending/")) == 1
     assert cluster.keys("inbox/") == []
@@ -158,7 +158,7 @@ async def test_an_unadmitted_record_is_decided_by_the_repair(cluster: Cluster) -
     with pytest.raises(RuntimeError):
         await mortal.look(KEY)
     assert [job.status for job in await jobs(user)] == ["unadmitted"]
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["stopped"]
 
 
@@ -175,7 +175,7 @@ async def test_a_job_that_is_stopped_before_its_file_is_gone_does_not_leave_the_
         await mortal.look(KEY)
     (job,) = await jobs(user)
     await stopping.stop(user, job.id, "not wanted any more")
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert cluster.keys("inbox/") == []
     assert [job.status for job in await jobs(user)] == ["stopped"]
 
@@ -201,7 +201,7 @@ async def test_a_record_is_admitted_only_if_it_is_the_one_read_before_the_inbox(
 
     way.before["put", "jobs/"] = at_the_second_put
     await slow.look(KEY)
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert [job.status for job in await jobs(user)] == ["stopped"]
 
 
@@ -227,11 +227,11 @@ async def test_a_file_that_is_copied_in_slowly_is_admitted_once_it_is_whole(clus
     whole = msgspec.json.encode(SPEC)
     for length in range(5, len(whole), 5):
         await drop(user, whole[:length])
-        await coordinator.turn()
+        await coordinator.try_pass()
         await cluster.clock.sleep(6.0)
     assert await jobs(user) == []
     await drop(user, whole)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert [job.status for job in await jobs(user)] == ["pending"]
     assert await rejections(user) == []
 
@@ -251,7 +251,7 @@ async def test_a_bad_spec_is_rejected_at_once_with_the_reason(
     user = await cluster.core()
     await drop(user, content)
     await drop(user, key="inbox/good.json")
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     (rejection,) = await rejections(user)
     assert all(word in rejection.reason for word in words), rejection.reason
     assert msgspec.json.decode(rejection.content) == content
@@ -263,7 +263,7 @@ async def test_a_drop_with_an_id_that_exists_stands_for_the_first_job(cluster: C
     user = await cluster.core()
     first = await launch(user, id="monday")
     await drop(user, {**SPEC, "id": "monday"})
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert [job.id for job in await jobs(user)] == [first.id]
     assert cluster.keys("inbox/") == []
 
@@ -272,7 +272,7 @@ async def test_a_drop_with_the_id_of_a_job_that_runs_something_else_is_rejected(
     user = await cluster.core()
     first = await launch(user, id="monday")
     await drop(user, {**SPEC, "id": "monday", "entrypoint": {"command": ["false"]}})
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     (rejection,) = await rejections(user)
     assert f"{first.id} was submitted under it with another entrypoint.command" in rejection.reason
     assert [job.id for job in await jobs(user)] == [first.id]
@@ -284,7 +284,7 @@ async def test_odd_files_do_not_keep_others_from_their_admission(cluster: Cluste
     await drop(user, {**SPEC, "id": "broken"}, "inbox/0.json")
     await drop(user, key="inbox/1.json")
     coordinator = Reconciler(user, "p")
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert "inbox/1.json" not in cluster.keys("inbox/")
     assert coordinator.lease is not None
     assert "inbox/0.json" in coordinator.lease.record.problems

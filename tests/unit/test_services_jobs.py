@@ -327,7 +327,7 @@ async def test_the_time_that_an_earlier_attempt_ran_is_not_time_spent_pending(cl
     held = await agent.claim()
     await cluster.clock.sleep(1000.0)
     await agent.end(held, "preempted")
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert (await job_now(user, job.id)).status == "pending"
     await cluster.clock.sleep(50.0)
     assert (await agent.claim()).record.attempt == 2
@@ -345,8 +345,8 @@ async def test_a_job_claimed_in_its_last_moment_is_not_stopped_for_waiting(clust
         await cluster.clock.sleep(20.0)
 
     cluster.ways[-1].before["list", "pending/"] = in_time
-    await coordinator.watch.look({})
-    await coordinator.repair.run(coordinator.watch.live())
+    await coordinator.detector.look({})
+    await coordinator.repair.run(coordinator.detector.live())
     kept = await job_now(user, job.id)
     assert (kept.status, kept.stop) == ("running", None)
 
@@ -377,7 +377,7 @@ async def test_a_child_is_entered_before_it_exists_and_ends_with_its_parent(clus
 async def test_the_pass_ends_the_children_of_a_parent_that_ended(cluster: Cluster) -> None:
     agent, held, child = await _family(cluster)
     await agent.end(held)
-    await Reconciler(await cluster.core(), "p").turn()
+    await Reconciler(await cluster.core(), "p").try_pass()
     assert (await job_now(agent.core, child.id)).status == "stopped"
     await cluster.clock.sleep(60.0)
 
@@ -385,7 +385,7 @@ async def test_the_pass_ends_the_children_of_a_parent_that_ended(cluster: Cluste
 async def test_a_detached_child_outlives_its_parent(cluster: Cluster) -> None:
     agent, held, child = await _family(cluster, detached=True)
     await agent.end(held)
-    await Reconciler(await cluster.core(), "p").turn()
+    await Reconciler(await cluster.core(), "p").try_pass()
     assert (await job_now(agent.core, child.id)).status == "pending"
     assert (await agent.claim()).record.id == child.id
 
@@ -431,7 +431,7 @@ async def test_the_next_attempt_adopts_the_child_that_it_submits_again(cluster: 
     assert adopted.parent is not None
     assert adopted.parent.attempt == 2
     assert ChildKey(again.record.id, 2, child.id).key() in cluster.keys("children/")
-    await Reconciler(await cluster.core(), "p").turn()
+    await Reconciler(await cluster.core(), "p").try_pass()
     await cluster.clock.sleep(500.0)
     await cascade.stop_children(agent.core, again.record.id)
     assert (await job_now(agent.core, child.id)).status == "pending"

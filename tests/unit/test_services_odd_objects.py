@@ -83,7 +83,7 @@ async def test_whatever_a_jobs_record_raises_the_others_are_repaired(cluster: Cl
     odd, sound = await launch(user), await launch(user)
     await user.store.delete(entry_of(sound).key())
     with raising(error, JobKeys.key(odd.id)):
-        await Reconciler(user, "p").turn()
+        await Reconciler(user, "p").try_pass()
     assert entry_of(sound).key() in cluster.keys("pending/")
     assert JobKeys.key(odd.id) in (await pass_now(user)).problems
 
@@ -95,10 +95,10 @@ async def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     await user.store.put(InboxKeys.key("job"), b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
     with mock.patch.object(*step, side_effect=KeyError("a fault of ours")):
-        await coordinator.turn()
+        await coordinator.try_pass()
     assert len(cluster.keys("jobs/")) == 1
     assert any("a fault of ours" in problem for problem in (await pass_now(user)).problems.values())
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert (await pass_now(user)).problems == {}
 
 
@@ -114,7 +114,7 @@ async def test_a_burial_that_failed_is_told_of_until_somebody_has_done_it(cluste
     dead = await user.records.read(AgentKeys.key("a"), AgentRecord)
     assert dead is not None
     await reaper.reap(user, dead)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert (await pass_now(user)).problems == {}
 
 
@@ -133,7 +133,7 @@ async def test_problems_are_bounded_and_the_rest_is_counted(cluster: Cluster) ->
     for number in range(3 * MAX_PROBLEMS):
         await user.store.put(f"agents/{number:04}.json", b"[]", ANY)
     with mock.patch.object(retention, "remove_blobs", side_effect=ValueError("x" * 100_000)):
-        await Reconciler(user, "p").turn()
+        await Reconciler(user, "p").try_pass()
     record = await pass_now(user)
     assert len(record.problems) == MAX_PROBLEMS
     assert record.problems_omitted == 3 * MAX_PROBLEMS + 1 - MAX_PROBLEMS
@@ -148,7 +148,7 @@ async def test_a_lease_that_cannot_be_read_is_replaced_once_it_has_aged(cluster:
     await join(cluster, "silent")
     await user.store.put(CoordinatorKeys.lease, b"garbage", ANY)
     spoilt = cluster.clock.boottime()
-    while not await coordinator.turn():
+    while not await coordinator.try_pass():
         assert coordinator.lease is not None
         assert coordinator.lease.record.holder == UNREADABLE_HOLDER
         await cluster.clock.sleep(7.5)
@@ -196,7 +196,7 @@ async def test_one_run_of_once_serves_a_cluster_whose_lease_cannot_be_read(clust
     job = await launch(user)
     await user.store.delete(entry_of(job).key())
     await user.store.put(CoordinatorKeys.lease, b"garbage", ANY)
-    await Reconciler(await cluster.core(), "once").once()
+    await Reconciler(await cluster.core(), "once").run_once()
     assert cluster.keys("pending/") == [entry_of(job).key()]
     lies = await user.store.get(CoordinatorKeys.lease)
     assert lies is not None
@@ -211,7 +211,7 @@ async def test_however_many_files_lie_in_the_inbox_a_death_is_found_in_its_time(
     begun = cluster.clock.boottime()
     while (await agent_now(user, silent.id)).state == "live":
         turned = cluster.clock.boottime()
-        await coordinator.turn()
+        await coordinator.try_pass()
         assert cluster.clock.boottime() - turned <= 3.0
         await cluster.clock.sleep(7.5)
     assert cluster.clock.boottime() - begun <= 45.0
@@ -225,7 +225,7 @@ async def test_entries_from_the_future_without_jobs_are_tried_once_and_go(cluste
     absent = PendingKey("default", 499, MAX_TIME, "absent-1", 1, Shape(1000, 0, 0, "", 0, False))
     assert await try_claim(user, absent, agent.id, agent.id) == NotClaimed(None, 0)
     await user.store.put(absent.key(), b"{}", ANY)
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert cluster.keys("pending/") == []
 
 
@@ -237,7 +237,7 @@ async def test_however_much_strangers_say_that_agents_have_the_pass_leaves_a_rec
     for number in range(1100):
         agent = AgentRecord(id=f"liar-{number}", host="h", pool="default", capacity=much, free=much, op=f"{number}")
         await user.store.put(AgentKeys.key(agent.id), codec.encode(agent), ANY, agent.op)
-    await Reconciler(user, "p").turn()
+    await Reconciler(user, "p").try_pass()
     assert (await pass_now(user)).pools["default"].slots == MAX_SAFE_INTEGER
 
 
@@ -264,7 +264,7 @@ async def test_a_record_that_cannot_be_read_is_read_once_and_told_of_by_each_pas
     assert [cluster.ways[-1].asked.count(("get", key)) for key in odd] == [1, 1, 1]
     assert list((await pass_now(user)).problems) == odd
     await user.store.delete(odd[0])
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert odd[0] not in (await pass_now(user)).problems
 
 
@@ -272,10 +272,10 @@ async def test_a_first_look_that_outlasts_the_lease_keeps_it(cluster: Cluster) -
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     await join(cluster, "slow")
     cluster.ways[0].before["get", "agents/slow"] = lambda: cluster.clock.sleep(100.0)
-    turn = asyncio.create_task(first.turn())
+    turn = asyncio.create_task(first.try_pass())
     for _ in range(10):
         await cluster.clock.sleep(7.5)
-        assert not await second.turn()
+        assert not await second.try_pass()
     assert await turn
     assert first.holds_lease
 

@@ -24,33 +24,33 @@ LOOK = 8.0
 async def test_one_of_several_runs_the_pass_and_another_takes_over_when_it_dies(cluster: Cluster) -> None:
     cluster.settings = ClusterSettings(pass_interval=10.0)
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-    assert await first.turn()
+    assert await first.try_pass()
     for _ in range(20):
         await cluster.clock.sleep(LOOK)
-        assert await first.turn()
-        assert not await second.turn()
+        assert await first.try_pass()
+        assert not await second.try_pass()
     died = cluster.clock.boottime()
-    while not await second.turn():
+    while not await second.try_pass():
         await cluster.clock.sleep(LOOK)
     assert 3 * 10.0 - LOOK <= cluster.clock.boottime() - died <= 3 * 10.0 + 2 * LOOK
-    assert not await first.turn(), "the old holder sees that it lost the lease"
+    assert not await first.try_pass(), "the old holder sees that it lost the lease"
 
 
 async def test_runs_of_once_do_not_keep_a_dead_holders_lease_young(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
     beating = asyncio.create_task((await join(cluster, "agent")).beat_for_ever())
-    assert await first.turn()
+    assert await first.try_pass()
     visitor = Reconciler(await cluster.core(), "once-1")
     for _ in range(6):
-        await visitor.once()  # it writes down at which beat it saw the agent
-        await second.turn()
+        await visitor.run_once()  # it writes down at which beat it saw the agent
+        await second.try_pass()
     beating.cancel()
     assert (await pass_now(second.core)).holder == "p2"
 
 
 async def test_a_holder_whose_record_cannot_be_read_is_followed_by_another(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-    assert await first.turn()
+    assert await first.try_pass()
     await first.core.store.put(AgentKeys.key("p1"), b"{}", ANY)
     await passes(second, 60.0)
     assert (await pass_now(second.core)).holder == "p2"
@@ -59,7 +59,7 @@ async def test_a_holder_whose_record_cannot_be_read_is_followed_by_another(clust
 
 async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_take_it_back(cluster: Cluster) -> None:
     first = Reconciler(await cluster.core(), "p1")
-    await first.turn()
+    await first.try_pass()
     await cluster.clock.sleep(LOOK)
 
     async def frozen_meanwhile() -> None:
@@ -68,7 +68,7 @@ async def test_a_holder_that_lost_its_lease_in_the_middle_of_a_pass_does_not_tak
         assert second.holds_lease
 
     cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
-    await first.turn()
+    await first.try_pass()
     assert not first.holds_lease
     assert (await pass_now(first.core)).holder == "p2"
 
@@ -83,8 +83,8 @@ async def test_the_time_as_holder_does_not_count_against_whoever_took_the_lease_
         await passes(Reconciler(successor.core, "p2", lambda: 5), 60.0)
 
     cluster.ways[0].before["put", "coordinator/"] = frozen_meanwhile
-    await first.turn()
-    assert not await first.turn(), "the successor has only just renewed the lease"
+    await first.try_pass()
+    assert not await first.try_pass(), "the successor has only just renewed the lease"
     assert (await agent_now(first.core, "p2")).state == "live"
     beating.cancel()
 
@@ -98,18 +98,18 @@ async def test_an_outage_in_the_middle_of_a_pass_ends_it_and_is_nobodys_problem(
 
     cluster.ways[1].before["get", "jobs/"] = outage
     with pytest.raises(StoreUnavailable):
-        await coordinator.turn()
+        await coordinator.try_pass()
     cluster.cut(False)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert (await pass_now(user)).problems == {}
 
 
 async def test_a_holder_that_resigns_is_followed_at_once(cluster: Cluster) -> None:
     first, second = Reconciler(await cluster.core(), "p1"), Reconciler(await cluster.core(), "p2")
-    await first.turn()
-    assert not await second.turn()
+    await first.try_pass()
+    assert not await second.try_pass()
     await first.resign()
-    assert await second.turn()
+    assert await second.try_pass()
 
 
 async def test_suspects_outlive_the_holder_of_the_pass(cluster: Cluster) -> None:
@@ -132,7 +132,7 @@ async def test_a_dead_holder_is_itself_a_suspect_whose_age_is_credited(cluster: 
     first = Reconciler(agents[0].core, "a", own_beat=lambda: 1)
     second = Reconciler(agents[1].core, "b")
     beating = asyncio.create_task(agents[1].beat_for_ever())
-    await first.turn()
+    await first.try_pass()
     died = cluster.clock.boottime()
     await passes(second, 2 * DEATH)
     beating.cancel()
@@ -147,7 +147,7 @@ async def test_several_runs_of_once_declare_a_death_and_one_does_not(cluster: Cl
     await dead.claim()
     runs = 0
     while (await agent_now(user, "a")).state == "live":
-        await Reconciler(await cluster.core(), f"once-{runs}").once()
+        await Reconciler(await cluster.core(), f"once-{runs}").run_once()
         await cluster.clock.sleep(60.0)
         runs += 1
     assert 2 <= runs <= 5
@@ -160,7 +160,7 @@ async def test_runs_of_once_beside_the_holder_do_not_count_the_same_silence_twic
     async def _once_after_once(core: Core, number: int) -> None:
         await core.clock.sleep(number * 2.3)
         while True:
-            await Reconciler(core, f"once-{number}").once()
+            await Reconciler(core, f"once-{number}").run_once()
             await core.clock.sleep(1.0)
 
     user, slow = await cluster.core(), await join(cluster, "slow")
@@ -191,7 +191,7 @@ async def test_two_passes_at_once_do_no_harm(cluster: Cluster) -> None:
     assert len(held) == 5
     others = [Reconciler(await cluster.core(), f"once-{n}") for n in range(3)]
     for _ in range(5):
-        await asyncio.gather(*(other.once() for other in others))
+        await asyncio.gather(*(other.run_once() for other in others))
     now = [await job_now(user, job.id) for job in jobs]
     assert [(job.status, job.attempt) for job in now] == [("pending", 2)] * 5 + [("pending", 1)] * 5
     assert cluster.keys("pending/") == sorted(entry_of(job).key() for job in now)
@@ -203,7 +203,7 @@ async def test_a_job_claimed_after_its_agents_last_beat_is_put_back_when_the_age
     cluster.settings = ClusterSettings(repair_interval=1000000.0)
     coordinator = Reconciler(await cluster.core(), "pass")
     dead = await join(cluster, "dead")
-    await coordinator.turn()
+    await coordinator.try_pass()
     job = await launch(dead.core)
     await dead.claim(listed=False)
     await passes(coordinator, 60.0, every=7.5)

@@ -39,7 +39,7 @@ DAY = 86400.0
 async def repaired(cluster: Cluster) -> Reconciler:
     """One repair by a newcomer."""
     newcomer = Reconciler(await cluster.core(), "newcomer")
-    await newcomer.turn()
+    await newcomer.try_pass()
     return newcomer
 
 
@@ -140,7 +140,7 @@ async def test_a_submitter_that_stalls_past_the_quarantine_keeps_its_entry(
 
     sweeper = Reconciler(await cluster.core(), "sweeper")
     cluster.ways[-1].before[step] = go_on
-    await sweeper.turn()
+    await sweeper.try_pass()
     job = submitting.result()
     assert (await job_now(user, job.id)).status == "pending"
     assert cluster.keys("pending/") == [entry_of(job).key()]
@@ -310,7 +310,7 @@ async def test_a_job_is_kept_while_the_inbox_still_holds_its_file(cluster: Clust
     key = InboxKeys.key("a")
     await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
     coordinator = Reconciler(user, "p")
-    await coordinator.turn()
+    await coordinator.try_pass()
     (job,) = cluster.keys("jobs/")
     agent = await join(cluster, "a")
     await agent.end(await agent.claim())
@@ -329,10 +329,10 @@ async def test_agents_that_are_no_more_are_forgotten_after_the_same_time(cluster
     assert gone.state == "left"
     coordinator = Reconciler(user, "p")
     await cluster.clock.sleep(30 * DAY - 10.0)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert cluster.keys("agents/") == ["agents/a.json"]
     await cluster.clock.sleep(20.0)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert cluster.keys("agents/") == []
 
 
@@ -388,14 +388,14 @@ async def test_reasons_of_rejections_go_after_the_same_time(cluster: Cluster) ->
     user = await cluster.core()
     await user.store.put(InboxKeys.key("odd"), b'{"name": 1}', ANY)
     coordinator = Reconciler(user, "p")
-    await coordinator.turn()
+    await coordinator.try_pass()
     (key,) = cluster.keys(InboxKeys.area)
     assert key.startswith(InboxKeys.rejected_prefix)
     await cluster.clock.sleep(30 * DAY - 10.0)
     await passes(coordinator, 9.0, every=1.0)
     assert cluster.keys(InboxKeys.area) == [key]
     await cluster.clock.sleep(3600.0)
-    await coordinator.turn()
+    await coordinator.try_pass()
     assert cluster.keys(InboxKeys.area) == []
     assert ("get", key) not in cluster.ways[0].asked
 
@@ -471,16 +471,16 @@ async def test_a_job_stays_with_an_agent_that_may_not_have_listed_it_yet(cluster
     agent.holding.clear()
     await cluster.clock.sleep(20.0)
     for _ in range(3):
-        await coordinator.watch.look({})
-        await coordinator.repair.run(coordinator.watch.live())
+        await coordinator.detector.look({})
+        await coordinator.repair.run(coordinator.detector.live())
     for _ in range(beats):
         await agent.beat()
-    await coordinator.watch.look({})
-    await coordinator.repair.run(coordinator.watch.live())
+    await coordinator.detector.look({})
+    await coordinator.repair.run(coordinator.detector.live())
     agent.holding.update(listed)
     await agent.beat()
-    await coordinator.watch.look({})
-    await coordinator.repair.run(coordinator.watch.live())
+    await coordinator.detector.look({})
+    await coordinator.repair.run(coordinator.detector.live())
     assert (await job_now(user, job.id)).status == "running"
 
 

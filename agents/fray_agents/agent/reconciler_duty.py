@@ -44,7 +44,7 @@ class ReconcilerDuty:
         member, reconciler = self.member, self._reconciler
         with member.problems.tolerated("run the coordinator's pass"):
             if member.trusts() and not member.leaving:
-                await reconciler.turn()
+                await reconciler.try_pass()
                 member.live_agents, member.pool_slots = reconciler.fleet(), reconciler.pool_slots(member.record.pool)
             elif member.leaving and reconciler.holds_lease:
                 await reconciler.resign()

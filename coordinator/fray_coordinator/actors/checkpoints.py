@@ -13,18 +13,8 @@ import msgspec
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, Fenced, StoreError
-from fray_coordinator.protocol.checkpoints import (
-    Checkpoint,
-    checkpoint,
-    fence,
-    landed_before,
-)
-from fray_coordinator.store.interface import (
-    ABSENT,
-    Applied,
-    Object,
-    Outcome,
-)
+from fray_coordinator.protocol.checkpoints import Checkpoint, checkpoint, fence, landed_before
+from fray_coordinator.store.interface import ABSENT, Applied, Object, Outcome
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.object_keys import CheckpointKey

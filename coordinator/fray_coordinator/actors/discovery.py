@@ -16,12 +16,7 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StaleAttempt, StoreUnavailable, is_outage
-from fray_coordinator.protocol.naming import (
-    HighWaterMark,
-    announced,
-    is_stale,
-    may_replace,
-)
+from fray_coordinator.protocol.naming import HighWaterMark, announced, is_stale, may_replace
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
-from fray_coordinator.protocol.naming import (
-    NameHolder,
-    freed,
-    holder_of,
-    taken_for,
-)
+from fray_coordinator.protocol.naming import NameHolder, freed, holder_of, taken_for
 from fray_coordinator.store.records import record_of
 from fray_layouts.object_keys import JobKeys, NameKeys
 from fray_layouts.records import JobRecord, NameRecord

@@ -93,12 +93,12 @@ async def repair(core: Core) -> None:
     watch = FailureDetector(core)
     steps: list[Callable[[], Awaitable[object]]] = [
         lambda: watch.look({}),
-        lambda: map_noting_problems(watch.unburied(), lambda dead: reaper.reap(core, dead), {}, lambda dead: dead.key),
+        lambda: map_noting_problems(watch.unreaped(), lambda dead: reaper.reap(core, dead), {}, lambda dead: dead.key),
         lambda: Repair(core, Admission(core)).run(watch.live()),
     ]
     await map_noting_problems(steps, lambda step: step(), {}, at_once=1)
-    mends = ((found.problem.key, found.mend) for found in await _confirmed(core) if found.mend is not None)
-    while batch := list(islice(mends, MAX_PROBLEMS_NAMED)):
+    fixes = ((found.problem.key, found.fix) for found in await _confirmed(core) if found.fix is not None)
+    while batch := list(islice(fixes, MAX_PROBLEMS_NAMED)):
         await map_noting_problems(batch, lambda one: one[1](core), {}, lambda one: one[0], at_once=1)
 
 

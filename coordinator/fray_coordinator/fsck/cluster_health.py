@@ -11,12 +11,7 @@ from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.probe import Finding
 from fray_coordinator.store.records import Records, record_of
 from fray_layouts.object_keys import CLUSTER_KEY, CoordinatorKeys, SecretKeys
-from fray_layouts.records import (
-    ClusterSettings,
-    ReconcilerRecord,
-    Record,
-    RpcSecrets,
-)
+from fray_layouts.records import ClusterSettings, ReconcilerRecord, Record, RpcSecrets
 
 CLUSTER_RECORDS: tuple[tuple[str, type[Record]], ...] = (
     (CLUSTER_KEY, ClusterSettings),

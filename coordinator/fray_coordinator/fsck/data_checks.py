@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fray_coordinator.fsck.index_checks import removal_of
-from fray_coordinator.fsck.report import (
-    BY_HAND,
-    BY_REPAIR,
-    BY_SWEEP,
-    Problem,
-    SuspectedProblem,
-)
+from fray_coordinator.fsck.report import BY_HAND, BY_REPAIR, BY_SWEEP, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.naming import is_stale
 from fray_coordinator.protocol.retention import oldest_used_month, unneeded_blobs
@@ -25,7 +19,7 @@ def work(seen: Snapshot) -> Iterator[SuspectedProblem]:
         job = seen.jobs.get(job_id)
         if not seen.has_job(job_id):
             yield SuspectedProblem(
-                Problem(key, "it belongs to a job that has no record", BY_SWEEP), mend=removal_of(key)
+                Problem(key, "it belongs to a job that has no record", BY_SWEEP), fix=removal_of(key)
             )
         elif job is not None and attempt > job.attempt:
             what = f"it belongs to an attempt that never was: the job's record says {job.attempt}"
@@ -52,7 +46,7 @@ def blobs(seen: Snapshot) -> Iterator[SuspectedProblem]:
         return
     used = {job.spec.entrypoint.callable.blob for job in seen.jobs.values() if job.spec.entrypoint.callable}
     for key in unneeded_blobs(seen.keys[BlobKeys.area], used, oldest_used_month(seen.now, seen.settings)):
-        yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), mend=removal_of(key))
+        yield SuspectedProblem(Problem(key, "no job needs it", BY_SWEEP), fix=removal_of(key))
 
 
 def endpoints(seen: Snapshot) -> Iterator[SuspectedProblem]:

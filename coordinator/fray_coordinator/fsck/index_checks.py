@@ -7,26 +7,13 @@ from functools import partial
 
 from fray_coordinator.core import Core
 from fray_coordinator.fsck.job_checks import is_orphan
-from fray_coordinator.fsck.report import (
-    BY_FSCK,
-    BY_HAND,
-    BY_REPAIR,
-    BY_SWEEP,
-    Fix,
-    Problem,
-    SuspectedProblem,
-)
+from fray_coordinator.fsck.report import BY_FSCK, BY_HAND, BY_REPAIR, BY_SWEEP, Fix, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.jobs.submission import create_child_entry
 from fray_coordinator.protocol.pending_index import IndexAction, action_for
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import record_of
-from fray_layouts.object_keys import (
-    AgentKeys,
-    ChildKey,
-    JobKeys,
-    PendingKey,
-)
+from fray_layouts.object_keys import AgentKeys, ChildKey, JobKeys, PendingKey
 from fray_layouts.records import JobRecord
 
 
@@ -77,7 +64,7 @@ def children(seen: Snapshot) -> Iterator[SuspectedProblem]:
         child = seen.jobs.get(entry.child)
         if not seen.has_job(entry.parent) and not seen.has_job(entry.child):
             what = "neither this parent nor this child has a record"
-            yield SuspectedProblem(Problem(key, what, BY_SWEEP), mend=removal_of(key))
+            yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
         elif child is not None and seen.is_settled(JobKeys.key(child.id)) and _is_over(child, entry):
             what = "this child has ended, or belongs to a later attempt of its parent"
             yield SuspectedProblem(Problem(key, what, BY_REPAIR), seen.versions(JobKeys.key(child.id)))

@@ -7,12 +7,7 @@ from functools import partial
 
 from fray_coordinator.errors import REMOVE_HINT
 from fray_coordinator.fsck.areas import AREAS, CONSEQUENCES, Kind
-from fray_coordinator.fsck.report import (
-    BY_FSCK,
-    BY_HAND,
-    Problem,
-    SuspectedProblem,
-)
+from fray_coordinator.fsck.report import BY_FSCK, BY_HAND, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.jobs import doorbell
 from fray_layouts.inbox_keys import InboxKeys
@@ -71,7 +66,7 @@ def _unreadable(key: str, problem: str) -> SuspectedProblem:
     means, remedy = CONSEQUENCES[_kind(key)]
     what, pool = f"{means} ({problem})", PoolKeys.parse(key)
     if pool is not None:
-        return SuspectedProblem(Problem(key, what, BY_FSCK), mend=partial(doorbell.ring, pool=pool))
+        return SuspectedProblem(Problem(key, what, BY_FSCK), fix=partial(doorbell.ring, pool=pool))
     return SuspectedProblem(Problem(key, what, remedy))
 
 

@@ -21,12 +21,7 @@ from fray_coordinator.queue.collector import SWEEP_INTERVAL
 from fray_coordinator.queue.open_queue import find_queue
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.object_keys import NameKeys
-from fray_layouts.queue_keys import (
-    QueueKeys,
-    SegmentName,
-    TaskKeys,
-    owner_of,
-)
+from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys, owner_of
 from fray_layouts.queue_records import QueueLease
 from fray_layouts.records import NameRecord
 from fray_layouts.states import NameState
@@ -55,8 +50,8 @@ def remains(seen: Snapshot) -> Iterator[SuspectedProblem]:
             yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
         elif not _lives(seen, owner) and seen.is_settled(key):
             what = f"of the queue or pool that was removed as incarnation {incarnation}, {len(keys)} objects are left"
-            mend = partial(worker_pools.remove, namespace=namespace, name=name, incarnation=incarnation)
-            yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), mend)
+            fix = partial(worker_pools.remove, namespace=namespace, name=name, incarnation=incarnation)
+            yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
 
 
 def unmade(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -84,8 +79,8 @@ def leases(seen: Snapshot) -> Iterator[SuspectedProblem]:
             key = queue.lease(segment)
             if key in seen.stored and seen.is_settled(key) and _is_old(seen, queue, segment, seen.patience):
                 what = _of_a_lost_segment(seen.stored[key].record, SegmentName.items_of(segment))
-                mend = partial(_discard, queue=queue, segment=segment)
-                yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), mend)
+                fix = partial(_discard, queue=queue, segment=segment)
+                yield SuspectedProblem(Problem(key, what, BY_SWEEP), seen.versions(key), fix)
 
 
 def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -99,8 +94,8 @@ def set_aside(seen: Snapshot) -> Iterator[SuspectedProblem]:
                     "put back what belongs there, then `fray fsck --repair` gives it to consumers again; if nobody "
                     f"needs it, remove this and {key}"
                 )
-                mend = partial(_give_back, queue=queue, segment=segment)
-                yield SuspectedProblem(Problem(queue.segment(segment), what, remedy), seen.versions(key), mend)
+                fix = partial(_give_back, queue=queue, segment=segment)
+                yield SuspectedProblem(Problem(queue.segment(segment), what, remedy), seen.versions(key), fix)
 
 
 def large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -114,7 +109,7 @@ def large_items(seen: Snapshot) -> Iterator[SuspectedProblem]:
             quarantine = seen.stored[queue.settings].record.quarantine
             if all_creates_landed(SegmentName.time_of(segment), seen.now - seen.patience - SWEEP_INTERVAL, quarantine):
                 what = "it is an item of a queue whose segment never came, or is gone: nobody gets it"
-                yield SuspectedProblem(Problem(key, what, BY_SWEEP), mend=removal_of(key))
+                yield SuspectedProblem(Problem(key, what, BY_SWEEP), fix=removal_of(key))
 
 
 def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -130,8 +125,8 @@ def idle_pools(seen: Snapshot) -> Iterator[SuspectedProblem]:
                 "no driver and no worker has used this pool for longer than jobs are kept, and nobody has shut it "
                 f"down: its {len(keys)} objects are left"
             )
-            mend = partial(worker_pools.remove_if_unused, namespace=namespace, name=name)
-            yield SuspectedProblem(Problem(pool.key, what, BY_SWEEP), seen.versions(pool.key), mend)
+            fix = partial(worker_pools.remove_if_unused, namespace=namespace, name=name)
+            yield SuspectedProblem(Problem(pool.key, what, BY_SWEEP), seen.versions(pool.key), fix)
 
 
 def _by_owner(seen: Snapshot) -> dict[QueueOwner, list[str]]:

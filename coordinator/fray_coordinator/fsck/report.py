@@ -32,9 +32,9 @@ class SuspectedProblem:
     Attributes:
         versions: of the records that it was concluded from. What a second snapshot shows of the same versions is no
             passing state.
-        mend: what `repair` does about it; None: the services do it, or nobody may.
+        fix: what `repair` does about it; None: the services do it, or nobody may.
     """
 
     problem: Problem
     versions: tuple[str, ...] = ()
-    mend: Fix | None = None
+    fix: Fix | None = None

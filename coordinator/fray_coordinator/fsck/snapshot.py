@@ -10,31 +10,14 @@ from typing import Any
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, MisplacedRecord, StoreError, is_outage
-from fray_coordinator.fsck.areas import (
-    AREAS,
-    TOP_LEVEL,
-    Area,
-    DroppedFile,
-    NameOnly,
-)
+from fray_coordinator.fsck.areas import AREAS, TOP_LEVEL, Area, DroppedFile, NameOnly
 from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_interval
 from fray_coordinator.protocol.reconciler_lease import LEASE_INTERVALS
 from fray_coordinator.reconcile.reconciler import MAX_LISTED_PER_SECOND
 from fray_coordinator.store.interface import Listed, Object
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import (
-    AgentKeys,
-    CoordinatorKeys,
-    EndpointKey,
-    JobKeys,
-)
-from fray_layouts.records import (
-    AgentRecord,
-    ClusterSettings,
-    EndpointRecord,
-    JobRecord,
-    ReconcilerRecord,
-)
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys
+from fray_layouts.records import AgentRecord, ClusterSettings, EndpointRecord, JobRecord, ReconcilerRecord
 from fray_layouts.states import AgentState
 
 MAX_REPAIR_INTERVALS = 2

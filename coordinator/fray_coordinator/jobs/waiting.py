@@ -17,10 +17,7 @@ from fray_coordinator.jobs.unschedulable import UnschedulableWarnings
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import (
-    JobId,
-    JobKeys,
-)
+from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.records import JobRecord
 
 READS_PER_LIST = 12

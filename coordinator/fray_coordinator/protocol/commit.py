@@ -21,14 +21,7 @@ from fray_coordinator.backoff import exponential_wait
 from fray_coordinator.protocol.claiming import holds_attempt, names_holder
 from fray_coordinator.protocol.stopping import stop_now
 from fray_coordinator.protocol.transitions import Event, Status, transition
-from fray_layouts.records import (
-    MAX_HISTORY,
-    AttemptExit,
-    ClusterSettings,
-    JobRecord,
-    JobResult,
-    PastAttempt,
-)
+from fray_layouts.records import MAX_HISTORY, AttemptExit, ClusterSettings, JobRecord, JobResult, PastAttempt
 from fray_layouts.states import ExitKind
 
 FIRST_RESTART_WAIT, MAX_RESTART_WAIT = 0.05, 1.6

@@ -15,12 +15,7 @@ that attempt: they are ended when it no longer runs, and one that is submitted t
 from __future__ import annotations
 
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.records import (
-    AgentRecord,
-    Holding,
-    JobLease,
-    JobRecord,
-)
+from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord
 from fray_layouts.spec import EntrypointSpec, JobSpec, ResourceSpec
 
 DRIVER_NAME = "driver"

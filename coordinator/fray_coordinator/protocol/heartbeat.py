@@ -17,12 +17,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from fray_layouts.records import (
-    AgentRecord,
-    ClusterSettings,
-    Holding,
-    Resources,
-)
+from fray_layouts.records import AgentRecord, ClusterSettings, Holding, Resources
 from fray_layouts.states import AgentState
 
 TRUST_INTERVALS = 3

@@ -22,13 +22,7 @@ from msgspec.structs import replace
 from fray_coordinator.protocol.failure_detection import MAX_GAP_INTERVALS, merge_suspects
 from fray_coordinator.protocol.heartbeat import TRUST_INTERVALS
 from fray_layouts.bounds import MAX_SAFE_INTEGER
-from fray_layouts.records import (
-    AgentRecord,
-    ClusterSettings,
-    PoolSummary,
-    ReconcilerRecord,
-    Suspect,
-)
+from fray_layouts.records import AgentRecord, ClusterSettings, PoolSummary, ReconcilerRecord, Suspect
 from fray_layouts.states import AgentState
 
 LEASE_INTERVALS = 3

@@ -7,12 +7,7 @@ import socket
 from dataclasses import dataclass
 from functools import cache
 
-from fray_coordinator.clock import (
-    Clock,
-    RandomSource,
-    SystemClock,
-    system_random,
-)
+from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.core import LOCAL_SETTINGS, Core, core_on
 from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.queue.finished_log import FinishedLog

@@ -12,12 +12,7 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable, describe_error, is_outage
-from fray_coordinator.protocol.failure_detection import (
-    defer_mass_failure,
-    has_timed_out,
-    needs_reaping,
-    observe,
-)
+from fray_coordinator.protocol.failure_detection import defer_mass_failure, has_timed_out, needs_reaping, observe
 from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
 from fray_coordinator.protocol.retention import removable_agents
 from fray_coordinator.protocol.scheduling import free_slots
@@ -28,12 +23,7 @@ from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.object_keys import AgentKeys
-from fray_layouts.records import (
-    AgentRecord,
-    HintEndpoint,
-    PoolSummary,
-    Suspect,
-)
+from fray_layouts.records import AgentRecord, HintEndpoint, PoolSummary, Suspect
 from fray_layouts.states import AgentState
 
 MAX_CONCURRENT_READS = 64
@@ -87,7 +77,7 @@ class FailureDetector:
         """The agents that live, as far as this version knows their states, by id."""
         return {name: agent for name, agent in self.agents.items() if agent.record.state == AgentState.LIVE}
 
-    def unburied(self) -> list[Stored[AgentRecord]]:
+    def unreaped(self) -> list[Stored[AgentRecord]]:
         """The agents that have ended and whose jobs may still have to be put back; those with few of them first."""
         dead = [agent for agent in self.agents.values() if needs_reaping(agent.record)]
         return sorted(dead, key=lambda agent: len(agent.record.holdings))
@@ -185,13 +175,13 @@ class FailureDetector:
         if late:
             self.beside.begin(
                 BESIDE,
-                lambda: map_noting_problems(late, self._read_beside, {}, lambda row: row.key, MAX_CONCURRENT_READS),
+                lambda: map_noting_problems(late, self._read_background, {}, lambda row: row.key, MAX_CONCURRENT_READS),
             )
         await map_noting_problems(
             changed + unknown, self._read_row, self.problems, lambda row: row.key, MAX_CONCURRENT_READS
         )
 
-    async def _read_beside(self, row: Listed) -> None:
+    async def _read_background(self, row: Listed) -> None:
         """Read it, unless a look has meanwhile."""
         if row.key in self._unanswered or (AgentKeys.parse(row.key) not in self.agents and row.key not in self._ended):
             await self._read_row(row)

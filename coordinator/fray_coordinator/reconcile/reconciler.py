@@ -49,19 +49,19 @@ class Reconciler:
     core: Core
     identity: str
     own_beat: Callable[[], int] = lambda: 0
-    watch: FailureDetector = field(init=False)
+    detector: FailureDetector = field(init=False)
     admission: Admission = field(init=False)
     repair: Repair = field(init=False)
     lease: Stored[ReconcilerRecord] | None = None
     _age: float = 0.0
     _looked_at: float | None = None
-    _beside: BackgroundWork = field(default_factory=BackgroundWork)
+    _background: BackgroundWork = field(default_factory=BackgroundWork)
     _failed: dict[str, str] = field(default_factory=dict)
     _repaired_at: float = 0.0
-    _orphans: bool = False
+    _someone_died: bool = False
 
     def __post_init__(self) -> None:
-        self.watch = FailureDetector(self.core, self._beside)
+        self.detector = FailureDetector(self.core, self._background)
         self.admission = Admission(self.core)
         self.repair = Repair(self.core, self.admission)
 
@@ -73,7 +73,7 @@ class Reconciler:
     @property
     def problems(self) -> dict[str, str]:
         """The errors of the last pass, by the key of the object or the folder."""
-        works = (self.watch, self.admission, self.repair, self._beside)
+        works = (self.detector, self.admission, self.repair, self._background)
         return self._failed | {key: problem for work in works for key, problem in work.problems.items()}
 
     def pool_slots(self, pool: str) -> int:
@@ -86,7 +86,7 @@ class Reconciler:
         views = self.lease.record.pools.values() if self.lease else ()
         return max(sum(view.agents for view in views), 1)
 
-    async def turn(self) -> bool:
+    async def try_pass(self) -> bool:
         """Look at the lease, take it if it is free or stale, and run a pass if it is ours; whether it ran."""
         try:
             await self._look_at_lease()
@@ -94,41 +94,41 @@ class Reconciler:
                 self.stop()
                 return False
             await self._run()
-            self.watch.confirm()
+            self.detector.confirm()
         except StoreError:
-            self.watch.discount()
+            self.detector.discount()
             raise
         except BadRecord:  # of the lease: all else is noted where it is read
-            self._begin_anew(await self._unreadable_lease())
+            self._set_lease(await self._unreadable_lease())
             return False
         return True
 
     def stop(self) -> None:
         """Cancel the background work; the next holder of the lease begins it anew."""
-        self._beside.stop()
+        self._background.stop()
 
-    async def once(self) -> None:
+    async def run_once(self) -> None:
         """Run a pass without the lease: looks twice, to see silence, then leaves the suspects for later runs."""
         self.lease = await self._read_lease()
         suspects = dict(self.lease.record.suspects) if self.lease else {}
         suspects = await self._look(suspects)
-        await self._serve()
-        if self.watch.live() or self.admission.waiting:
-            await self._leave(suspects)  # who cannot write can tell nobody's silence from an outage of writes
-            self.watch.discount()
+        await self._run_background()
+        if self.detector.live() or self.admission.waiting:
+            await self._write_suspects(suspects)  # who cannot write can tell nobody's silence from an outage of writes
+            self.detector.discount()
             suspects = await self._look(suspects)
             wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)
-        self._beside.begin(JobKeys.area, self._repair)
-        await self._serve()
-        await self._leave(suspects)
+        self._background.begin(JobKeys.area, self._repair)
+        await self._run_background()
+        await self._write_suspects(suspects)
 
-    async def _leave(self, suspects: dict[str, Suspect]) -> None:
+    async def _write_suspects(self, suspects: dict[str, Suspect]) -> None:
         """Write the suspects into the lease's record, unless that cannot be read: an agent replaces it in time."""
         if self.lease is not None and self.lease.record.holder == reconciler_lease.UNREADABLE_HOLDER:
             return
-        alive = set(self.watch.live())
+        alive = set(self.detector.live())
         await self.core.records.update(
             CoordinatorKeys.lease,
             ReconcilerRecord,
@@ -186,7 +186,7 @@ class Reconciler:
             found or ReconcilerRecord(), holder=self.identity, suspects=suspects, holder_beat=self.own_beat()
         )
         written = await self.core.records.write(CoordinatorKeys.lease, ReconcilerRecord, wanted, self.lease)
-        self._begin_anew(written.stored)
+        self._set_lease(written.stored)
         return written.wrote
 
     async def _old_holder(self, name: str) -> AgentRecord | None:
@@ -201,7 +201,7 @@ class Reconciler:
             return None
         return with_bounded_interval(found, self.core.settings) if found is not None else None
 
-    def _begin_anew(self, lease: Stored[ReconcilerRecord] | None) -> None:
+    def _set_lease(self, lease: Stored[ReconcilerRecord] | None) -> None:
         """Age is that of one version of the lease: what was counted before it was met is not its own."""
         self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
 
@@ -209,14 +209,14 @@ class Reconciler:
         assert self.lease is not None, "a pass runs under the lease"
         last = self.lease.record
         await self._look_under_lease(last.suspects)
-        self._orphans |= self.watch.someone_died
-        self.watch.someone_died = False
+        self._someone_died |= self.detector.someone_died
+        self.detector.someone_died = False
         if last.repaired_at <= self.core.now():
             self._repaired_at = max(self._repaired_at, last.repaired_at)
-        if self.watch.complete and self._repair_is_due():
-            self._beside.begin(JobKeys.area, self._repair)
-        await self._serve(self.core.settings.poll_interval)
-        await self._renew(self._tell)
+        if self.detector.complete and self._repair_is_due():
+            self._background.begin(JobKeys.area, self._repair)
+        await self._run_background(self.core.settings.poll_interval)
+        await self._renew(self._with_findings)
 
     async def _look_under_lease(self, suspects: dict[str, Suspect]) -> None:
         """Look while renewing the lease, which the first look at very many agents may outlast."""
@@ -232,33 +232,33 @@ class Reconciler:
         """Watch the agents; an unexpected error ends this look only."""
         self._failed = {}
         try:
-            return await self.watch.look(suspects)
+            return await self.detector.look(suspects)
         except StoreError:  # perhaps another, who then takes the lease, is answered
             raise
         except Exception as error:
             self._failed[AgentKeys.area] = describe_error(error)
             return suspects
 
-    async def _serve(self, seconds: float | None = None) -> None:
+    async def _run_background(self, seconds: float | None = None) -> None:
         """Begin what else there is to do, or go on with it, but not for long."""
-        unburied = self.watch.unburied()
-        self._beside.forget_all_but(
-            [JobKeys.area, AgentKeys.area, BESIDE, InboxKeys.area, *(dead.key for dead in unburied)]
+        unreaped = self.detector.unreaped()
+        self._background.forget_all_but(
+            [JobKeys.area, AgentKeys.area, BESIDE, InboxKeys.area, *(dead.key for dead in unreaped)]
         )
-        for dead in unburied[:MAX_CONCURRENT_REAPS]:
-            self._beside.begin(dead.key, partial(reaper.reap, self.core, dead))
-        self._beside.begin(AgentKeys.area, self.watch.forget_old)
-        self._beside.begin(InboxKeys.area, self.admission.run)
-        await self._beside.wait(seconds)
+        for dead in unreaped[:MAX_CONCURRENT_REAPS]:
+            self._background.begin(dead.key, partial(reaper.reap, self.core, dead))
+        self._background.begin(AgentKeys.area, self.detector.forget_old)
+        self._background.begin(InboxKeys.area, self.admission.run)
+        await self._background.wait(seconds)
 
     def _repair_is_due(self) -> bool:
         """A death makes it due at once: what the dead agent claimed after its last beat, reaping it cannot see."""
-        interval = 0.0 if self._orphans else self.core.settings.repair_interval
+        interval = 0.0 if self._someone_died else self.core.settings.repair_interval
         return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
 
     async def _repair(self) -> None:
-        begun, self._orphans = self.core.now(), False
-        await self.repair.run(self.watch.live())
+        begun, self._someone_died = self.core.now(), False
+        await self.repair.run(self.detector.live())
         self._repaired_at = begun
 
     async def _renew(self, change: Callable[[ReconcilerRecord], ReconcilerRecord]) -> None:
@@ -266,11 +266,11 @@ class Reconciler:
             return change(now) if now is not None and now.holder == self.identity else None
 
         update = await self.core.records.update(CoordinatorKeys.lease, ReconcilerRecord, renewed, known=self.lease)
-        self._begin_anew(update.stored)
+        self._set_lease(update.stored)
 
-    def _tell(self, now: ReconcilerRecord) -> ReconcilerRecord:
+    def _with_findings(self, now: ReconcilerRecord) -> ReconcilerRecord:
         """The lease renewed, with all that this pass has found out."""
-        beat, suspects, pools = self.own_beat(), self.watch.silent(), self.watch.pools()
-        if not self.watch.complete:  # what is known of the others is the last holder's
+        beat, suspects, pools = self.own_beat(), self.detector.silent(), self.detector.pools()
+        if not self.detector.complete:  # what is known of the others is the last holder's
             suspects, pools = merge_suspects(suspects, now.suspects), now.pools
         return reconciler_lease.after_pass(now, self.identity, beat, suspects, pools, self.problems, self._repaired_at)

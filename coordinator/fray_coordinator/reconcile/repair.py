@@ -14,13 +14,7 @@ from fray_coordinator.actors.discovery import StaleEndpoints
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import (
-    cascade,
-    doorbell,
-    pending_index,
-    retention,
-    stopping,
-)
+from fray_coordinator.jobs import cascade, doorbell, pending_index, retention, stopping
 from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import expire, is_pending_too_long
@@ -34,14 +28,7 @@ from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import (
-    AgentKeys,
-    BlobKeys,
-    ChildKey,
-    EndpointKey,
-    JobKeys,
-    PendingKey,
-)
+from fray_layouts.object_keys import AgentKeys, BlobKeys, ChildKey, EndpointKey, JobKeys, PendingKey
 from fray_layouts.queue_keys import TaskKeys
 from fray_layouts.records import AgentRecord, JobRecord
 
@@ -61,17 +48,17 @@ class Repair:
 
     core: Core
     admission: Admission
-    _found: dict[str, str] = field(default_factory=dict)
+    _problems: dict[str, str] = field(default_factory=dict)
     _unread_since: dict[str, float] = field(default_factory=dict)
-    _found_before: dict[str, str] = field(default_factory=dict)
+    _problems_before: dict[str, str] = field(default_factory=dict)
     _endpoints: StaleEndpoints = field(init=False)
     _jobs: dict[str, OpenJob] = field(default_factory=dict)
     _ended: dict[str, EndedJob] = field(default_factory=dict)
     _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
     _holders: UnreadableHolders = field(init=False)
     _unlisted: dict[str, MissedJob] = field(default_factory=dict)
-    _seen_unlisted: dict[str, MissedJob] = field(default_factory=dict)
-    _swept_until: str = ""
+    _unlisted_before: dict[str, MissedJob] = field(default_factory=dict)
+    _blobs_swept_until: str = ""
     _pools_due: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +69,7 @@ class Repair:
     @property
     def problems(self) -> dict[str, str]:
         """By key, what went wrong with it in the last run that ended, or in the one that goes on."""
-        return self._found_before | self._found
+        return self._problems_before | self._problems
 
     @property
     def size(self) -> int:
@@ -91,24 +78,24 @@ class Repair:
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         """One repair. `live`: the agents, by id, that a look just before saw alive."""
-        self._found = {}
+        self._problems = {}
         await self._read_jobs()
         steps = {
-            PendingKey.area: lambda: self._mend(live),
+            PendingKey.area: lambda: self._repair_index(live),
             ChildKey.area: self._end_families,
-            EndpointKey.area: lambda: self._endpoints.remove(self._attempt_running, self._found),
+            EndpointKey.area: lambda: self._endpoints.remove(self._attempt_running, self._problems),
             BlobKeys.area: self._sweep_blobs,
             TaskKeys.area: self._sweep_pools,
         }
-        await map_noting_problems(steps, lambda area: steps[area](), self._found, at_once=1)
-        self._found_before = self._found
+        await map_noting_problems(steps, lambda area: steps[area](), self._problems, at_once=1)
+        self._problems_before = self._problems
 
-    async def _mend(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
+    async def _repair_index(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
         entries = {row.key for row in await self.core.store.list(PendingKey.area)}
-        self._seen_unlisted, self._unlisted = self._unlisted, {}
+        self._unlisted_before, self._unlisted = self._unlisted, {}
         self._holders.begin()
-        await self._each(self._jobs, lambda key: self._mend_job(key, live, entries))
-        await self._each(sorted(e for e in entries if not self._agrees(e)), self._tend)
+        await self._each(self._jobs, lambda key: self._repair_job(key, live, entries))
+        await self._each(sorted(e for e in entries if not self._agrees(e)), self._reconcile_entry)
 
     async def _end_families(self) -> None:
         """End the children whose parents ended, and remove the jobs that nobody needs any more."""
@@ -121,7 +108,7 @@ class Repair:
 
     async def _read_jobs(self) -> None:
         rows = await self.core.store.list(JobKeys.area, versions=True)
-        rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), self._found)
+        rows = self._unreadable.sift((row for row in rows if JobKeys.parse(row.key)), self._problems)
         jobs, ended = self._jobs, self._ended
         unread, self._unread_since = self._unread_since, {}
         self._jobs, self._ended = {}, {}
@@ -166,7 +153,7 @@ class Repair:
         if job is not None:
             await retention.remove_job(self.core, job)
 
-    async def _mend_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
+    async def _repair_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
         """Look at what is known of the job, and read it if something has to be done about it."""
         known = self._jobs[key]
         if known.status == Status.UNADMITTED:
@@ -206,7 +193,7 @@ class Repair:
         if not is_unlisted(JobKeys.parse(key) or "", known.held_since, holder, self.core.now()):
             return
         last = MissedJob(known.version, holder.beat)
-        first = self._seen_unlisted.get(key, last)
+        first = self._unlisted_before.get(key, last)
         if not is_dropped(first, last):
             self._unlisted[key] = first if first.version == last.version else last
             return
@@ -256,7 +243,7 @@ class Repair:
         job = self._jobs.get(JobKeys.key(entry.job)) if entry else None
         return job is not None and job.status == Status.PENDING and job.entry == key
 
-    async def _tend(self, key: str) -> None:
+    async def _reconcile_entry(self, key: str) -> None:
         entry = PendingKey.parse(key)
         if entry is not None:
             await pending_index.reconcile_entry(self.core, key, entry)
@@ -264,15 +251,15 @@ class Repair:
     async def _sweep_blobs(self) -> None:
         """Once a month; not while there are records that cannot be read, which may name any blob."""
         since = oldest_used_month(self.core.now(), self.core.settings)
-        if since == self._swept_until or self._found:
+        if since == self._blobs_swept_until or self._problems:
             return
         used = {job.blob for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
-        await retention.remove_blobs(self.core, used, since, self._found)
-        self._swept_until = since
+        await retention.remove_blobs(self.core, used, since, self._problems)
+        self._blobs_swept_until = since
 
     async def _sweep_pools(self) -> None:
         if self.core.clock.boottime() >= self._pools_due:
-            await worker_pools.remove_unused(self.core, self._found)
+            await worker_pools.remove_unused(self.core, self._problems)
             self._pools_due = self.core.clock.boottime() + POOL_SWEEP_INTERVAL
 
     async def _each(
@@ -281,4 +268,4 @@ class Repair:
         act: Callable[[T], Awaitable[object]],
         name: Callable[[T], str] = str,
     ) -> None:
-        await map_noting_problems(items, act, self._found, name)
+        await map_noting_problems(items, act, self._problems, name)

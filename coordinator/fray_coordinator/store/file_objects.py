@@ -20,14 +20,7 @@ from fray_coordinator.store.file_tree import (
     read_all,
     remove_entry,
 )
-from fray_coordinator.store.interface import (
-    ABSENT,
-    ANY,
-    Applied,
-    Expectation,
-    Object,
-    PreconditionFailed,
-)
+from fray_coordinator.store.interface import ABSENT, ANY, Applied, Expectation, Object, PreconditionFailed
 from fray_coordinator.store.key_rules import PRIVATE_FOLDER
 from fray_coordinator.store.memory import digest
 from fray_coordinator.store.size_limits import check_length, max_bytes

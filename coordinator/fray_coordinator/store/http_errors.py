@@ -10,13 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fray_coordinator.store.interface import (
-    AttemptFailed,
-    NotApplied,
-    PreconditionFailed,
-    Refused,
-    Unknown,
-)
+from fray_coordinator.store.interface import AttemptFailed, NotApplied, PreconditionFailed, Refused, Unknown
 
 MAX_MESSAGE_CHARACTERS = 300
 """Characters of a server's message that errors quote."""

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
-from fray_coordinator.store.interface import (
-    Applied,
-    Expectation,
-    Listed,
-    NotModified,
-    Object,
-    StoreBackend,
-    Version,
-)
+from fray_coordinator.store.interface import Applied, Expectation, Listed, NotModified, Object, StoreBackend, Version
 
 ROWS_PER_REQUEST = 1000
 """A listing costs one request for every thousand rows, on GCS and on S3."""

@@ -7,12 +7,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from fray_coordinator.clock import (
-    Clock,
-    RandomSource,
-    SystemClock,
-    system_random,
-)
+from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.store.interface import StoreBackend
 from fray_coordinator.store.local import LocalBackend

@@ -8,12 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from fray_coordinator.clock import Clock, RandomSource
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, MisplacedRecord
-from fray_coordinator.store.interface import (
-    ABSENT,
-    Applied,
-    NotModified,
-    Object,
-)
+from fray_coordinator.store.interface import ABSENT, Applied, NotModified, Object
 from fray_coordinator.store.store import Store
 from fray_layouts import codec
 from fray_layouts.errors import Malformed

@@ -36,7 +36,7 @@ async def _once(core: Core) -> dict[str, str]:
     from fray_coordinator.reconcile.reconciler import Reconciler
 
     reconciler = Reconciler(core, f"once-{core.rng.token()}")
-    await reconciler.once()
+    await reconciler.run_once()
     return reconciler.problems
 
 
@@ -46,7 +46,7 @@ async def _until_stopped(core: Core) -> dict[str, str]:
     reconciler = Reconciler(core, f"coordinator-{core.rng.token()}")
     try:
         while True:
-            await reconciler.turn()
+            await reconciler.try_pass()
             await core.clock.sleep(core.jittered(core.settings.pass_interval))
     finally:
         await reconciler.resign()
