@@ -1,4 +1,4 @@
-"""Why workers are not there, in words."""
+"""The diagnosis of missing workers: why they do not run, and what to do about it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fray_coordinator.jobs.lookup import live_agents, read_jobs, waiting_reasons
 from fray_layouts.records import AgentRecord, JobRecord
 
 _MAX_REASONS = 3
-"""Reasons that are told; that of most workers is the first."""
+"""Reasons in one message, those of most workers first: more would hide what to do."""
 
 _REMEDY = "give the pool resources that an agent has free, or start such agents"
 
 
 async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
-    """What keeps workers, by the ids of their jobs, and what to do about it; "" if there are none."""
+    """Why the workers with these jobs are missing, and what to do about it; "" if there are none."""
     records = await read_jobs(core, jobs, problems={})
     agents = await refreshed_agents(core)
     live = {job.spec.pool: live_agents(agents, job.spec.pool, core.now()) for job in records}
@@ -29,8 +29,8 @@ async def explain_absence(core: Core, jobs: Sequence[str]) -> str:
 
 
 def _state(core: Core, job: JobRecord, live: Sequence[AgentRecord]) -> str:
-    """Where the job of a worker that is not there is in its life."""
+    """The state of a missing worker's job, with the reason."""
     status = info_of(core.root, job).status
     if status is JobStatus.PENDING:
         return f"pending ({'; '.join(waiting_reasons(job, live, core.now()))})"
-    return f"{status} ({exit_reason(job.exit)})" if job.exit is not None else f"{status} and not to be called yet"
+    return f"{status} ({exit_reason(job.exit)})" if job.exit is not None else f"{status} and cannot be called yet"

@@ -1,4 +1,4 @@
-"""Tasks sent straight to the workers: quick, and as durable as the driver's process."""
+"""The transport that calls workers directly: quick, and its tasks end with the driver's process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fray.pool.worker_supervisor import WorkerSupervisor
 from fray.types import EnvironmentConfig, ResourceConfig
 
 MAX_DEATHS = 3
-"""Workers that one task may take with it before it is given up."""
+"""Workers that may die of one task before it is given up: one may die of something else at that moment, not three."""
 
 
 class DirectTransport:
-    """See `Transport`. `name`: of the workers, nobody else's."""
+    """A `Transport` by direct calls. name: of the workers, and of no others."""
 
     def __init__(
         self, cluster: StorageCluster, name: str, resources: ResourceConfig, environment: EnvironmentConfig | None
@@ -27,7 +27,7 @@ class DirectTransport:
         self._name = name
         self._changed = threading.Condition()
         self._dispatcher = Dispatcher(MAX_DEATHS, self._lost, self._joined)
-        self._crew = WorkerSupervisor(cluster, name, resources, environment, self._dispatcher, self.close)
+        self._supervisor = WorkerSupervisor(cluster, name, resources, environment, self._dispatcher, self.close)
 
     @property
     def workers(self) -> int:
@@ -35,7 +35,7 @@ class DirectTransport:
 
     @property
     def wanted(self) -> int:
-        return self._crew.wanted
+        return self._supervisor.wanted
 
     @property
     def unfinished(self) -> int:
@@ -47,10 +47,10 @@ class DirectTransport:
         return [each.future for each in tasks]
 
     def grow(self, count: int) -> None:
-        self._crew.grow(count)
+        self._supervisor.grow(count)
 
     def shrink(self, count: int) -> None:
-        self._crew.shrink(count)
+        self._supervisor.shrink(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
         with self._changed:
@@ -58,18 +58,18 @@ class DirectTransport:
         if self._dispatcher.closed:
             raise PoolClosed(self._dispatcher.closed)
         if not there:
-            why = self._crew.absence() or f"the pool wants no more than {self.wanted}: resize it"
+            why = self._supervisor.explain_absence() or f"the pool wants no more than {self.wanted}: resize it"
             raise TimeoutError(f"{self.workers} of {count} workers of {self._name} are up after {timeout:g} s; {why}")
 
     def drain(self) -> None:
         self._dispatcher.drain()
 
     def end(self) -> None:
-        self._crew.end()
+        self._supervisor.end()
         self.close("the pool was shut down before the task was done")
 
     def _lost(self, name: str) -> None:
-        self._crew.lost(name)
+        self._supervisor.lost(name)
 
     def close(self, why: str) -> None:
         self._dispatcher.close(why)

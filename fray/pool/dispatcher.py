@@ -1,7 +1,7 @@
-"""Which worker gets which task: the one with the least to do, as soon as it has room.
+"""The dispatcher of a directly called pool: each task goes to the worker with the least to do, as soon as it has room.
 
-A worker whose tasks are quick is given several ahead, so that it never waits for the next one; never more than a few
-milliseconds' worth, so that no task waits behind a long one while other workers idle.
+A worker with quick tasks is sent several ahead (a prefetch), so that it never waits for the next one. They are never
+more than a few milliseconds' worth, so that no task waits behind a long one while other workers idle.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from fray.errors import Permanent
 from fray.pool.pool_task import PoolTask
 
 PREFETCH_SECONDS = 0.005
+"""Work that is sent ahead to one worker: more than a message takes on its way, and too little to be noticed by a task
+that waits behind it."""
 MAX_PREFETCH = 256
+"""Tasks that are sent ahead to one worker, however quick they are, so that what a lost worker had is soon run again."""
 _PACE_SAMPLES = 16
+"""Latest tasks of a worker of which the longest decides how many it is sent ahead."""
 
 
 class TaskKillsWorkers(Permanent, RuntimeError):
@@ -32,7 +36,7 @@ class PoolClosed(Permanent, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class TaskDone:
-    """A task came to its end on a worker: `value`, or what it raised. seconds: its own, where they are known."""
+    """The end of a task on a worker: its value, or what it raised. seconds: that it took, where that is known."""
 
     seconds: float | None = None
     value: object = None
@@ -41,14 +45,14 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """The worker died. `started`: the first of its tasks may have run."""
+    """The loss of a worker. started: the first of its tasks may have begun."""
 
     why: str
     started: bool = True
 
 
 class Worker(Protocol):
-    """Where tasks are sent; runs them one after the other, in order."""
+    """Runs the tasks that it is sent one after the other, in order."""
 
     def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
         """Start the task; `ended` is called once, from any thread."""
@@ -57,7 +61,13 @@ class Worker(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _WorkerState:
-    """One worker, what lies before it, how long its latest tasks took in seconds, and how many it may have at once."""
+    """A worker and its load.
+
+    Attributes:
+        tasks: that it was sent and has not ended, in order.
+        pace: seconds that its latest tasks took.
+        limit: tasks that it may have at once.
+    """
 
     worker: Worker
     tasks: deque[PoolTask] = field(default_factory=deque)
@@ -75,12 +85,12 @@ class _WorkerState:
 
 
 class Dispatcher:
-    """All tasks that are not done, and the workers that do them.
+    """The tasks that are not done, and the workers that run them; may be used by many threads.
 
     Args:
         max_deaths: workers that may die of one task before it is given up.
-        on_loss: told the name of each worker that is gone.
-        on_join: told that there is one more.
+        on_loss: called with the name of each worker that is gone.
+        on_join: called when a worker has joined.
     """
 
     def __init__(
@@ -94,14 +104,14 @@ class Dispatcher:
         self._unfinished = 0
         self._closed = ""
         self._backlog: deque[PoolTask] = deque()
-        self._desks: dict[str, _WorkerState] = {}
+        self._states: dict[str, _WorkerState] = {}
         self._outbox: list[tuple[str, _WorkerState, PoolTask]] = []
         self._sending = False
 
     @property
     def workers(self) -> int:
         """How many workers there are now."""
-        return len(self._desks)
+        return len(self._states)
 
     @property
     def unfinished(self) -> int:
@@ -116,10 +126,10 @@ class Dispatcher:
     def idle(self) -> list[str]:
         """Names of the workers with nothing to do."""
         with self._lock:
-            return [name for name, desk in self._desks.items() if not desk.tasks]
+            return [name for name, state in self._states.items() if not state.tasks]
 
     def submit(self, tasks: Iterable[PoolTask]) -> None:
-        """Take tasks; they go out in this order. Raises PoolClosed."""
+        """Take tasks; they are sent in this order. Raises PoolClosed."""
         added = list(tasks)
         with self._lock:
             if self._closed:
@@ -132,58 +142,58 @@ class Dispatcher:
         self._send()
 
     def join(self, name: str, worker: Worker) -> None:
-        """A worker is there; a name that is known already is left as it is."""
+        """Add a worker, unless its name is known already."""
         with self._lock:
-            if name not in self._desks:
-                self._desks[name] = _WorkerState(worker)
+            if name not in self._states:
+                self._states[name] = _WorkerState(worker)
             self._assign_all()
         self._send()
         self._on_join()
 
     def dismiss(self, name: str) -> bool:
-        """Send a worker nothing more, if it has nothing to do; whether it had nothing."""
+        """Remove a worker that has nothing to do; whether it had nothing."""
         with self._lock:
-            desk = self._desks.get(name)
-            if desk is None or desk.tasks:
+            state = self._states.get(name)
+            if state is None or state.tasks:
                 return False
-            del self._desks[name]
+            del self._states[name]
             return True
 
     def drain(self) -> None:
-        """Return once everything is done."""
+        """Block until every task is done."""
         with self._lock:
             self._all_done.wait_for(lambda: self._unfinished == 0)
 
     def close(self, why: str) -> None:
-        """Give up what is not done, and take nothing more."""
+        """End every unfinished task with PoolClosed, and take no more."""
         with self._lock:
-            left = [*self._backlog, *(task for desk in self._desks.values() for task in desk.tasks)]
+            left = [*self._backlog, *(task for state in self._states.values() for task in state.tasks)]
             self._closed = why
             self._backlog.clear()
-            for desk in self._desks.values():
-                desk.tasks.clear()  # what still comes back is of no use any more
-            self._desks.clear()
+            for state in self._states.values():
+                state.tasks.clear()  # what still comes back is of no use any more
+            self._states.clear()
         for task in left:
             if _begins(task):
                 _settle(task, TaskDone(error=PoolClosed(why)))
 
     def _assign_all(self) -> None:
         while self._backlog and (free := self._freest()) is not None:
-            self._assign(*free, max(1, len(self._backlog) // len(self._desks)))
+            self._assign(*free, max(1, len(self._backlog) // len(self._states)))
 
     def _freest(self) -> tuple[str, _WorkerState] | None:
-        """The worker with the fewest tasks before it, if any has room."""
-        roomy = [(name, desk) for name, desk in self._desks.items() if desk.room() > 0]
+        """The worker with the fewest tasks, if any has room."""
+        roomy = [(name, state) for name, state in self._states.items() if state.room() > 0]
         return min(roomy, key=lambda item: len(item[1].tasks), default=None)
 
-    def _assign(self, name: str, desk: _WorkerState, most: int) -> None:
+    def _assign(self, name: str, state: _WorkerState, most: int) -> None:
         """Assign up to `most` of the tasks that wait."""
-        while most > 0 and desk.room() > 0 and self._backlog:
+        while most > 0 and state.room() > 0 and self._backlog:
             task = self._backlog.popleft()
             if _begins(task):
                 most -= 1
-                desk.tasks.append(task)
-                self._outbox.append((name, desk, task))
+                state.tasks.append(task)
+                self._outbox.append((name, state, task))
 
     def _send(self) -> None:
         """Send what was assigned, outside of the lock.
@@ -195,38 +205,38 @@ class Dispatcher:
                 if self._sending or not self._outbox:
                     return
                 self._sending, batch, self._outbox = True, self._outbox, []
-            for name, desk, task in batch:
-                desk.worker.send(task, functools.partial(self._ended, name, desk))
+            for name, state, task in batch:
+                state.worker.send(task, functools.partial(self._ended, name, state))
             with self._lock:
                 self._sending = False
 
-    def _ended(self, name: str, desk: _WorkerState, task: PoolTask, end: TaskDone | WorkerDied) -> None:
+    def _ended(self, name: str, state: _WorkerState, task: PoolTask, end: TaskDone | WorkerDied) -> None:
         if isinstance(end, WorkerDied):
-            self._lost(name, desk, end)
+            self._lost(name, state, end)
             return
         with self._lock:
-            if task not in desk.tasks:
+            if task not in state.tasks:
                 return
-            desk.tasks.remove(task)
-            desk.learn(end.seconds)
-            if self._desks.get(name) is desk:
-                self._assign(name, desk, len(self._backlog))
+            state.tasks.remove(task)
+            state.learn(end.seconds)
+            if self._states.get(name) is state:
+                self._assign(name, state, len(self._backlog))
         self._send()
         _settle(task, end)
 
-    def _lost(self, name: str, desk: _WorkerState, end: WorkerDied) -> None:
-        """What the worker had goes to others; the first of it is what the worker may have died of."""
+    def _lost(self, name: str, state: _WorkerState, end: WorkerDied) -> None:
+        """Give the tasks of a lost worker to others; the first is the one that it may have died of."""
         condemned = None
         with self._lock:
-            if self._desks.get(name) is not desk:
+            if self._states.get(name) is not state:
                 return
-            del self._desks[name]
-            first = desk.tasks[0] if desk.tasks else None
+            del self._states[name]
+            first = state.tasks[0] if state.tasks else None
             if first is not None and end.started:
                 first.deaths += 1
                 if first.deaths >= self._max_deaths:
-                    condemned = desk.tasks.popleft()
-            self._backlog.extendleft(reversed(desk.tasks))
+                    condemned = state.tasks.popleft()
+            self._backlog.extendleft(reversed(state.tasks))
             self._assign_all()
         self._send()
         if condemned is not None:
@@ -242,7 +252,7 @@ class Dispatcher:
 
 
 def _begins(task: PoolTask) -> bool:
-    """False if it was cancelled before it was sent; after this it cannot be."""
+    """Whether the task was not cancelled before it was sent; from now on it cannot be."""
     return task.future.running() or task.future.set_running_or_notify_cancel()
 
 

@@ -1,4 +1,4 @@
-"""The futures of a pool with a queue, by task, and what outcomes make of them."""
+"""The futures of a pool with a queue, by task; outcomes that were read are applied to them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 from fray.futures import GeneratorFuture, TaskFuture
 from fray.pool.dispatcher import PoolClosed, TaskKillsWorkers
 from fray_agents.rpc.wire.serialization import Payload, unpack_error
-from fray_layouts.pool_records import TaskOutcome
+from fray_layouts.pool_records import OutcomeKind, TaskOutcome
 
 
 class FutureTable:
-    """Every task that this driver knows; may be used by many threads.
+    """The tasks that this driver knows, and their futures; may be used by many threads.
 
     Args:
-        own_only: tasks that others have submitted are not entered.
+        own_only: leave tasks out that other drivers submitted.
     """
 
     def __init__(self, own_only: bool = False) -> None:
@@ -37,12 +37,12 @@ class FutureTable:
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
-        """By key, in the order in which they became known."""
+        """The futures by key, in the order in which the tasks became known."""
         return MappingProxyType(self._futures)
 
     @property
     def unfinished(self) -> int:
-        """How many are not done."""
+        """How many tasks are not done."""
         return len(self._open)
 
     @property
@@ -51,16 +51,16 @@ class FutureTable:
         return self._closed
 
     @property
-    def calm(self) -> float:
-        """Seconds for which there has been nothing to do."""
+    def idle_seconds(self) -> float:
+        """For how long all tasks have been done; 0 while one is not."""
         return 0.0 if self._open else time.monotonic() - self._ended_at
 
     def enter(self, key: str, yields: bool = False, anonymous: bool = False) -> Future[Any]:
-        """The future of a task, a new one if it was not known. Raises PoolClosed.
+        """The future of a task, a new one if the task was not known. Raises PoolClosed.
 
         Args:
-            yields: it is a generator's.
-            anonymous: nobody will ask for it by its key, so its result is not kept here.
+            yields: the task is a generator's.
+            anonymous: nobody will ask for the task by its key, so its result is not kept here.
         """
         with self._lock:
             if self._closed:
@@ -75,38 +75,38 @@ class FutureTable:
             return known
 
     def withdraw(self, keys: Iterable[str], error: BaseException) -> None:
-        """Forget tasks that could not be submitted; who has their futures already gets the error."""
+        """Forget tasks that could not be submitted; their futures get the error."""
         for key in keys:
             self._end(key, error)
             self._futures.pop(key, None)
 
-    def take(self, outcomes: Iterable[TaskOutcome]) -> None:
-        """Learn what has come of tasks; what is known already changes nothing."""
+    def apply(self, outcomes: Iterable[TaskOutcome]) -> None:
+        """Apply outcomes to the futures; the first outcome of a task counts."""
         if self._closed:
             return
-        # what is known of a task's kind comes first: its outcome may have been written before that
-        for outcome in sorted(outcomes, key=lambda outcome: outcome.kind != "task"):
+        # submissions first: they say which tasks are generators, and may have been written after an outcome
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.kind != OutcomeKind.SUBMITTED):
             if outcome.task in self._anonymous and outcome.task not in self._open:
                 continue
             if self._own_only and outcome.task not in self._futures:
                 continue
-            if outcome.kind == "task":
+            if outcome.kind == OutcomeKind.SUBMITTED:
                 self.enter(outcome.task, yields=bool(outcome.number))
             else:
-                self._settle(self.enter(outcome.task, outcome.kind in ("item", "end")), outcome)
+                self._settle(self.enter(outcome.task, outcome.kind in (OutcomeKind.ITEM, OutcomeKind.END)), outcome)
 
     def await_all(self) -> None:
-        """Return once all are done."""
+        """Block until all tasks are done."""
         with self._lock:
             self._changed.wait_for(lambda: not self._open)
 
     def fail_all(self, error: Exception) -> None:
-        """Give up what is not done."""
+        """End what is not done with this error."""
         for key in list(self._open):
             self._end(key, error)
 
     def close(self, why: str) -> None:
-        """Give up what is not done, and take nothing more."""
+        """End what is not done with PoolClosed, and take nothing more."""
         with self._lock:
             self._closed = self._closed or why
         self.fail_all(PoolClosed(self._closed))
@@ -121,19 +121,19 @@ class FutureTable:
 
     def _apply(self, future: Future[Any], outcome: TaskOutcome) -> None:
         match outcome.kind:
-            case "item" if isinstance(future, GeneratorFuture):
+            case OutcomeKind.ITEM if isinstance(future, GeneratorFuture):
                 self._produce(future, outcome)
-            case "end" if isinstance(future, GeneratorFuture):
+            case OutcomeKind.END if isinstance(future, GeneratorFuture):
                 self._end(outcome.task, None)
-            case "value":
+            case OutcomeKind.VALUE:
                 self._end(outcome.task, None, pickle.loads(outcome.data))
-            case "error":
+            case OutcomeKind.ERROR:
                 self._end(outcome.task, unpack_error(Payload(outcome.data)))
-            case "dead":
+            case OutcomeKind.DEAD_LETTER:
                 self._end(outcome.task, TaskKillsWorkers(f"the task was given up: {outcome.data.decode()}"))
 
     def _produce(self, future: GeneratorFuture[Any], outcome: TaskOutcome) -> None:
-        """A generator that runs again yields again; what it yielded before is known."""
+        """Hand a value of a generator on, unless a run before this one yielded it already."""
         expected = self._items.get(outcome.task, 0)
         if outcome.number == expected:
             value = pickle.loads(outcome.data)
@@ -144,7 +144,7 @@ class FutureTable:
         future = self._futures.get(key)
         if future is None:
             return
-        with suppress(InvalidStateError):  # it was ended from two threads at once, and the first has said how
+        with suppress(InvalidStateError):  # two threads ended it at once, and the first one decides
             if isinstance(future, GeneratorFuture):
                 future.finish(error)
             elif error is not None:

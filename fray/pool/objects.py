@@ -1,4 +1,4 @@
-"""Objects in storage that tasks of a pool share, named by their content."""
+"""Shared objects of a pool's tasks: stored once, named by their content."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fray.cluster.current import open_cluster
 from fray.errors import Permanent
 
 _CACHED_OBJECTS = 4
-"""Objects whose bytes a process keeps, so that tasks one after the other do not fetch the same again."""
+"""Objects whose bytes a process keeps, for the next tasks: those of a few stages, and not all of a long job."""
 
 
 class ObjectGone(Permanent, LookupError):
-    """The object is no longer in storage: the pool that it belonged to was shut down."""
+    """The object is no longer in storage: its pool was shut down; put the object into another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """An object under a root; whoever can read that root can fetch it."""
+    """A reference to an object in storage; whoever can read the root can fetch it."""
 
     root: str
     key: str
 
 
 def fetch(value: Any) -> Any:
-    """What a reference stands for, a copy of its own for each call; any other value as it is. Raises ObjectGone."""
+    """The object of a reference, a new copy for each call; any other value as it is. Raises ObjectGone."""
     return pickle.loads(_read(value)) if isinstance(value, ObjectRef) else value
 
 

@@ -1,4 +1,4 @@
-"""How many workers a pool should have."""
+"""The size of a pool: how many workers it should have."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from fray.errors import InvalidInput
 
 SPARE_SECONDS = 30.0
-"""Seconds that a worker of an elastic pool may have nothing to do."""
+"""Seconds for which a worker beyond the least number may have nothing to do, so that a short pause between tasks ends
+none."""
 
 MAX_IDLE_SECONDS = 600.0
-"""Seconds without a task after which a worker of any pool ends: its driver may be gone."""
+"""Seconds without a task after which a worker of any pool ends itself: its driver may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """At least and at most so many workers."""
+    """The least and the largest number of workers."""
 
     least: int
     most: int
@@ -31,9 +32,9 @@ class PoolSize:
 
     @property
     def idle(self) -> float:
-        """Seconds without a task after which a worker may end itself: the driver starts `least` of them again."""
+        """Seconds without a task after which a worker ends itself; the driver starts others if there should be more."""
         return MAX_IDLE_SECONDS if self.least else SPARE_SECONDS
 
     def wanted(self, tasks: int) -> int:
-        """The workers that so many unfinished tasks can use."""
+        """How many workers so many unfinished tasks can use."""
         return min(max(tasks, self.least), self.most)

@@ -1,4 +1,4 @@
-"""Tasks of a worker pool: a function and its arguments, packed for the way, and the future that the caller holds."""
+"""The task of a worker pool: a function and its arguments, serialized, and the caller's future."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from fray_agents.rpc.wire.messages import Request, packed_call
 from fray_agents.rpc.wire.serialization import modules_pickled_by_value, pack
 
 LARGE_FUNCTION_BYTES = 64 * 1024
-"""Bytes from which on a pickled function travels once to each worker, not with every task."""
+"""Bytes from which a pickled function is sent once to each worker, and not with every task: much more than a closure
+has that captures no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedFunction:
-    """A function as it travels.
+    """A function as it is sent to workers.
 
     Attributes:
-        form: the function itself where a worker can import it by name; its pickle; or, of a large one, a key that
-            stands for `pickled`.
-        yields: it is a generator function.
-        pickled: what `form` stands for, b"" unless that is a key.
+        form: the function itself if workers can import it by name; else its pickle, or of a large one the key of
+            `pickled`.
+        yields: whether it is a generator function.
+        pickled: the pickle of a large function, else b"".
     """
 
     form: Callable[..., Any] | bytes | str
@@ -38,7 +39,7 @@ class PackedFunction:
 
 
 class DirectFuture(TaskFuture[Any]):
-    """A task's outcome. Who waits for it reads the worker's replies meanwhile: that spares waking another thread.
+    """The future of a directly called task. Who waits for it reads the worker's replies: no other thread is woken.
 
     Attributes:
         call: the task on its way to a worker; None before that.
@@ -55,7 +56,7 @@ class DirectFuture(TaskFuture[Any]):
         return super().exception(None if timeout is None else self._read(timeout))
 
     def _read(self, timeout: float | None) -> float | None:
-        """Read until the worker has answered; what is left of `timeout`."""
+        """Read replies until the worker has answered; returns what is left of `timeout`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if (call := self.call) is not None and not self.done():
             with suppress(TimeoutError):
@@ -65,7 +66,7 @@ class DirectFuture(TaskFuture[Any]):
 
 @dataclass(slots=True, eq=False)
 class PoolTask:
-    """One call. deaths: workers that died while it ran."""
+    """A task. deaths: workers that died while it ran."""
 
     function: PackedFunction
     request: Request
@@ -74,7 +75,7 @@ class PoolTask:
 
 
 def packed_function(call: Callable[..., Any]) -> PackedFunction:
-    """`call` as it is now.
+    """Pack a function, as it is now.
 
     Raises:
         InvalidInput: it cannot be pickled.
@@ -94,7 +95,7 @@ def packed_function(call: Callable[..., Any]) -> PackedFunction:
 
 
 def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PoolTask:
-    """A task for the workers of that name; what its arguments hold may be changed afterwards.
+    """Make a task for the workers of that name. Its arguments are pickled now, and may be changed afterwards.
 
     Raises:
         InvalidInput: the arguments cannot be pickled.
@@ -106,7 +107,7 @@ def packed_task(worker: str, function: PackedFunction, args: tuple[Any, ...], kw
 
 
 def _is_importable(call: Callable[..., Any]) -> bool:
-    """Whether a worker can import it under the same name."""
+    """Whether a worker can import the function by its name."""
     module = getattr(call, "__module__", None)
     if module is None or module == "__main__" or module in modules_pickled_by_value():
         return False
@@ -114,12 +115,12 @@ def _is_importable(call: Callable[..., Any]) -> bool:
 
 
 def content_digest(data: bytes) -> str:
-    """The name of bytes, by their content."""
+    """The name of an object, by its content."""
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 
 def pickled(value: object) -> bytes:
-    """`value` in one piece, by cloudpickle if it needs that."""
+    """Pickle a value into one piece, without buffers beside it."""
     packed = pack(value)
     if not packed.buffers:
         return packed.data

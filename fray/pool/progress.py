@@ -1,4 +1,4 @@
-"""A bar that shows how many of several tasks are done."""
+"""A progress bar for tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def with_progress_bar(items: Iterable[T], total: int, title: str) -> Iterator[T]:
-    """The items as they come, with a bar on stderr if that is a terminal."""
+    """Yield the items, with a bar on stderr that counts them up to `total` if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,7 +1,7 @@
-"""Tasks through a queue in storage: they, and what comes of them, outlive the driver.
+"""The transport through a queue in storage: tasks and their outcomes outlive the driver.
 
-A submission is one push to the queue, then one object with its keys, by which a later driver knows its tasks. Workers
-are jobs; what they write is looked for only while something is missing.
+A submission is one push to the queue, then one object with the tasks' keys, by which a later driver knows them. Workers
+are jobs; the driver polls for what they write only while a task is unfinished.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from fray.types import Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.protocol.queue_segments import batch_size
 from fray_coordinator.store.interface import ABSENT
-from fray_layouts.pool_records import PoolRecord, TaskOutcome
+from fray_layouts.pool_records import OutcomeKind, PoolRecord, TaskOutcome
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 from fray_layouts.queue_records import QueueRecord
 
 _QUEUE_SETTINGS = QueueRecord(max_deliveries=3)
-"""So many workers may one task take with it before it is given up."""
+"""A task that three workers died of is given up."""
 
 
 _BATCHES_PER_WORKER = 4
-"""That each worker could have of what is left to push."""
+"""Batches that each worker could have of what is left to push: enough that all end at about the same time."""
 
 
 class PoolNotFound(Permanent, LookupError):
@@ -44,7 +44,7 @@ class PoolNotFound(Permanent, LookupError):
 
 
 class QueueTransport:
-    """See `Transport`."""
+    """A `Transport` through a queue in storage."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class QueueTransport:
             grace=queue_worker.GRACE,
         )
         self._uploaded: set[str] = set()
-        self._ledger = FutureTable(own_only=shared)
+        self._table = FutureTable(own_only=shared)
         jobs = [] if shared else record.jobs
-        self._watch = PoolMonitor(cluster, self._tasks, self._queue, self._ledger, jobs, self._gone)
+        self._monitor = PoolMonitor(cluster, self._tasks, self._queue, self._table, jobs, self._shut_down_elsewhere)
 
     @classmethod
     def open(
@@ -92,11 +92,11 @@ class QueueTransport:
         old: bool,
         shared: bool = False,
     ) -> QueueTransport:
-        """The pool of that name.
+        """Open the pool of that name.
 
         Args:
-            idle: see `shift.serve`.
-            new: it may be made.
+            idle: see `queue_worker.run_worker`.
+            new: it may be created.
             old: it may be one that an earlier driver left.
             shared: see `WorkerPool.attach`.
 
@@ -115,44 +115,44 @@ class QueueTransport:
         if old:
             cluster.run(lambda core: worker_pools.touch(core, opened._tasks))
             if not shared:
-                opened._watch.catch_up()
+                opened._monitor.catch_up()
         return opened
 
     @property
     def folder(self) -> str:
-        """URL under which tasks may keep files."""
+        """The URL under which tasks may keep files."""
         return f"{self._cluster.root}/{self._tasks.files}"
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
-        """Every task by its key."""
-        return self._ledger.futures
+        """The futures of the tasks, by key."""
+        return self._table.futures
 
     @property
     def workers(self) -> int:
-        return self._watch.count_jobs()[0]
+        return self._monitor.workers.count()[0]
 
     @property
     def wanted(self) -> int:
-        return self._watch.count_jobs()[1]
+        return self._monitor.workers.count()[1]
 
     @property
     def unfinished(self) -> int:
-        return self._ledger.unfinished
+        return self._table.unfinished
 
     def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
         self._check_open()
         keyed = [(call.key or secrets.token_hex(8), call) for call in calls]
         items = [self._item(key, call) for key, call in keyed]
-        futures = [self._ledger.enter(key, call.function.yields, not call.key) for key, call in keyed]
+        futures = [self._table.enter(key, call.function.yields, not call.key) for key, call in keyed]
         try:
             self._push(items, workers)
-            entries = [TaskOutcome(key, "task", number=int(call.function.yields)) for key, call in keyed]
+            entries = [TaskOutcome(key, OutcomeKind.SUBMITTED, number=int(call.function.yields)) for key, call in keyed]
             self._cluster.run(lambda core: task_outcomes.write_outcomes(core, self._tasks, entries))
         except BaseException as error:
-            self._ledger.withdraw([key for key, _ in keyed], error)
+            self._table.withdraw([key for key, _ in keyed], error)
             raise
-        self._watch.wake()
+        self._monitor.wake()
         return futures
 
     def put(self, obj: object) -> ObjectRef:
@@ -167,31 +167,31 @@ class QueueTransport:
         return ObjectRef(self._cluster.root, key)
 
     def grow(self, count: int) -> None:
-        if not self._ledger.closed:
-            self._watch.add_jobs(self._cluster.launch_many([self._worker] * count))
+        if not self._table.closed:
+            self._monitor.workers.add(self._cluster.launch_many([self._worker] * count))
 
     def shrink(self, count: int) -> None:
-        if self._ledger.calm > SPARE_SECONDS:  # while there is work, workers themselves know that they have none
-            self._watch.end_jobs(count)
+        if self._table.idle_seconds > SPARE_SECONDS:  # while there is work, workers themselves know that they have none
+            self._monitor.workers.shrink(count)
 
     def await_workers(self, count: int, timeout: float) -> None:
-        self._watch.await_jobs(count, timeout)
+        self._monitor.await_workers(count, timeout)
 
     def drain(self) -> None:
-        self._ledger.await_all()
+        self._table.await_all()
 
     def detach(self) -> None:
-        """End all workers; their tasks, and what came of them, stay."""
+        """End all workers; tasks and outcomes stay in storage."""
         self._stop("this driver has left the pool; attach to it")
-        self._watch.forget_jobs()
+        self._monitor.workers.forget()
 
     def close(self, why: str) -> None:
-        self._ledger.close(why)
+        self._table.close(why)
 
     def end(self) -> None:
         self._remove("the pool was shut down before the task was done")
 
-    def _gone(self) -> None:
+    def _shut_down_elsewhere(self) -> None:
         self._remove("the pool was shut down by another driver")
 
     def _remove(self, why: str) -> None:
@@ -199,16 +199,16 @@ class QueueTransport:
         self._cluster.run(lambda core: worker_pools.remove(core, self._namespace, self._name, self._incarnation))
 
     def _stop(self, why: str) -> None:
-        self._watch.end()
-        self._ledger.close(why)
+        self._monitor.end()
+        self._table.close(why)
         self._queue.close()
 
     def _check_open(self) -> None:
         """Raises PoolClosed."""
-        if not self._ledger.closed and not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
-            self._gone()
-        if self._ledger.closed:
-            raise PoolClosed(self._ledger.closed)
+        if not self._table.closed and not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
+            self._shut_down_elsewhere()
+        if self._table.closed:
+            raise PoolClosed(self._table.closed)
 
     def _push(self, items: Sequence[queue_worker.QueuedTask], workers: int) -> None:
         begin = 0
@@ -225,7 +225,7 @@ class QueueTransport:
             raise InvalidInput("args", call.args, remedy) from error
 
     def _upload(self, function: PackedFunction) -> None:
-        """Put a large function where workers find it; twice is harmless, for its name is its content's."""
+        """Store a large function for workers; its name is that of its content, so twice does no harm."""
         form = function.form
         if isinstance(form, str) and form not in self._uploaded:
             self._cluster.run(lambda core: core.store.put(self._tasks.object(form), function.pickled, ABSENT))
@@ -233,9 +233,10 @@ class QueueTransport:
 
 
 def plan_batches(tasks: int, workers: int) -> Iterator[tuple[int, int]]:
-    """(how many, in batches of how many): a batch is one worker's, so they are small where others may want work.
+    """(tasks, batch size) of each push, in order.
 
-    The last of them are single tasks: nobody is to idle while another has several before it.
+    One worker takes a whole batch, so batches get smaller towards the end. The last tasks are pushed one by one, so
+    that no worker idles while another has several left.
     """
     batch = batch_size(tasks, None)
     while tasks:

@@ -1,4 +1,4 @@
-"""What a worker of a pool with a queue does: take tasks, run them, write what came of them, and then call them done.
+"""The worker of a pool with a queue: takes tasks, runs them, writes their outcomes, and then completes them.
 
 In that order: a task whose outcome is not in storage comes back, and runs again elsewhere.
 """
@@ -32,39 +32,42 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreError
 from fray_coordinator.pool import task_outcomes, worker_pools
 from fray_coordinator.queue.errors import QueueNotFound
-from fray_layouts.pool_records import TaskOutcome
+from fray_layouts.pool_records import OutcomeKind, TaskOutcome
 from fray_layouts.queue_keys import TaskKeys
 
 log = logging.getLogger("fray")
 
 LEASE_INTERVALS, MAX_LEASE = 4, 20.0
-"""After so many of the cluster's heartbeat intervals, at most so many seconds, a dead worker's tasks come back."""
+"""The lease of a task: so many of the cluster's heartbeat intervals, at most so many seconds. A dead worker's tasks
+come back when it has run out."""
 
 GRACE = 10.0
-"""Seconds between the wish that a worker end and its being killed."""
+"""Seconds that a worker has between SIGTERM and SIGKILL, to end its task and to write outcomes."""
 
 _FLUSH_SECONDS, _FLUSH_BYTES = 0.05, 2**20
+"""Outcomes wait so long for others, and are written together sooner if they are so large: a write costs one request
+whatever it holds, and a driver polls no more often."""
 
 QueuedTask = tuple[str, bytes, bytes]
-"""What lies in the queue: a task's key, the pickled function (or its key, if it is large), pickled args and kwargs."""
+"""An item of the queue: a task's key, its pickled function (or the key of a large one), its pickled args and kwargs."""
 
 
 class FunctionMissing(Permanent, RuntimeError):
-    """A large function is no longer in storage: its pool was shut down."""
+    """The task's function is no longer in storage: its pool was shut down; make another pool."""
 
 
 def run_worker(name: str, incarnation: int, idle: float) -> None:
-    """Work for a pool of the current cluster until it is gone, or the job is asked to end.
+    """Work for a pool of the current cluster until the pool is shut down, or the job is stopped.
 
     Args:
-        idle: seconds without a task after which this ends too; the driver starts other workers when there is work.
+        idle: seconds without a task after which the worker ends; the driver starts others when there is work.
     """
     with suppress(QueueNotFound):
         QueueWorker(current_cluster(), name, incarnation, idle).work()
 
 
 class QueueWorker:
-    """One worker of one pool."""
+    """A worker of one pool."""
 
     def __init__(self, cluster: StorageCluster, name: str, incarnation: int, idle: float) -> None:
         self._cluster = cluster
@@ -104,7 +107,7 @@ class QueueWorker:
             self._free.set()
 
     def _prepare(self) -> None:
-        """Import the next task's function before the task is taken: others may be ready for it."""
+        """Import the next task's function before the task is taken; others may be ready for it meanwhile."""
         if (item := self._queue.peek()) is not None:
             with suppress(BaseException):  # whoever runs the task tells what is wrong with it
                 self._function(item[1])
@@ -138,10 +141,10 @@ class QueueWorker:
             if inspect.isgeneratorfunction(call):
                 self._iterate(key, call(*args, **kwargs))
             else:
-                self._note(TaskOutcome(key, "value", data=pickled(call(*args, **kwargs))))
+                self._note(TaskOutcome(key, OutcomeKind.VALUE, data=pickled(call(*args, **kwargs))))
         except BaseException as error:  # whatever it is, the task would raise it on every other worker too
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function
-            self._note(TaskOutcome(key, "error", data=pack_error(error).data))
+            self._note(TaskOutcome(key, OutcomeKind.ERROR, data=pack_error(error).data))
         with self._lock:
             self._finished.append(lease)
             self._current = None
@@ -149,9 +152,9 @@ class QueueWorker:
     def _iterate(self, key: str, items: Any) -> None:
         count = 0
         for item in items:
-            self._note(TaskOutcome(key, "item", count, pickled(item)))
+            self._note(TaskOutcome(key, OutcomeKind.ITEM, count, pickled(item)))
             count += 1
-        self._note(TaskOutcome(key, "end", count))
+        self._note(TaskOutcome(key, OutcomeKind.END, count))
 
     def _fetched(self, pickled_form: bytes) -> Callable[..., Any]:
         form = pickle.loads(pickled_form)
@@ -174,14 +177,14 @@ class QueueWorker:
             self._flush()
 
     def _flush_soon(self) -> None:
-        """Write what is noted soon after it was, whatever the task does meanwhile."""
+        """Write outcomes soon after they were noted, whatever the task does meanwhile."""
         while not self._stopping.is_set():
             if self._noted.wait(1.0):
                 self._stopping.wait(_FLUSH_SECONDS)
                 self._flush()
 
     def _flush(self) -> None:
-        """Write what has come of tasks, then call them done; goes on through outages."""
+        """Write outcomes, then complete their tasks; goes on through outages."""
         with self._flushing:
             with self._lock:
                 self._noted.clear()
@@ -189,9 +192,9 @@ class QueueWorker:
                 finished, self._finished = self._finished, []
             if written:
                 write = functools.partial(task_outcomes.write_outcomes, tasks=self._tasks, outcomes=written)
-                persist(lambda: self._cluster.run(write), "what came of tasks")
+                persist(lambda: self._cluster.run(write), "outcomes of tasks")
             if finished:
-                persist(lambda: self._call_done(finished), "what came of tasks")
+                persist(lambda: self._call_done(finished), "outcomes of tasks")
 
     def _call_done(self, leases: list[Lease[QueuedTask]]) -> None:
         try:
@@ -200,7 +203,7 @@ class QueueWorker:
             log.warning("a task runs elsewhere too: %s", error)
 
     def _keep(self) -> None:
-        """Renew the leases of what is not done yet."""
+        """Renew the leases of tasks that are not completed yet."""
         while not self._stopping.wait(self._lease * RENEWAL_SHARE):
             with self._lock:
                 held = [*self._finished, *([self._current] if self._current else [])]
@@ -212,9 +215,9 @@ class QueueWorker:
                     log.warning("a lease could not be renewed: %s", error)
 
     def _stop(self) -> None:
-        """Let the task that runs come to its end; what does not in time is given back, and held against nobody.
+        """Let the running task end; one that does not in time is given back, which counts as no failure.
 
-        What has ended is written before the queue is closed, which gives back everything that is not called done.
+        Outcomes are written before the queue is closed, which gives back every task that is not completed.
         """
         with self._lock:
             self._stopping.set()
@@ -230,12 +233,12 @@ class QueueWorker:
         os._exit(0 if self._free.is_set() else 128 + 15)
 
     def _clear_up(self) -> None:
-        """Nobody else removes what is written to a pool after it was shut down."""
+        """Remove what was written to a pool after it was shut down: nobody else does."""
         try:
             if not self._cluster.run(lambda core: worker_pools.exists(core, self._tasks)):
                 self._cluster.run(lambda core: worker_pools.remove(core, *self._pool))
         except StoreError as error:
-            log.warning("what was written to a pool that may be gone stays: %s", error)
+            log.warning("what was written to a pool that was shut down may stay: %s", error)
 
     def _give_back(self, lease: Lease[QueuedTask]) -> None:
         try:

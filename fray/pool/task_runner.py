@@ -1,4 +1,4 @@
-"""What runs tasks on a worker: an actor that is given functions."""
+"""The actor that runs a directly called pool's tasks on a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TaskRunner:
-    """Runs what it is given, one call after the other. It ends with whoever made the pool."""
+    """Runs functions one after the other. Its job ends with the pool's driver."""
 
     def __init__(self) -> None:
         self._large: dict[str, Callable[..., Any]] = {}
@@ -19,7 +19,7 @@ class TaskRunner:
     def run(
         self, function: Callable[..., Any] | bytes | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[float, Any]:
-        """Seconds that the call took, and what it returned, of a generator all its values. Raises what it raised."""
+        """Call a function; returns the seconds that it took and its value, of a generator all values."""
         call = self._large[function] if isinstance(function, str) else _loaded(function)
         begin = time.perf_counter()
         value = call(*args, **kwargs)
@@ -28,7 +28,7 @@ class TaskRunner:
         return time.perf_counter() - begin, value
 
     def define(self, key: str, pickled: bytes) -> None:
-        """Keep a large function; tasks will name it by `key`."""
+        """Keep a large function that tasks will name by `key`."""
         self._large[key] = pickle.loads(pickled)
 
 

@@ -1,4 +1,4 @@
-"""What the two ways of reaching workers have in common."""
+"""The interface between a pool and its workers: direct calls, or a queue in storage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fray.pool.pool_task import PackedFunction
 
 
 class TaskCall(NamedTuple):
-    """One call to make. key: tells it from others for ever; "" where nobody will ask for it again."""
+    """A call to be made. key: of its task, never used again; "" if nobody will ask for the task."""
 
     function: PackedFunction
     args: tuple[Any, ...]
@@ -19,7 +19,7 @@ class TaskCall(NamedTuple):
 
 
 class Transport(Protocol):
-    """Reaches the workers of one pool; may be used by many threads."""
+    """A pool's way to its workers; may be used by many threads."""
 
     @property
     def workers(self) -> int:
@@ -28,7 +28,7 @@ class Transport(Protocol):
 
     @property
     def wanted(self) -> int:
-        """How many there should be."""
+        """How many workers there should be."""
         ...
 
     @property
@@ -37,10 +37,10 @@ class Transport(Protocol):
         ...
 
     def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
-        """Hand calls over, in this order. workers: how many there may be.
+        """Submit calls, in this order. workers: how many there may be.
 
         Raises:
-            InvalidInput: something cannot be pickled; nothing was handed over.
+            InvalidInput: something cannot be pickled; nothing was submitted.
             PoolClosed: it takes no tasks any more.
         """
         ...
@@ -62,9 +62,9 @@ class Transport(Protocol):
         ...
 
     def close(self, why: str) -> None:
-        """Give up what is not done, and take nothing more."""
+        """End every unfinished task with PoolClosed, and take no more."""
         ...
 
     def end(self) -> None:
-        """End all workers, and give up what is not done; returns at once."""
+        """End all workers and every unfinished task; returns at once."""
         ...

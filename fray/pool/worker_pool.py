@@ -35,14 +35,14 @@ T = TypeVar("T")
 log = logging.getLogger("fray")
 
 _RESIZE_INTERVAL = 1.0
-"""Seconds between two looks at whether tasks have the workers that they need, while none are submitted."""
+"""Seconds between two looks at the number of workers while no tasks are submitted."""
 
 _RESIZE_PAUSE = 0.02
-"""Seconds after such a look in which many may be submitted before the next."""
+"""Seconds between two looks while tasks are submitted: many submissions lead to one look."""
 
 
 class WorkerPool:
-    """Workers, each a job of its own, that run what they are given.
+    """Workers, each a job of its own, that run the functions they are given.
 
         with WorkerPool(current_cluster(), num_workers=10, resources=ResourceConfig.with_cpu(2, memory="4GB")) as pool:
             futures = pool.map(process, shards)
@@ -148,7 +148,7 @@ class WorkerPool:
 
     @property
     def name(self) -> str:
-        """By which `attach` finds a pool with a queue."""
+        """The name by which `attach` finds a pool with a queue."""
         return self._name
 
     @property
@@ -158,7 +158,7 @@ class WorkerPool:
 
     @property
     def futures(self) -> Mapping[str, Future[Any]]:
-        """Of a pool with a queue: its tasks by their keys, in the order of submission.
+        """The futures of a pool with a queue, by the keys of their tasks, in the order of submission.
 
         All that had a key or were there when this driver attached; of those that it submits without one, what is not
         done: their results are kept only by who holds their futures.
@@ -212,7 +212,7 @@ class WorkerPool:
 
     @property
     def folder(self) -> str:
-        """Of a pool with a queue: URL under which its tasks may keep files, which are removed with the pool."""
+        """The URL under which tasks of a pool with a queue may keep files; they are removed with the pool."""
         return self._queued("folder").folder
 
     def as_completed(
@@ -266,7 +266,7 @@ class WorkerPool:
         return futures
 
     def _adjust(self) -> None:
-        """As many workers as the tasks need; too many are left to `_keep_size`."""
+        """Start the workers that the tasks need; `_keep_size` ends those that are too many."""
         if self._transport.wanted >= self._limits.most:
             return
         with self._lock:
@@ -278,16 +278,16 @@ class WorkerPool:
 
     def _keep_size(self) -> None:
         """Start workers, replace those whose jobs have ended, and end those that had too little to do for a while."""
-        calm_at = time.monotonic() + SPARE_SECONDS
+        spare_at = time.monotonic() + SPARE_SECONDS
         while not self._ended.wait(_RESIZE_PAUSE):
             self._look_now.wait(_RESIZE_INTERVAL)
             self._look_now.clear()
             try:
-                if self._transport.unfinished or time.monotonic() > calm_at:
+                if self._transport.unfinished or time.monotonic() > spare_at:
                     self._adjust()
-                if time.monotonic() > calm_at:
+                if time.monotonic() > spare_at:
                     self._end_spare()
-                    calm_at = time.monotonic() + SPARE_SECONDS
+                    spare_at = time.monotonic() + SPARE_SECONDS
             except StoreError as error:
                 log.warning("workers cannot be looked at now: %s", error)
             except Exception as error:

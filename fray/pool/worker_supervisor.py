@@ -1,8 +1,8 @@
-"""The workers of a pool that is called directly: actors in jobs of their own, found through their endpoints.
+"""The supervisor of a directly called pool's workers: actors in jobs of their own, found through their endpoints.
 
-Nothing is asked of the storage while all workers are there. Who is missing is looked for at growing intervals; a worker
-that was lost comes back under a new identity, as its job is restarted. A job that has ended for good is replaced by
-another, unless one after the other ends before its worker could be called.
+While all workers are there, it makes no request. It looks for missing ones at growing intervals. A worker that was lost
+comes back under a new identity, when its job is restarted. A job that has ended for good is replaced by another, unless
+one after the other ends before its worker could be called.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from fray_layouts.records import JobRecord
 log = logging.getLogger("fray")
 
 _LOOKUP_PAUSES = 0.02, 1.0
+"""Seconds between two lookups of missing workers' endpoints: they grow, since a worker may wait for a free agent."""
 _CHECK_INTERVALS = 1.0, 30.0
-"""Seconds between two looks at the jobs of workers that do not come."""
+"""Seconds between two looks at the jobs of missing workers: they grow, since hardly any end."""
 
 MAX_RESTARTS = 3
-"""Times that the job of a worker that crashed, or whose host went away, is restarted before it has ended for good."""
+"""Restarts of a worker's job, after crashes and losses of its host, before the job has ended for good."""
 
 MAX_STILLBORN_JOBS = 3
-"""Jobs for each worker that may end one after the other, none of them ever up, before the pool gives up."""
+"""Jobs for each worker that may end in a row, before any could be called, until the pool gives up."""
 
 
 class RemoteWorker:
@@ -52,7 +53,7 @@ class RemoteWorker:
         self._defined: set[str] = set()
 
     def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
-        """Start the task there; see `dispatch.Worker`."""
+        """Start the task there; see `dispatcher.Worker`."""
         try:
             self._define(task)
             call = self._channel.resend(task.request)
@@ -80,11 +81,11 @@ def _outcome_of(call: ClientCall) -> TaskDone | WorkerDied:
 
 
 class WorkerSupervisor:
-    """Starts workers, brings those that are up to the dispatcher, and ends them.
+    """Starts workers, hands those that are up to the dispatcher, and ends them.
 
     Args:
-        name: of the workers' actors; nobody else's.
-        on_hopeless: told why, once every worker has ended for good and others would fare no better.
+        name: of the workers' actors, and of no others.
+        on_hopeless: called with the reason once every worker has ended for good and others would, too.
     """
 
     def __init__(
@@ -105,12 +106,12 @@ class WorkerSupervisor:
         self._resolver = ClusterResolver(cluster, cluster.namespace)
         self._lock = threading.Lock()
         self._jobs: set[JobId] = set()
-        self._links: dict[str, RemoteWorker] = {}
+        self._workers: dict[str, RemoteWorker] = {}
         self._wanted = 0
-        self._endings = 0
+        self._stillborn = 0
         self._ended = False
-        self._look_now = threading.Event()
-        self._recruiter = threading.Thread(target=self._recruit, name="fray-pool", daemon=True)
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="fray-pool", daemon=True)
 
     @property
     def wanted(self) -> int:
@@ -122,28 +123,28 @@ class WorkerSupervisor:
         with self._lock:
             self._start(count)
             self._wanted += count
-        self._look_now.set()
-        if self._recruiter.ident is None:
-            self._recruiter.start()
+        self._wake.set()
+        if self._thread.ident is None:
+            self._thread.start()
 
     def shrink(self, count: int) -> None:
         """End up to `count` workers that have nothing to do."""
         for name in self._dispatcher.idle()[:count]:
-            link = self._links.get(name)
-            if link is not None and self._dispatcher.dismiss(name):
+            worker = self._workers.get(name)
+            if worker is not None and self._dispatcher.dismiss(name):
                 with self._lock:
-                    self._jobs.discard(link.endpoint.job_id)
+                    self._jobs.discard(worker.endpoint.job_id)
                     self._wanted -= 1
-                self._links.pop(name, None)
-                self._cluster.terminate(link.endpoint.job_id)
+                self._workers.pop(name, None)
+                self._cluster.terminate(worker.endpoint.job_id)
 
     def lost(self, name: str) -> None:
-        """A worker is gone: look for the one that comes in its place."""
-        self._links.pop(name, None)
-        self._look_now.set()
+        """Note that a worker is gone, and look for the one that comes in its place."""
+        self._workers.pop(name, None)
+        self._wake.set()
 
-    def absence(self) -> str:
-        """Why workers that are wanted are not there, and what to do; "" if none is missing."""
+    def explain_absence(self) -> str:
+        """Why wanted workers are missing, and what to do; "" if none is."""
         try:
             return self._cluster.run(partial(diagnosis.explain_absence, jobs=sorted(self._missing())))
         except StoreError as error:
@@ -154,12 +155,12 @@ class WorkerSupervisor:
         with self._lock:
             self._ended = True
             jobs = list(self._jobs)
-        self._look_now.set()
+        self._wake.set()
         for job in jobs:
             self._cluster.terminate(job)
 
     def _start(self, count: int) -> None:
-        """Start jobs; under the lock, so that none is started once the pool has ended."""
+        """Start jobs. Called under the lock, so that none is started once the pool has ended."""
         if self._ended:
             return
         group = create_actor_group(
@@ -173,81 +174,81 @@ class WorkerSupervisor:
         )
         self._jobs.update(job.job_id for job in group.jobs)
 
-    def _recruit(self) -> None:
+    def _run(self) -> None:
         while not self._ended:
             try:
-                self._keep_all()
+                self._supervise()
             except StoreError as error:
                 log.warning("workers of %s cannot be looked for now: %s", self._name, error)
-                self._look_now.wait(_LOOKUP_PAUSES[1])
+                self._wake.wait(_LOOKUP_PAUSES[1])
             except ParentNotRunning as error:  # nobody could own others
                 self._ended = True
                 self._on_hopeless(str(error))
 
-    def _keep_all(self) -> None:
-        if len(self._links) < self._wanted:
+    def _supervise(self) -> None:
+        if len(self._workers) < self._wanted:
             self._fill()
         else:
-            self._look_now.wait()
-            self._look_now.clear()
+            self._wake.wait()
+            self._wake.clear()
 
     def _fill(self) -> None:
-        """Look until all are there, or are lost for good."""
-        self._look_now.clear()
+        """Look for missing workers until all are there, or are lost for good."""
+        self._wake.clear()
         pauses, intervals = backoff(*_LOOKUP_PAUSES), backoff(*_CHECK_INTERVALS)
         until_check, checked = next(intervals), time.monotonic()
-        while not self._ended and len(self._links) < self._wanted:
-            if self._look():
+        while not self._ended and len(self._workers) < self._wanted:
+            if self._find_missing():
                 pauses = backoff(*_LOOKUP_PAUSES)
-            self._look_now.wait(next(pauses))
+            self._wake.wait(next(pauses))
             if time.monotonic() - checked > until_check:
                 if self._replace():
                     intervals = backoff(*_CHECK_INTERVALS)
                 until_check, checked = next(intervals), time.monotonic()
 
-    def _look(self) -> bool:
-        """Bring in the workers that have come up; whether there were any."""
+    def _find_missing(self) -> bool:
+        """Hand workers that have come up to the dispatcher; whether there were any."""
         came = False
         for endpoint in self._resolver.find(self._name):
             identity = f"{endpoint.actor_id} {endpoint.target.identity}"
-            if identity in self._links or endpoint.job_id not in self._jobs:
+            if identity in self._workers or endpoint.job_id not in self._jobs:
                 continue
             try:
-                link = RemoteWorker(self._resolver.connect(endpoint), endpoint)
+                worker = RemoteWorker(self._resolver.connect(endpoint), endpoint)
             except LOST_ERRORS as error:
                 log.debug("worker %s cannot be called yet: %s", endpoint.actor_id, error)
                 continue
-            self._links[identity] = link
-            self._endings = 0
-            self._dispatcher.join(identity, link)
+            self._workers[identity] = worker
+            self._stillborn = 0
+            self._dispatcher.join(identity, worker)
             came = True
         return came
 
     def _missing(self) -> set[JobId]:
-        """The jobs whose workers are not there."""
+        """The jobs of missing workers."""
         with self._lock:
-            return self._jobs.difference([link.endpoint.job_id for link in list(self._links.values())])
+            return self._jobs.difference([worker.endpoint.job_id for worker in list(self._workers.values())])
 
     def _replace(self) -> bool:
-        """Put others in the place of workers that have ended for good, while there is hope; whether there were any."""
+        """Replace workers that have ended for good, unless that is hopeless; whether there were any."""
         missing = self._missing()
         found = self._cluster.run(partial(jobs_by_id, ids=missing, problems={}))
         last_words = [job for job in found.values() if job is not None and job.ended_at is not None]
         ended = {job for job, record in found.items() if record is None or record.ended_at is not None}
         with self._lock:
             self._jobs -= ended
-            self._endings += len(ended)
+            self._stillborn += len(ended)
             lacking = self._wanted - len(self._jobs)
-            if lacking and self._endings < MAX_STILLBORN_JOBS * self._wanted:
+            if lacking and self._stillborn < MAX_STILLBORN_JOBS * self._wanted:
                 self._start(lacking)
             hopeless = not self._jobs and not self._ended
             self._ended = self._ended or hopeless
         if hopeless:
-            self._on_hopeless(_explain_endings(sorted(last_words, key=lambda job: job.ended_at or 0.0)))
+            self._on_hopeless(_explain_stillborn(sorted(last_words, key=lambda job: job.ended_at or 0.0)))
         return bool(ended)
 
 
-def _explain_endings(ended: list[JobRecord]) -> str:
-    """Why there will be no workers; `ended`: the jobs that were the last to end, as far as they are still known."""
-    told = "; ".join(f"{job.id}: {exit_reason(job.exit)}" for job in ended[-1:] if job.exit is not None)
-    return f"every worker has ended before it could be called, {MAX_STILLBORN_JOBS} jobs for each; the last, {told}"
+def _explain_stillborn(ended: list[JobRecord]) -> str:
+    """Why there will be no workers. ended: the jobs that ended last, as far as their records still exist."""
+    last = "; ".join(f"{job.id}: {exit_reason(job.exit)}" for job in ended[-1:] if job.exit is not None)
+    return f"every worker has ended before it could be called, {MAX_STILLBORN_JOBS} jobs for each; the last, {last}"

@@ -27,9 +27,10 @@ from fray.pool import (
     monitor,
     pool_size,
     queue_worker,
+    worker_jobs,
 )
-from fray.pool.monitor import PoolMonitor
 from fray.pool.queue_transport import QueueTransport
+from fray.pool.worker_jobs import WorkerJobs
 from fray.queue import FileQueue
 from fray.types import JobId, ResourceConfig
 from fray_coordinator.errors import StoreUnavailable
@@ -253,16 +254,16 @@ def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
 def test_who_submits_does_not_wait_for_looks_at_workers(
     cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, lookers = PoolMonitor._look_at_jobs, []
+    look, lookers = WorkerJobs._read, []
 
-    def noted(watch: PoolMonitor) -> None:
+    def noted(watch: WorkerJobs) -> None:
         lookers.append(threading.current_thread())
         look(watch)
 
     with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
-        monkeypatch.setattr(monitor, "_JOBS_MAX_AGE", 0.0)
-        monkeypatch.setattr(monitor, "JOB_READS_PER_SECOND", math.inf)
-        monkeypatch.setattr(PoolMonitor, "_look_at_jobs", noted)
+        monkeypatch.setattr(worker_jobs, "_MAX_AGE", 0.0)
+        monkeypatch.setattr(worker_jobs, "READS_PER_SECOND", math.inf)
+        monkeypatch.setattr(WorkerJobs, "_read", noted)
         assert [pool.submit(double, number).result(30) for number in range(5)] == [0, 2, 4, 6, 8]
         wait_until(lambda: lookers)
         assert threading.current_thread() not in lookers
@@ -275,12 +276,12 @@ def test_all_tasks_that_were_given_up_end_however_many(
     pool = WorkerPool(cluster, (0, 1), SMALL, transport="queue", name="plague")
     queued = pool._transport
     assert isinstance(queued, QueueTransport)
-    futures = [queued._ledger.enter(str(number)) for number in range(130)]
+    futures = [queued._table.enter(str(number)) for number in range(130)]
     queue = FileQueue[tuple[str, bytes, bytes]](cluster.root, name="plague", namespace=cluster.namespace)
     queue.push_many([(str(number), b"", b"") for number in range(130)], batch=130)
     while leases := queue.pop_many(130):
         queue.release(leases)
-    queued._watch.wake()
+    queued._monitor.wake()
     assert all(isinstance(future.exception(30), TaskKillsWorkers) for future in futures)
     queue.close()
     pool.shutdown()
@@ -350,7 +351,7 @@ def test_workers_that_never_come_up_are_the_tasks_error(
         raise ModuleNotFoundError("No module named 'tokenizers'")
 
     monkeypatch.setattr(queue_worker, "run_worker", serve)
-    monkeypatch.setattr(monitor, "MAX_FAILURES_PER_WORKER", 1)
+    monkeypatch.setattr(worker_jobs, "MAX_FAILURES_PER_WORKER", 1)
     with WorkerPool(cluster, (0, 1), SMALL, transport="queue") as pool:
         with pytest.raises(JobFailed, match="No module named 'tokenizers'"):
             pool.submit(double, 1).result(60)

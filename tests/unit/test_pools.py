@@ -89,7 +89,7 @@ async def test_what_belongs_to_a_pool_that_nobody_uses_is_removed_after_retentio
 
     core = await cluster.core()
     tasks = TaskKeys.of("team", "nightly", await made(core))
-    await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "task")])
+    await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "submitted")])
     await core.store.put(tasks.object("digest"), b"function", ANY)
     await core.store.put(f"{tasks.outcomes}zzzzz/zz/no-outcome", b"a stranger's", ANY)
     queue = await find_queue(core, QueueKeys.of("team", "nightly", 1))
@@ -115,7 +115,7 @@ async def test_a_pool_that_somebody_uses_stays(cluster: Cluster, use: str) -> No
     if use == "a driver":
         await worker_pools.touch(core, tasks)
     elif use == "an outcome":
-        await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "task")])
+        await task_outcomes.write_outcomes(core, tasks, [TaskOutcome("a", "submitted")])
     await core.clock.sleep(200.0)
     await worker_pools.remove_unused(core, {})
     assert await worker_pools.exists(core, tasks)

@@ -39,18 +39,18 @@ def value(key: str, of: object, kind: str = "value", number: int = 0) -> TaskOut
 @pytest.mark.parametrize("error", [ModuleNotFoundError, SystemExit])
 @pytest.mark.parametrize("kind", ["value", "item"])
 def test_what_cannot_be_read_here_is_its_own_tasks_error(kind: str, error: type[BaseException]) -> None:
-    ledger = FutureTable()
-    bad, good = ledger.enter("bad", yields=kind == "item"), ledger.enter("good")
-    ledger.take([value("bad", Unreadable(error), kind), TaskOutcome("bad", "end", 1), value("good", 7)])
+    table = FutureTable()
+    bad, good = table.enter("bad", yields=kind == "item"), table.enter("good")
+    table.apply([value("bad", Unreadable(error), kind), TaskOutcome("bad", "end", 1), value("good", 7)])
     assert isinstance(bad.exception(0), error)
     assert good.result(0) == 7
-    assert ledger.unfinished == 0
+    assert table.unfinished == 0
 
 
 def test_an_error_that_cannot_be_read_here_is_its_own_tasks_error() -> None:
-    ledger = FutureTable()
-    future = ledger.enter("bad")
-    ledger.take([TaskOutcome("bad", "error", data=b"no pickle")])
+    table = FutureTable()
+    future = table.enter("bad")
+    table.apply([TaskOutcome("bad", "error", data=b"no pickle")])
     assert future.exception(0) is not None
 
 
@@ -61,30 +61,32 @@ def test_what_is_not_done_has_no_exception_yet(yields: bool) -> None:
 
 
 def test_a_generator_that_raised_before_it_was_known_is_one() -> None:
-    ledger = FutureTable()
-    ledger.take([TaskOutcome("key", "error", data=pack_error(ValueError("no")).data), TaskOutcome("key", "task", 1)])
-    future = ledger.enter("key", yields=True)
+    table = FutureTable()
+    table.apply(
+        [TaskOutcome("key", "error", data=pack_error(ValueError("no")).data), TaskOutcome("key", "submitted", 1)]
+    )
+    future = table.enter("key", yields=True)
     assert isinstance(future, GeneratorFuture)
     with pytest.raises(ValueError, match="no"):
         next(future)
 
 
-def test_a_closed_ledger_takes_nothing_more() -> None:
-    ledger = FutureTable()
-    open_then = ledger.enter("key")
-    ledger.close("the pool was shut down")
-    ledger.take([value("late", 1)])
+def test_a_closed_table_takes_nothing_more() -> None:
+    table = FutureTable()
+    open_then = table.enter("key")
+    table.close("the pool was shut down")
+    table.apply([value("late", 1)])
     assert isinstance(open_then.exception(0), PoolClosed)
     with pytest.raises(PoolClosed, match="shut down"):
-        ledger.enter("late")
+        table.enter("late")
 
 
 def test_a_task_that_could_not_be_submitted_may_be_submitted_again() -> None:
-    ledger = FutureTable()
-    first = ledger.enter("key")
-    ledger.withdraw(["key"], OSError("away"))
+    table = FutureTable()
+    first = table.enter("key")
+    table.withdraw(["key"], OSError("away"))
     assert isinstance(first.exception(0), OSError)
-    assert not ledger.enter("key").done()
+    assert not table.enter("key").done()
 
 
 class Result:
@@ -92,23 +94,23 @@ class Result:
 
 
 def test_results_that_nobody_can_ask_for_by_key_are_not_kept() -> None:
-    ledger = FutureTable()
+    table = FutureTable()
 
     def taken(key: str, anonymous: bool) -> weakref.ref[Any]:
-        future: Future[Any] = ledger.enter(key, anonymous=anonymous)
-        ledger.take([value(key, Result())])
+        future: Future[Any] = table.enter(key, anonymous=anonymous)
+        table.apply([value(key, Result())])
         return weakref.ref(future.result(0))
 
     kept, gone = taken("mine", False), taken("0123", True)
     gc.collect()
     assert (kept() is not None, gone() is None) == (True, True)
-    assert list(ledger.futures) == ["mine"]
-    ledger.take([TaskOutcome("0123", "item", 3), value("0123", 1)])  # it ran a second time
-    assert (ledger.unfinished, list(ledger.futures)) == (0, ["mine"])
+    assert list(table.futures) == ["mine"]
+    table.apply([TaskOutcome("0123", "item", 3), value("0123", 1)])  # it ran a second time
+    assert (table.unfinished, list(table.futures)) == (0, ["mine"])
 
 
 def test_one_of_several_drivers_knows_only_its_own_tasks() -> None:
-    ledger = FutureTable(own_only=True)
-    mine = ledger.enter("mine")
-    ledger.take([TaskOutcome("theirs", "task"), value("theirs", 1), value("mine", 2)])
-    assert (mine.result(0), list(ledger.futures), ledger.unfinished) == (2, ["mine"], 0)
+    table = FutureTable(own_only=True)
+    mine = table.enter("mine")
+    table.apply([TaskOutcome("theirs", "submitted"), value("theirs", 1), value("mine", 2)])
+    assert (mine.result(0), list(table.futures), table.unfinished) == (2, ["mine"], 0)

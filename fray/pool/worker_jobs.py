@@ -1,0 +1,138 @@
+"""The worker jobs of a pool with a queue: which run, which have ended, and whether others would fare better."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fray.cluster.job_info import info_of
+from fray.cluster.storage import StorageCluster
+from fray.errors import JobFailed
+from fray.pool import diagnosis
+from fray.types import JobId, JobInfo, JobStatus
+from fray_coordinator.core import Core
+from fray_coordinator.jobs.lookup import jobs_by_id
+from fray_coordinator.jobs.polling import PollBackoff
+from fray_coordinator.pool import worker_pools
+from fray_layouts.queue_keys import TaskKeys
+
+_MAX_AGE = 2.0
+"""Seconds for which what is known of few workers is good enough: the size of a pool changes as slowly."""
+
+READS_PER_SECOND = 10
+"""Workers whose records are read in a second, so that a large pool costs no more requests than a small one."""
+
+MAX_FAILURES_PER_WORKER = 3
+"""Times that each worker may fail, on average, while no task is done and none of them works. A task that kills its
+workers is a dead letter before that."""
+
+_UP_SECONDS = 60.0
+"""Seconds after which a worker that still runs counts as up: by then it has imported what it needs."""
+
+
+class WorkerJobs:
+    """The driver's view of its workers' jobs; may be used by many threads.
+
+    Args:
+        core: the cluster's.
+        jobs: ids of worker jobs that may run already.
+        on_hopeless: called with the last failure once workers have failed so often that others would fail, too.
+    """
+
+    def __init__(
+        self,
+        cluster: StorageCluster,
+        core: Core,
+        tasks: TaskKeys,
+        jobs: Sequence[str],
+        on_hopeless: Callable[[JobFailed], None],
+    ) -> None:
+        self._cluster = cluster
+        self._core = core
+        self._tasks = tasks
+        self._on_hopeless = on_hopeless
+        self._lock = threading.Lock()
+        self._jobs = [JobId(job) for job in jobs]
+        self._running: set[JobId] = set()
+        self._failures = 0
+        self._failed: JobInfo | None = None
+        self._read_at = float("-inf")
+
+    def add(self, jobs: Sequence[JobId]) -> None:
+        """Note that these workers were started."""
+        with self._lock:
+            self._jobs.extend(jobs)
+            self._read_at = float("-inf")
+        self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, jobs, ()))
+
+    def shrink(self, count: int) -> None:
+        """End so many workers; a task that one of them runs is given back if it does not end in time."""
+        with self._lock:
+            chosen = [self._jobs.pop() for _ in range(min(count, len(self._jobs)))]
+        self._terminate(chosen)
+
+    def end(self) -> None:
+        """End all workers; returns at once."""
+        self._terminate(self._jobs)
+
+    def forget(self) -> None:
+        """Remove the workers from the pool's record: the next driver need not know of them."""
+        self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, (), self._jobs))
+
+    def count(self) -> tuple[int, int]:
+        """How many workers run, and how many have not ended for good."""
+        with self._lock:
+            if time.monotonic() - self._read_at > max(_MAX_AGE, len(self._jobs) / READS_PER_SECOND):
+                self._read()
+                self._read_at = time.monotonic()
+            return len(self._running), len(self._jobs)
+
+    def note_progress(self) -> None:
+        """Note that a task is done: earlier failures of workers count no more."""
+        self._failures = 0
+
+    def await_running(self, count: int, timeout: float, check: Callable[[], None]) -> None:
+        """Block until so many workers run. Raises the builtin TimeoutError, and what `check` raises between looks."""
+        deadline, pace = time.monotonic() + timeout, PollBackoff(self._core)
+        while (running := self._count_now()) < count:
+            check()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{running} of {count} workers run after {timeout:g} s; {self._explain_absence()}")
+            self._cluster.run(lambda core: pace.sleep())
+
+    def _count_now(self) -> int:
+        with self._lock:
+            self._read_at = float("-inf")
+        return self.count()[0]
+
+    def _read(self) -> None:
+        found = self._cluster.run(lambda core: jobs_by_id(core, self._jobs, problems={}))
+        known = [info_of(self._cluster.root, job) for job in found.values() if job is not None]
+        running = [job for job in known if job.status is JobStatus.RUNNING]
+        failed = [job for job in known if job.status is JobStatus.FAILED]
+        limit = MAX_FAILURES_PER_WORKER * (len(self._jobs) + 1)
+        ended = found.keys() - {job.job_id for job in known if not job.status.finished()}
+        self._jobs = [job for job in self._jobs if job not in ended]
+        self._running = (self._running - found.keys()) | {job.job_id for job in running}
+        self._failed = failed[-1] if failed else self._failed
+        if ended:
+            self._cluster.run(lambda core: worker_pools.note_jobs(core, self._tasks, (), ended))
+        works = any(self._core.now() - (job.start_time or math.inf) > _UP_SECONDS for job in running)
+        self._failures = 0 if works else self._failures + len(failed)
+        if failed and self._failures >= limit:
+            self._on_hopeless(JobFailed.of(failed[-1]))
+
+    def _explain_absence(self) -> str:
+        """Why workers do not run, and what to do."""
+        if missing := [job for job in self._jobs if job not in self._running]:
+            return self._cluster.run(partial(diagnosis.explain_absence, jobs=missing))
+        if self._failed is not None:
+            return str(JobFailed.of(self._failed))
+        return f"the pool wants no more than {len(self._jobs)}: resize it"
+
+    def _terminate(self, jobs: Sequence[JobId]) -> None:
+        for job in jobs:
+            self._cluster.terminate(job)
