@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fray.actor.config import validated
 from fray.actor.group import ActorGroup
-from fray.actor.hosting import (
-    GRACE,
-    HostedActor,
-    host,
-    serve_actor,
-)
+from fray.actor.hosting import GRACE, HostedActor, host, serve_actor
 from fray.types import ActorConfig, Entrypoint, EnvironmentConfig, JobRequest, ResourceConfig
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput

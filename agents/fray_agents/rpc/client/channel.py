@@ -6,13 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from fray_agents.rpc.client.client_calls import (
-    STREAM_WINDOW,
-    ClientCall,
-    ClientStream,
-    PendingCall,
-    ReplySource,
-)
+from fray_agents.rpc.client.client_calls import STREAM_WINDOW, ClientCall, ClientStream, PendingCall, ReplySource
 from fray_agents.rpc.wire.messages import NEW_CALL, Request
 from fray_agents.rpc.wire.serialization import Payload, ReferencePayload, pack
 from fray_agents.rpc.wire.session import Keyring

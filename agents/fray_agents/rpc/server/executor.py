@@ -19,12 +19,7 @@ from fray_agents.rpc.errors import RemoteError
 from fray_agents.rpc.server.call_table import CallTable, Journal, ServedCall
 from fray_agents.rpc.server.streams import ConsumerGone, ServerStream
 from fray_agents.rpc.wire.messages import Reply, ReplyKind
-from fray_agents.rpc.wire.serialization import (
-    BY_REFERENCE,
-    PICKLE,
-    Payload,
-    pack,
-)
+from fray_agents.rpc.wire.serialization import BY_REFERENCE, PICKLE, Payload, pack
 
 if TYPE_CHECKING:
     from fray_agents.rpc.server.event_loop import EventLoopThread

@@ -18,12 +18,7 @@ from urllib.parse import unquote_to_bytes
 from fray_agents.rpc.errors import BadMessage, NoSuchActor, NotAuthentic, ResultLost
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.http_connection import BodyReader, HttpConnection
-from fray_agents.rpc.wire.json_codec import (
-    JSON,
-    MAX_JSON_BODY,
-    error_as_json,
-    parse_call,
-)
+from fray_agents.rpc.wire.json_codec import JSON, MAX_JSON_BODY, error_as_json, parse_call
 from fray_agents.rpc.wire.messages import CallBatch, CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload
 from fray_agents.rpc.wire.session import SealSequence, constant_time_equal

@@ -15,12 +15,7 @@ from fray_agents.rpc.server.call_table import CallTable, Journal
 from fray_agents.rpc.server.connection import ServerConnection, Watchdog, WireProtocol
 from fray_agents.rpc.server.executor import ActorExecutor, MethodLookup
 from fray_agents.rpc.server.json_protocol import JsonProtocol
-from fray_agents.rpc.server.listeners import (
-    address_of,
-    certificate_if,
-    listen_tcp,
-    listen_unix,
-)
+from fray_agents.rpc.server.listeners import address_of, certificate_if, listen_tcp, listen_unix
 from fray_agents.rpc.server.pickle_protocol import PickleProtocol
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.handshake import http_response, speaks_json

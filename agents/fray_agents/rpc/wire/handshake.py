@@ -17,13 +17,7 @@ from dataclasses import dataclass
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic, ServerGone
 from fray_agents.rpc.wire.framing import HttpMessage, MessageParser
-from fray_agents.rpc.wire.session import (
-    Keyring,
-    RpcKey,
-    Session,
-    constant_time_equal,
-    new_nonce,
-)
+from fray_agents.rpc.wire.session import Keyring, RpcKey, Session, constant_time_equal, new_nonce
 
 
 @dataclass

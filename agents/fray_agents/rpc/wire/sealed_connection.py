@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.wire.buffers import Buffer, buffer_pool
-from fray_agents.rpc.wire.framing import (
-    LARGE_BODY,
-    RECEIVE_BYTES,
-    HttpMessage,
-)
+from fray_agents.rpc.wire.framing import LARGE_BODY, RECEIVE_BYTES, HttpMessage
 from fray_agents.rpc.wire.http_connection import BodyReader, HttpConnection
 from fray_agents.rpc.wire.session import BODY_SEAL_BYTES, SealSequence, constant_time_equal
 from fray_agents.rpc.wire.shared_memory import (
