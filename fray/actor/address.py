@@ -1,4 +1,4 @@
-"""Which actor is meant, and whether it can still be reached, by what the storage says."""
+"""The address of an actor with a job of its own, and the wait until the storage says where it serves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("fray")
 
 @dataclass(frozen=True)
 class ActorAddress:
-    """One creation of an actor: another one of the same name has another `actor_id`.
+    """The address of one creation of an actor; another one of the same name has another `actor_id`.
 
     Attributes:
-        job: the job that serves it; of a program outside of jobs, the one that stands for that.
-        attempt: the only attempt of the job that does; 0 if every attempt serves the actor anew.
+        job: the job that serves it, or that stands for the program which does.
+        attempt: the only attempt of the job that serves it; 0: every attempt serves the actor anew.
     """
 
     namespace: str
@@ -35,7 +35,7 @@ class ActorAddress:
     attempt: int = 0
 
     def key(self) -> str:
-        """Key of its endpoint record."""
+        """The key of its endpoint record."""
         return EndpointKey(self.namespace, self.name, self.actor_id).key()
 
     def __str__(self) -> str:
@@ -43,14 +43,14 @@ class ActorAddress:
 
 
 async def wait_for_endpoint(core: Core, address: ActorAddress, failed: str = "", seen: Rank = (0, 0)) -> EndpointRecord:
-    """Wait until the actor can be called, and return where.
+    """The endpoint of an actor, once it can be called.
 
     Args:
-        failed: nonce of an endpoint that did not answer: it is returned only if the storage says that it still stands.
-        seen: the highest (incarnation, attempt) that was met; a lower one is what a dead process wrote late.
+        failed: nonce of an endpoint that did not answer; it is returned only if the storage says that its attempt runs.
+        seen: the highest (incarnation, attempt) that was met; a lower one was written late by a dead process.
 
     Raises:
-        ActorUnavailableError: it never will be.
+        ActorUnavailableError: the actor has ended for good.
     """
     pace, warnings = PollBackoff(core), UnschedulableWarnings(core, _warn)
     job: Stored[JobRecord] | None = None

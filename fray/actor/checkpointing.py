@@ -1,10 +1,11 @@
-"""Durable actors: their state, and the outcomes of the calls that led to it, are written down together.
+"""Checkpoints of durable actors: the state, and the outcomes of the calls that led to it, are written together.
 
-Invariant: a call is applied once to the state that survives. Unsafe: a call changes the state, the state is written,
-the process dies before the reply; the caller asks again, and the next process, which restored that state, applies the
-call a second time. Why not here: a checkpoint holds the outcomes of all calls that its state has seen, the next process
+**Invariant.** A call is applied once to the state that survives.
+**Unsafe sequence.** A call changes the state, the state is written, and the process dies before the reply. The caller
+asks again, and the next process, which has restored that state, applies the call a second time.
+**Why this cannot happen.** A checkpoint holds the outcomes of all calls that its state has seen, the next process
 answers those without running them, and nothing is written while a call runs. That no earlier process goes on writing or
-answering is the matter of `fray_coordinator.protocol.checkpoints`.
+answering is the subject of `fray_coordinator.protocol.checkpoints`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 _MAX_OUTCOMES = 10_000
-"""Outcomes that are kept of calls whose callers have not said that they have them: some never will."""
+"""Bounds the outcomes of calls whose callers have not said that they have them, for some never will; the oldest go."""
 
 
 class CheckpointJournal:
-    """An actor's journal, see `fray_agents.rpc.Journal`; made by `restore`. One call runs at a time."""
+    """The `fray_agents.rpc.Journal` of a durable actor, made by `restore`; one call runs at a time."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class CheckpointJournal:
             return outcome
 
     def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
-        """The call has run; raises if its reply must not be sent."""
+        """Note that the call has run, and write a checkpoint if one is due. Raises: its reply must not be sent."""
         with self._lock:
             self._running = False
             self._outcomes = {
@@ -82,7 +83,7 @@ class CheckpointJournal:
                 self._write()
 
     def close(self) -> None:
-        """Write what was not written yet."""
+        """Write the state if it has changed since the last checkpoint."""
         with self._lock:
             if self._calls:
                 self._write()
@@ -93,7 +94,7 @@ class CheckpointJournal:
         return policy.replies or late or (policy.calls is not None and self._calls >= policy.calls)
 
     def _write_when_quiet(self, seconds: float) -> None:
-        """What the last calls did is written even if no other call comes."""
+        """Write checkpoints that are due while no call comes."""
         while not self._actor.shutdown_event.wait(seconds):
             with self._lock:
                 if self._calls and not self._running and self._is_due():
@@ -137,7 +138,7 @@ def _state_of(instance: Any) -> Any:
 
 
 def _restored(cls: Any, state: Any, make: Callable[[], Any]) -> Any:
-    """With `__restore__` the actor is made and then told; else it is made like an unpickled object."""
+    """The actor with that state: by its `__restore__` after `__init__`, else as if it were unpickled."""
     if hasattr(cls, "__restore__"):
         instance = make()
         instance.__restore__(state)

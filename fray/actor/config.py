@@ -36,7 +36,7 @@ def _check_checkpointing(config: ActorConfig, policy: CheckpointConfig) -> None:
 
 
 def idempotent(method: F) -> F:
-    """Mark a method that may run twice for one call: the call is made again when its actor died under it."""
+    """Mark a method that may run twice for one call: a call is made again when its actor died while it ran."""
     method.__fray_idempotent__ = True  # type: ignore[attr-defined]
     return method
 

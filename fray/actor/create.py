@@ -1,4 +1,4 @@
-"""Creating actors: as jobs, alone or in groups, or in this very process."""
+"""The creation of actors: as jobs, alone or in groups, or in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create_actor(
     actor_config: ActorConfig | None = None,
     environment: EnvironmentConfig | None = None,
 ) -> ActorHandle[T]:
-    """A group of one; its handle. Returns at once: the first call waits until the actor is up."""
+    """The handle of a group of one. Returns at once; the first call waits until the actor is up."""
     group = create_actor_group(
         cluster,
         cls,
@@ -86,7 +86,7 @@ def actor_request(
     resources: ResourceConfig | None,
     environment: EnvironmentConfig | None = None,
 ) -> JobRequest:
-    """The job that serves an actor, still without its number."""
+    """The request for the job that serves an actor; its name still lacks the actor's number."""
     check_name("name", name)
     if not callable(cls):
         raise InvalidInput("actor_class", cls, "give a class")

@@ -1,4 +1,4 @@
-"""What an actor knows of itself, while its `__init__` runs, in its calls, and in threads that either has started."""
+"""The current actor: what an actor's code knows of itself, in `__init__`, in calls, and in threads that they start."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ class CurrentActor:
     """The actor that this code belongs to.
 
     Attributes:
-        handle: its own handle; calls through it wait until it is served.
+        handle: its own handle; calls through it wait until the actor serves.
         index: its number in its group, from 0.
-        group_name: name of the group it was created in; its own name if it was created alone.
-        shutdown_event: set when it shall end; what then still runs is given the job's grace.
+        group_name: the name of the group that it was created in; its own name if it was created alone.
+        shutdown_event: set when the actor is to end; calls that run then have the job's grace.
+        failure: the error that it ends with, if it failed.
     """
 
     def __init__(self, handle: ActorHandle[Any], index: int, group_name: str) -> None:
@@ -31,7 +32,7 @@ class CurrentActor:
         self.failure: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
-        """End the actor: calls that run are given the grace, then its job has failed with `error`."""
+        """End the actor: calls that run have the grace, then its job fails with `error`."""
         self.failure = self.failure or error
         self.shutdown_event.set()
 
@@ -40,7 +41,7 @@ ActorContext = CurrentActor
 
 
 def current_actor() -> CurrentActor:
-    """The actor that this code runs in; from `__init__`, calls, and the threads of an actor with its own process.
+    """The actor that this code runs in: in `__init__`, in calls, and in the threads of an actor with its own process.
 
     Raises:
         RuntimeError: this code runs in no actor.

@@ -1,4 +1,4 @@
-"""Several actors that were created together."""
+"""A group of actors that were created together."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ T = TypeVar("T")
 log = logging.getLogger("fray")
 
 WARN_AFTER = 30.0
-"""Seconds after which a creation that waits for its actors says so."""
+"""Seconds after which a creation that waits for its actors logs that: much longer than an `__init__` usually takes."""
 
 
 class ActorGroup(Generic[T]):
-    """Actors "<name>-0", "<name>-1" ..., each a job of its own. Pickles as names.
+    """The actors "<name>-0", "<name>-1" ..., each a job of its own. Pickles as names.
 
     Which of them gets which work is the caller's business; `fray.rpc` has pools that share calls out.
     """
@@ -52,7 +52,7 @@ class ActorGroup(Generic[T]):
 
     @property
     def ready_count(self) -> int:
-        """How many actors serve calls now."""
+        """How many of them serve calls now; looks them up."""
         return len(self._cluster.run(self._ready))
 
     @property
@@ -90,7 +90,7 @@ class ActorGroup(Generic[T]):
         return self._tell(self._cluster.run(lambda core: self._wait(core, wanted, timeout)))
 
     def _await_all(self) -> None:
-        """Wait until all serve calls, however long that takes, and say so. Raises ActorUnavailableError."""
+        """Wait until all serve calls, however long that takes. Raises ActorUnavailableError: one has ended."""
         while True:
             try:
                 self._cluster.run(lambda core: self._wait(core, len(self._job_ids), WARN_AFTER))
@@ -145,7 +145,7 @@ class ActorGroup(Generic[T]):
         return ready[:wanted]
 
     async def _too_few(self, core: Core, wanted: int) -> list[JobId]:
-        """Return never; raise once too many have ended."""
+        """Wait for ever, or raise ActorUnavailableError once too many have ended."""
         living = list(self._job_ids)
         while len(living) >= wanted:
             if not living:

@@ -1,4 +1,4 @@
-"""Handles: what callers hold of an actor."""
+"""Handles of actors, as callers have them in hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class ActorHandle(Generic[T]):
-    """Calls one actor: `handle.f(x)` waits, `handle.f.remote(x)` gives a future.
+    """A handle of one actor: `handle.f(x)` calls and waits, `handle.f.remote(x)` gives a future.
 
     Usable before the actor is up, by any number of threads. Pickles as names, and works in every job of the namespace.
     """

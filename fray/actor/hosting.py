@@ -1,4 +1,4 @@
-"""Serving an actor: what its job runs, and `host_actor`."""
+"""The process of an actor: makes the object and serves it, in a job of its own or in the program that asks for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -17,8 +17,8 @@ from fray.actor.config import retry_policy
 from fray.actor.current import CurrentActor, set_current_actor
 from fray.actor.handle import ActorHandle
 from fray.cluster.current import current_cluster
-from fray.cluster.current_job import CurrentJob, current_job, current_job_on
-from fray.rpc.server import ActorServer
+from fray.cluster.current_job import current_job, current_job_on
+from fray.rpc.server import EXIT_TERMINATED, ActorServer
 from fray.types import ActorConfig
 from fray_agents.tasks.current_task import on_stop, task_environ
 from fray_coordinator.errors import StoreError
@@ -32,17 +32,16 @@ log = logging.getLogger("fray")
 T = TypeVar("T")
 
 GRACE = 10.0
-"""Seconds between the wish that an actor end and its being killed."""
+"""Seconds that an actor which is asked to end has until it is killed: calls that run may end in that time."""
 
 INCARNATION_VARIABLE = "FRAY_ACTOR_INCARNATION"
-"""Environment variable of an actor's job: of the name that was taken for it."""
+"""Environment variable of an actor's job: the incarnation of the name that was taken for it."""
 
 _SHUTDOWN_GRACE = GRACE - 1.0
-_EXIT_TEMPFAIL = 75
-"""Exit code of a process that may do better the next time (EX_TEMPFAIL)."""
+"""Seconds of these for calls and replies; in the rest the process ends."""
 
-_EXIT_SIGTERM = 128 + 15
-"""Exit code of a process that SIGTERM ended."""
+_EXIT_TEMPFAIL = 75
+"""Exit code of a process that may do better the next time (sysexits.h, EX_TEMPFAIL)."""
 
 
 def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, config: ActorConfig) -> None:
@@ -55,7 +54,8 @@ def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name:
     cluster, mine = current_cluster(), current_job()
     assert mine is not None, "only an actor's job runs this"
     address = ActorAddress(mine.namespace, name, mine.job_id, mine.job_id)
-    actor = CurrentActor(ActorHandle(cluster, address), _index(task_environ()["FRAY_JOB_NAME"]), name)
+    index = int(task_environ()["FRAY_JOB_NAME"].rpartition("-")[2])
+    actor = CurrentActor(ActorHandle(cluster, address), index, name)
     asked = threading.Event()
 
     def stop() -> None:
@@ -64,7 +64,11 @@ def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name:
 
     on_stop(stop)
     set_current_actor(actor, owns_process=task_environ() is os.environ)
-    instance, journal = _construct(cluster, mine, actor, config, cls, lambda: cls(*args, **kwargs))
+    journal: CheckpointJournal | None = None
+    if config.checkpoint is None:
+        instance = cls(*args, **kwargs)
+    else:
+        instance, journal = restore(cluster, mine, config.checkpoint, actor, lambda: cls(*args, **kwargs), cls)
     try:
         server = _serve(cluster, instance, asdict(retry_policy(cls, config)), address, config, journal)
     except StoreError as error:  # no fault of the actor's: an exception would be its end
@@ -77,20 +81,7 @@ def serve_actor(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any], name:
     if journal is not None:
         journal.close()
     if asked.is_set():
-        raise SystemExit(_EXIT_SIGTERM)
-
-
-def _construct(
-    cluster: StorageCluster,
-    mine: CurrentJob,
-    actor: CurrentActor,
-    config: ActorConfig,
-    cls: type,
-    make: Callable[[], Any],
-) -> tuple[Any, CheckpointJournal | None]:
-    if config.checkpoint is None:
-        return make(), None
-    return restore(cluster, mine, config.checkpoint, actor, make, cls)
+        raise SystemExit(EXIT_TERMINATED)
 
 
 def _serve(
@@ -115,15 +106,11 @@ def _serve(
     return server
 
 
-def _index(job_name: str) -> int:
-    return int(job_name.rpartition("-")[2])
-
-
 class HostedActor(Generic[T]):
-    """An actor that this process serves.
+    """An actor that this process serves; made by `host_actor`.
 
     Attributes:
-        handle: calls it, from here and from other jobs of the namespace.
+        handle: calls the actor, from here and from other jobs of the namespace.
     """
 
     def __init__(self, handle: ActorHandle[T], current: CurrentActor, server: ActorServer) -> None:
@@ -132,7 +119,7 @@ class HostedActor(Generic[T]):
         self._server = server
 
     def shutdown(self) -> None:
-        """Stop serving: what runs is answered first. Calls of this process fail from now on."""
+        """Stop serving; calls that run are answered first. Calls of this process fail from now on."""
         self.handle._end("was shut down by the program that hosted it")
         self._current.shutdown_event.set()
         self._server.shutdown(_SHUTDOWN_GRACE)

@@ -84,7 +84,7 @@ def delete_actor(handle: ActorHandle[Any]) -> None:
 
 
 def actor_status(handle: ActorHandle[Any]) -> JobStatus:
-    """Where the actor's job is in its life."""
+    """The status of the actor's job."""
     return handle._cluster.poll(JobId(handle._address.job)).status
 
 
@@ -93,7 +93,7 @@ def _handle(cluster: StorageCluster, name: str, job: str) -> ActorHandle[Any]:
 
 
 async def _create(core: Core, spec: JobSpec, name: str, mine: CurrentJob | None, exist_ok: bool) -> str:
-    """The id of the job that has the name."""
+    """The id of the job that has the name, which was created or found."""
     job = object_keys.JobId.fresh(spec.name, core.now(), core.rng.token())
     record = await naming.take_name(core, spec.namespace, "actor", name, job, exist_ok)
     if record.job == job:

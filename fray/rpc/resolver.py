@@ -150,7 +150,7 @@ class LocalResolver(Resolver):
     def find(self, name: str) -> list[ActorEndpoint]:
         if self._in_cluster is not None:
             return self._in_cluster.find(name)
-        records = [server.records.get(name) for server in running_servers()]
+        records = [server.records.get(name) for server in running_servers.copy()]
         return [ActorEndpoint.of(record) for record in records if record is not None]
 
     def connect(self, endpoint: ActorEndpoint) -> Channel:

@@ -22,24 +22,9 @@ class RunningServer(Protocol):
     def records(self) -> Mapping[str, EndpointRecord]: ...
 
 
-_servers: set[RunningServer] = set()
-
-
-def add_server(server: RunningServer) -> None:
-    """Note that a server serves from now on."""
-    _servers.add(server)
-
-
-def remove_server(server: RunningServer) -> None:
-    """Note that a server serves no more."""
-    _servers.discard(server)
-
-
-def running_servers() -> list[RunningServer]:
-    """The servers that serve now."""
-    return list(_servers.copy())
+running_servers: set[RunningServer] = set()
 
 
 def server_at(address: str) -> RunningServer | None:
     """The server that serves at a "host:port"."""
-    return next((server for server in running_servers() if server.address == address), None)
+    return next((server for server in running_servers.copy() if server.address == address), None)

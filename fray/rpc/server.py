@@ -1,7 +1,7 @@
-"""A server for actors that a program makes itself, announced under names that others look up.
+"""A server of actors that a program makes itself, announced under names that others look up.
 
-The records are published when serving begins and withdrawn when it ends; if the process dies before that, its agent
-removes them, and the repair does what no agent did.
+The endpoint records are published when serving begins and withdrawn when it ends. If the process dies before that, its
+agent removes them, and the repair removes what no agent did.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.endpoint import ActorId, host_identity
 from fray.cluster.storage import StorageCluster
 from fray.rpc.context import ActorContext, bound_methods
-from fray.rpc.running import add_server, remove_server
+from fray.rpc.running import running_servers
 from fray.rpc.unix_sockets import remove_stale_sockets, socket_dir
 from fray_agents.host.network import NetworkSettings
 from fray_agents.rpc import Journal, RpcServer
@@ -46,8 +46,8 @@ from fray_layouts.spec import check_name
 
 log = logging.getLogger("fray")
 
-_EXIT_SIGTERM = 128 + 15
-"""Exit code of a process that SIGTERM ended."""
+EXIT_TERMINATED = 128 + 15
+"""Exit code of a process that SIGTERM ended: its job counts as stopped or preempted, not as failed."""
 
 _numbers: defaultdict[CurrentJob | None, Iterator[int]] = defaultdict(itertools.count)
 """How many servers an attempt has made so far."""
@@ -99,13 +99,13 @@ class ActorServer:
 
     @property
     def address(self) -> str:
-        """ "host:port" under which others reach it."""
+        """The "host:port" under which others reach it."""
         host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
         return f"{host}:{self._server.address.rpartition(':')[2]}"
 
     @property
     def records(self) -> Mapping[str, EndpointRecord]:
-        """What is, or will be, announced: by name."""
+        """The endpoint records of the actors here, by name; announced while this serves."""
         return self._records
 
     def register(
@@ -119,16 +119,19 @@ class ActorServer:
         incarnation: int = 0,
         journal: Journal | None = None,
     ) -> ActorId:
-        """Offer an actor under a name; others, here and in other jobs, may be offered under the same name.
+        """Offer an actor under a name, which others, here and in other jobs, may have too.
 
         Args:
             actor: any object; its methods whose names do not begin with an underscore can be called.
             metadata: JSON values that callers find in `ActorEndpoint.metadata`.
-            max_concurrency: calls that run at the same time, in threads; `async def` methods on a loop. An object
-                that has several names here has one limit for all of them.
+            max_concurrency: how many calls may run at once, in threads or, of `async def` methods, on an event loop. An
+                object that has several names here has one limit for all of them.
             actor_id: the actor's identity, the same after a restart; made up by default.
-            incarnation: of the name, which was taken for this job alone; 0 for what shares its name.
+            incarnation: of the name, if it was taken for this job alone; 0: others may share it.
             journal: makes the actor durable.
+
+        Returns:
+            The actor's id.
 
         Raises:
             InvalidInput: the name cannot be one, this server has an actor of that name, the metadata is no JSON, or
@@ -149,7 +152,7 @@ class ActorServer:
         return ActorId(record.actor_id)
 
     def unregister(self, name: str) -> None:
-        """Take an actor away; calls that run end. Raises InvalidInput if there is none of that name."""
+        """Take an actor away; calls that run go on. Raises InvalidInput: there is none of that name."""
         with self._lock:
             record = self._records.pop(name, None)
             self._announced.pop(name, None)
@@ -159,10 +162,10 @@ class ActorServer:
         self._server.remove(name)
 
     def serve(self) -> None:
-        """Serve until `shutdown` is called by another thread.
+        """Serve until another thread calls `shutdown`, or the job is asked to end.
 
         Raises:
-            SystemExit: the job was asked to end; what was running has been answered.
+            SystemExit: the job was asked to end; the calls that ran have been answered.
         """
         if self._job is not None:
             on_stop(self._stop)
@@ -172,7 +175,7 @@ class ActorServer:
         finally:
             self.shutdown()
         if self._stopped:
-            raise SystemExit(_EXIT_SIGTERM)
+            raise SystemExit(EXIT_TERMINATED)
 
     def serve_background(self) -> None:
         """Serve in threads of this process until `shutdown`, or until the main thread ends."""
@@ -182,13 +185,13 @@ class ActorServer:
             self._serving = True
             records = list(self._records.values())
         self._server.start()
-        add_server(self)
+        running_servers.add(self)
         this = ref(self)
         sync.at_exit(lambda: server.shutdown() if (server := this()) is not None else None)
         self._publish(records)
 
     def shutdown(self, grace_period: float = 5.0) -> None:
-        """Withdraw the records, let running calls end, send their replies and close; again, it does nothing.
+        """Withdraw the records, let running calls end, send their replies and close; a second call does nothing.
 
         Args:
             grace_period: seconds for all that together.
@@ -201,7 +204,7 @@ class ActorServer:
             self._ended.set()
         if closed:
             return
-        remove_server(self)
+        running_servers.discard(self)
         deadline = time.monotonic() + grace_period
         try:
             if serving:
@@ -232,7 +235,7 @@ class ActorServer:
         )
 
     def _own_id(self) -> str:
-        """In a job the same in all attempts, so that a later one's record takes the place of an earlier one's."""
+        """An actor id that is the same in all attempts of a job, so that a later record replaces an earlier one."""
         if self._job is None:
             return secrets.token_hex(8)
         return f"{self._job.job_id}-{self._number}" if self._number else self._job.job_id
@@ -256,7 +259,7 @@ class ActorServer:
         self._announced.update(dict.fromkeys(todo, job))
 
     async def withdraw(self) -> None:
-        """Take back what was announced; in the background loop."""
+        """Withdraw the records that were announced; in the background loop."""
         with self._lock:
             records = [self._records[name] for name in self._announced]
             self._announced.clear()
@@ -275,7 +278,7 @@ async def _publish(records: list[EndpointRecord], core: Core) -> None:
 
 
 async def _ensure_rpc_key(core: Core) -> None:
-    """Make the key of calls if there is none: a caller in another language may not want to write."""
+    """Make the RPC key if there is none, for a caller in another language may not be able to write."""
     try:
         await rpc_keys(core)
     except (StoreError, BadRecord) as error:  # it may be mended before the first call

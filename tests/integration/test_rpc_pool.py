@@ -443,7 +443,7 @@ def test_a_fixed_address_is_looked_for_in_every_open_cluster(monkeypatch: pytest
     for number, server in enumerate(servers):
         server.register("counter", Counter(number))
         server.serve_background()
-    monkeypatch.setattr(running, "_servers", set())  # as from another process of the clusters' owner
+    monkeypatch.setattr(running, "running_servers", set())  # as from another process of the clusters' owner
     assert [FixedResolver(server.address).lookup("counter").add(10) for server in servers] == [10, 11]
     for server in servers:
         server.shutdown()
