@@ -204,9 +204,11 @@ class AsyncQueue(Generic[T]):
         self._way = way
 
     async def push(self, item: T) -> None:
+        """`Queue.push`, as a coroutine."""
         await self.push_many([item], 1)
 
     async def push_many(self, items: Iterable[T], batch: int | None = None) -> None:
+        """`Queue.push_many`, as a coroutine."""
         if batch is not None:
             _check_count("batch", batch)
         encoded = codec.encode(items, self._queue._encoding)
@@ -214,6 +216,7 @@ class AsyncQueue(Generic[T]):
             await self._on(lambda engine: engine.push(encoded, batch))
 
     async def peek(self) -> T | None:
+        """`Queue.peek`, as a coroutine."""
         found = await self._on(lambda engine: engine.peek(1))
         try:
             item: T | None = codec.decode(found[0].item) if found else None
@@ -224,9 +227,11 @@ class AsyncQueue(Generic[T]):
         return item
 
     async def pop(self, lease_timeout: float = 60.0, wait: float = 0.0) -> Lease[T] | None:
+        """`Queue.pop`, as a coroutine."""
         return next(iter(await self.pop_many(1, lease_timeout, wait)), None)
 
     async def pop_many(self, count: int, lease_timeout: float = 60.0, wait: float = 0.0) -> list[Lease[T]]:
+        """`Queue.pop_many`, as a coroutine."""
         _check_count("count", count)
         timeout = _seconds("lease_timeout", lease_timeout)
         longest = _wait(wait)
@@ -236,37 +241,47 @@ class AsyncQueue(Generic[T]):
         return []
 
     async def done(self, lease: Leases[T]) -> None:
+        """`Queue.done`, as a coroutine."""
         await self._ended(lease, lambda engine, leases: engine.done(leases))
 
     async def release(self, lease: Leases[T], failed: bool = True) -> None:
+        """`Queue.release`, as a coroutine."""
         await self._ended(lease, lambda engine, leases: engine.release(leases, failed))
 
     async def extend(self, lease: Lease[T], seconds: float) -> None:
+        """`Queue.extend`, as a coroutine."""
         timeout = _seconds("seconds", seconds)
         lease.deadline = await self._on(lambda engine: engine.extend(lease.lease_id, timeout))
 
     async def keep(self, lease: Lease[T]) -> None:
+        """`Queue.keep`, as a coroutine."""
         sync.start(self._queue.aio._renewing(lease))
 
     async def pending(self) -> int:
+        """`Queue.pending`, as a coroutine."""
         return (await self.counts()).pending
 
     async def size(self) -> int:
+        """`Queue.size`, as a coroutine."""
         return (await self.counts()).available
 
     async def counts(self) -> Counts:
+        """`Queue.counts`, as a coroutine."""
         return await self._on(lambda engine: engine.counts())
 
     async def letters(self, limit: int = 100) -> list[DeadLetter]:
+        """`Queue.letters`, as a coroutine."""
         _check_count("limit", limit)
         return [_dead_letter(peeked) for peeked in await self._on(lambda engine: engine.letters(limit))]
 
     async def redrive(self, limit: int | None = None) -> int:
+        """`Queue.redrive`, as a coroutine."""
         if limit is not None:
             _check_count("limit", limit)
         return await self._on(lambda engine: engine.redrive(limit))
 
     async def purge(self) -> int:
+        """`Queue.purge`, as a coroutine."""
         return await self._on(lambda engine: engine.purge())
 
     async def __aiter__(self) -> AsyncIterator[Lease[T]]:
@@ -274,6 +289,7 @@ class AsyncQueue(Generic[T]):
             yield lease
 
     async def close(self) -> None:
+        """`Queue.close`, as a coroutine."""
         await self._way(self._closing())
 
     async def __aenter__(self) -> Self:
