@@ -94,7 +94,7 @@ class Trusting(NamedTuple):
     trusted: float = trusted_until(0.0, BUSY)
     leaving: bool = False
     task: str = "none"
-    task_deadline: float = 0.0
+    deadline: float = 0.0
     overtime: bool = False
     woken: bool = False
     dead: bool = False

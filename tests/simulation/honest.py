@@ -18,9 +18,15 @@ class HonestStore(Store):
     broken: Callable[[Broken], None]
 
     async def put(
-        self, key: str, data: bytes, expect: Expectation, op: str | None = None, patience: float | None = None
+        self,
+        key: str,
+        data: bytes,
+        expect: Expectation,
+        op: str | None = None,
+        patience: float | None = None,
+        one_of_many: bool = False,
     ) -> Outcome:
-        outcome = await super().put(key, data, expect, op, patience)
+        outcome = await super().put(key, data, expect, op, patience, one_of_many)
         lies = outcome.current if isinstance(outcome, Rejected) else None
         if op is not None and lies is not None and op in _ops(lies.data):
             self.broken(Broken("a rejected write is not in the object", f"{key} holds the rejected write {op}", key))
