@@ -20,7 +20,6 @@ from fray_agents.rpc.server.json_protocol import parse_path
 from fray_agents.rpc.wire.framing import RECEIVE_BYTES, MessageParser
 from fray_agents.rpc.wire.json_codec import parse_call
 from fray_agents.runner.exit_report import (
-    ExitFacts,
     bounded_exit,
     exit_fields,
     read_exception,
@@ -202,7 +201,7 @@ def _folder() -> Path:
 
 def _exit_of(path: Path) -> records.AttemptExit:
     """The end of an attempt whose process left the file as its error, as the job's record holds it."""
-    end = bounded_exit(exit_fields(ExitFacts(status=1 << 8, error=read_exception(str(path)))))
+    end = bounded_exit(exit_fields(status=1 << 8, error=read_exception(str(path))))
     told = json.dumps(end, ensure_ascii=False).encode()
     assert len(told) < EXIT_BYTES
     return msgspec.json.decode(told, type=records.AttemptExit)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fray_agents.runner.cgroups import cgroup_directories, oom_counter, oom_kills
-from fray_agents.runner.exit_report import ExitFacts, exit_fields
+from fray_agents.runner.exit_report import exit_fields
 
 
 def exited(code: int) -> int:
@@ -17,36 +17,47 @@ def exited(code: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("facts", "kind", "message"),
+    ("end", "kind", "message"),
     [
-        (ExitFacts(exited(0)), "success", ""),
-        (ExitFacts(exited(3)), "exited", "exit code 3"),
-        (ExitFacts(signal.SIGSEGV), "signalled", "killed by SIGSEGV"),
-        (ExitFacts(40), "signalled", "killed by signal 40"),
-        (ExitFacts(signal.SIGKILL), "signalled", "killed by SIGKILL"),
-        (ExitFacts(signal.SIGKILL, out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
-        (ExitFacts(exited(137), out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
-        (ExitFacts(signal.SIGSEGV, out_of_memory=True), "signalled", "killed by SIGSEGV"),
-        (ExitFacts(signal.SIGKILL, cause="stopped", cause_message="stopped", out_of_memory=True), "stopped", "SIGKILL"),
-        (ExitFacts(exited(0), cause="stopped", cause_message="stopped"), "success", ""),
-        (ExitFacts(exited(0), cause="preempted", cause_message="preempted"), "success", ""),
-        (ExitFacts(exited(1), cause="preempted", cause_message="preempted"), "preempted", "preempted (exit code 1)"),
-        (ExitFacts(exited(0), cause="timeout", cause_message="too long"), "timeout", "too long (exit code 0)"),
-        (ExitFacts(exited(0), cause="unhealthy", cause_message="sick"), "unhealthy", "sick (exit code 0)"),
-        (ExitFacts(exited(0), result_size=11, result_limit=10), "too-large", "write it to storage and return its path"),
-        (ExitFacts(exited(1), error={"kind": "exception", "message": "ValueError: no"}), "exception", "ValueError: no"),
+        (exit_fields(exited(0)), "success", ""),
+        (exit_fields(exited(3)), "exited", "exit code 3"),
+        (exit_fields(signal.SIGSEGV), "signalled", "killed by SIGSEGV"),
+        (exit_fields(40), "signalled", "killed by signal 40"),
+        (exit_fields(signal.SIGKILL), "signalled", "killed by SIGKILL"),
+        (exit_fields(signal.SIGKILL, out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
+        (exit_fields(exited(137), out_of_memory=True), "out-of-memory", "out-of-memory counter rose"),
+        (exit_fields(signal.SIGSEGV, out_of_memory=True), "signalled", "killed by SIGSEGV"),
+        (
+            exit_fields(signal.SIGKILL, cause="stopped", cause_message="stopped", out_of_memory=True),
+            "stopped",
+            "SIGKILL",
+        ),
+        (exit_fields(exited(0), cause="stopped", cause_message="stopped"), "success", ""),
+        (exit_fields(exited(0), cause="preempted", cause_message="preempted"), "success", ""),
+        (exit_fields(exited(1), cause="preempted", cause_message="preempted"), "preempted", "preempted (exit code 1)"),
+        (exit_fields(exited(0), cause="timeout", cause_message="too long"), "timeout", "too long (exit code 0)"),
+        (exit_fields(exited(0), cause="unhealthy", cause_message="sick"), "unhealthy", "sick (exit code 0)"),
+        (
+            exit_fields(exited(0), result_size=11, result_limit=10),
+            "too-large",
+            "write it to storage and return its path",
+        ),
+        (
+            exit_fields(exited(1), error={"kind": "exception", "message": "ValueError: no"}),
+            "exception",
+            "ValueError: no",
+        ),
     ],
 )
-def test_each_end_has_its_kind_and_message(facts: ExitFacts, kind: str, message: str) -> None:
-    end = exit_fields(facts)
+def test_each_end_has_its_kind_and_message(end: dict[str, Any], kind: str, message: str) -> None:
     assert end["kind"] == kind
     assert message in end.get("message", "")
 
 
 def test_code_and_signal_are_kept_apart() -> None:
-    assert exit_fields(ExitFacts(exited(3)))["code"] == 3
-    assert "signal" not in exit_fields(ExitFacts(exited(3)))
-    assert exit_fields(ExitFacts(signal.SIGTERM))["signal"] == signal.SIGTERM
+    assert exit_fields(exited(3))["code"] == 3
+    assert "signal" not in exit_fields(exited(3))
+    assert exit_fields(signal.SIGTERM)["signal"] == signal.SIGTERM
 
 
 def write(root: Path, files: dict[str, Any]) -> str:

@@ -28,68 +28,49 @@ _ERROR_BYTES = 4 * 1024**2
 """Bytes of `error.json` that are read: more than what is kept of it, in any encoding."""
 
 
-class ExitFacts:
-    """What is known of an attempt when its processes are gone.
-
-    Attributes:
-        status: wait status of the task's main process.
-        cause: kind for which the runner signalled the task while it ran, "" if it did not.
-        cause_message: says that for people.
-        out_of_memory: the kernel's counter of out-of-memory kills rose.
-        error: what a callable's process left in `error.json`, {} for none.
-        result_size: bytes of the result a command left, 0 for none.
-        result_problem: why what it left is no result, "" for nothing.
-        result_limit: bytes that it may have.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        cause: str = "",
-        cause_message: str = "",
-        out_of_memory: bool = False,
-        error: dict[str, Any] | None = None,
-        result_size: int = 0,
-        result_problem: str = "",
-        result_limit: int = 0,
-    ) -> None:
-        self.status = status
-        self.cause = cause
-        self.cause_message = cause_message
-        self.out_of_memory = out_of_memory
-        self.error = error or {}
-        self.result_size = result_size
-        self.result_problem = result_problem
-        self.result_limit = result_limit
-
-
-def exit_fields(facts: ExitFacts) -> dict[str, Any]:
-    """The fields of `AttemptExit` but for usage and log chunks."""
-    code = os.waitstatus_to_exitcode(facts.status)
-    how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
-    ended = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
-    if facts.cause in _FINAL_CAUSES or (facts.cause and code != 0):
-        return {"kind": facts.cause, "message": f"{facts.cause_message} ({ended})", **how}
-    if code == 0:
-        return _success(facts)
-    if facts.error:
-        return {**facts.error, **how}
-    if facts.out_of_memory and code in (-signal.SIGKILL, _SHELL_SIGKILL):
-        return {"kind": "out-of-memory", "message": _OUT_OF_MEMORY, **how}
-    return {"kind": "exited" if code > 0 else "signalled", "message": ended, **how}
-
-
 _OUT_OF_MEMORY = (
     "killed for lack of memory (SIGKILL while the kernel's out-of-memory counter rose); ask for more memory"
 )
 
 
-def _success(facts: ExitFacts) -> dict[str, Any]:
-    if facts.result_problem:
-        return {"kind": "exited", "message": unreadable_result(facts.result_problem), "code": 0}
-    if facts.result_size > facts.result_limit:
-        return {"kind": "too-large", "message": too_large(facts.result_size, facts.result_limit), "code": 0}
-    return {"kind": "success", "code": 0}
+def exit_fields(
+    status: int,
+    cause: str = "",
+    cause_message: str = "",
+    out_of_memory: bool = False,
+    error: dict[str, Any] | None = None,
+    result_size: int = 0,
+    result_problem: str = "",
+    result_limit: int = 0,
+) -> dict[str, Any]:
+    """The fields of `AttemptExit`, but for usage and log chunks, of a task whose processes are gone.
+
+    Args:
+        status: wait status of the task's main process.
+        cause: kind for which the runner signalled the task while it ran, "" if it did not.
+        cause_message: says that for people.
+        out_of_memory: the kernel's counter of out-of-memory kills rose.
+        error: what a callable's process left in `error.json`, if anything.
+        result_size: bytes of the result a command left, 0 for none.
+        result_problem: why what it left is no result, "" for nothing.
+        result_limit: bytes that it may have.
+    """
+    code = os.waitstatus_to_exitcode(status)
+    how: dict[str, Any] = {"code": code} if code >= 0 else {"signal": -code}
+    ended = f"exit code {code}" if code >= 0 else f"killed by {signal_name(-code)}"
+    if cause in _FINAL_CAUSES or (cause and code != 0):
+        return {"kind": cause, "message": f"{cause_message} ({ended})", **how}
+    if code == 0 and result_problem:
+        return {"kind": "exited", "message": unreadable_result(result_problem), "code": 0}
+    if code == 0 and result_size > result_limit:
+        return {"kind": "too-large", "message": too_large(result_size, result_limit), "code": 0}
+    if code == 0:
+        return {"kind": "success", "code": 0}
+    if error:
+        return {**error, **how}
+    if out_of_memory and code in (-signal.SIGKILL, _SHELL_SIGKILL):
+        return {"kind": "out-of-memory", "message": _OUT_OF_MEMORY, **how}
+    return {"kind": "exited" if code > 0 else "signalled", "message": ended, **how}
 
 
 def too_large(size: int, limit: int) -> str:

@@ -10,7 +10,7 @@ import time
 from fray_agents.runner import process_tree
 from fray_agents.runner.agent_pipe import AgentPipe, StartRequest
 from fray_agents.runner.cgroups import oom_counter, oom_kills
-from fray_agents.runner.exit_report import ExitFacts, bounded_exit, exit_fields, read_exception
+from fray_agents.runner.exit_report import bounded_exit, exit_fields, read_exception
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.prestarted import PrestartedProcess
 from fray_agents.runner.spawn import IGNORED, NotExecutable, spawn
@@ -77,8 +77,8 @@ def _run(request: StartRequest, agent: AgentPipe, prestarted: PrestartedProcess 
         return _end({"kind": "host-failed", "message": message}, task.log_chunks)
 
 
-def _end(exit_fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
-    return {"exit": exit_fields | {"log_chunks": log_chunks}, "complete_before_stop": False}
+def _end(fields: dict[str, Any], log_chunks: int = 0) -> dict[str, Any]:
+    return {"exit": fields | {"log_chunks": log_chunks}, "complete_before_stop": False}
 
 
 class Supervisor:
@@ -242,7 +242,7 @@ class Supervisor:
 
     def _outcome(self) -> dict[str, Any]:
         result_size, result_problem = _result(self._request.path("result"))
-        facts = ExitFacts(
+        fields = exit_fields(
             status=self._status or 0,
             cause=self._cause,
             cause_message=self._cause_message,
@@ -252,7 +252,7 @@ class Supervisor:
             result_problem=result_problem,
             result_limit=self._request.result_limit,
         )
-        end = exit_fields(facts) | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
+        end = fields | {"usage": self._meter.total(), "log_chunks": self.log_chunks}
         return {"exit": end, "complete_before_stop": end["kind"] == "success" and not self._cause}
 
 
