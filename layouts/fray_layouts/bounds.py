@@ -17,10 +17,15 @@ MAX_TIME = (32**9 - 1) / 1000
 MAX_SECONDS = 1e9
 """Seconds, some 31 years: longer waits overflow what operating systems count in nanoseconds."""
 MAX_ATTEMPTS = 10**9 - 1
+"""Nine digits: the longest in keys."""
 MAX_NAME = 128
+"""Characters of a name that a person gives."""
 MAX_JOB_ID = 144
 """A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
 MAX_VARIANT = 32
+"""Characters of an accelerator's variant, which stands in the keys of index entries."""
+MAX_KEY_BYTES = 900
+"""Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
 
 _NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 NAME_PATTERN = rf"^(?!.*(\.\.|\n)){_NAME}$"
@@ -47,6 +52,7 @@ Amount = Annotated[int, Meta(ge=-MAX_SAFE_INTEGER, le=MAX_SAFE_INTEGER)]
 Attempts = Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)]
 AttemptNumber = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
 Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
+"""A measured value: finite, and exact to a tenth."""
 Time = Annotated[float, Meta(ge=0, le=MAX_TIME)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Interval = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
@@ -57,4 +63,4 @@ MaybeJobId = Annotated[str, Meta(pattern=MAYBE_NAME_PATTERN, max_length=MAX_JOB_
 Id = Annotated[str, Meta(pattern=ID_PATTERN, max_length=MAX_JOB_ID)]
 MaybeId = Annotated[str, Meta(pattern=MAYBE_ID_PATTERN, max_length=MAX_JOB_ID)]
 Base64 = Annotated[str, Meta(pattern=r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$")]
-Key = Annotated[str, Meta(pattern=KEY_PATTERN, max_length=900)]
+Key = Annotated[str, Meta(pattern=KEY_PATTERN, max_length=MAX_KEY_BYTES)]

@@ -50,6 +50,7 @@ class Malformed(Permanent, ValueError):
 
 
 _MAX_CHARACTERS, _MAX_ITEMS, _MAX_PART = 100, 5, 240
+"""Bounds of a message, so that it fits a few lines: of a text, of a collection, and of a field or a whole value."""
 
 
 def _shorten(value: object, depth: int = 2) -> str:

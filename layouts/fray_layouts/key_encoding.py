@@ -9,11 +9,15 @@ from fray_layouts.bounds import ID_PATTERN, MAX_JOB_ID, MAX_NAME, MAX_TIME, NAME
 from fray_layouts.errors import InvalidInput
 
 BASE32_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's digits in lower case, in the order of their bytes: text order is number order."""
 TIME_DIGITS = 9
+"""Milliseconds until the year 3084 (`bounds.MAX_TIME`)."""
 RANDOM_DIGITS = 6
+"""30 bits behind the time: of a thousand ids made in one millisecond, two are equal once in two thousand times."""
 ID_DIGEST_DIGITS = 8
+"""40 bits: they tell apart what only hyphens and the namespace make different."""
 MAX_KEY_PART_BYTES = 255
-"""Bytes between two slashes that every store can hold."""
+"""Bytes between two slashes: as many as common file systems allow a file name."""
 _ID, _NAME = re.compile(ID_PATTERN), re.compile(NAME_PATTERN)
 NUMBER_PATTERN = "(0|[1-9][0-9]{0,15})"
 ATTEMPT_PATTERN = "([1-9][0-9]{0,8})"

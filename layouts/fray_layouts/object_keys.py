@@ -164,6 +164,7 @@ _PENDING_KEY = re.compile(
     rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
 )
 _MIB = 1024 * 1024
+"""The unit of memory and disk in keys."""
 
 
 @dataclass(frozen=True, slots=True)

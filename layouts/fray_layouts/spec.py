@@ -36,6 +36,7 @@ from fray_layouts.parsing import parse_json
 from fray_layouts.units import parse_bytes
 
 MAX_INLINE_BYTES = 64 * 1024
+"""Bytes of a callable or a result in a job's record: larger ones are objects of their own; records are read often."""
 
 
 class SpecPart(msgspec.Struct, kw_only=True, omit_defaults=True):

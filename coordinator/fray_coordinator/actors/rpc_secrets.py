@@ -20,7 +20,9 @@ RETIRED_KEY_SECONDS = 86400.0
 """Seconds that a key is accepted after a newer one took its place."""
 
 _SECRET_BYTES = 32
+"""As many as HMAC-SHA-256 makes full use of."""
 _MIN_SECRET_BYTES = 16
+"""Of a secret that somebody else wrote there: 128 bits cannot be guessed."""
 
 
 async def rpc_keys(core: Core) -> list[tuple[str, bytes]]:

@@ -17,6 +17,7 @@ from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.states import AgentState
 
 _MAX_SHOWN = 5
+"""Ids that an error names when a text fits many jobs."""
 
 
 async def read_job(core: Core, job_id: str) -> Stored[JobRecord]:

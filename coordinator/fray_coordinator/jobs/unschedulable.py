@@ -23,6 +23,7 @@ _DIAGNOSE_INTERVAL = 30.0
 """Seconds between two questions: each reads every agent's record."""
 
 _MAX_AGENTS_NAMED = 3
+"""Agents whose reasons one warning gives; those of the others are mostly the same."""
 
 
 @dataclass(slots=True)

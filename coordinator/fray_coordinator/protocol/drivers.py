@@ -19,7 +19,7 @@ from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord
 from fray_layouts.spec import EntrypointSpec, JobSpec, ResourceSpec
 
 DRIVER_NAME = "driver"
-"""Of every driver's job."""
+"""The name of every driver's job."""
 
 DRIVER_ATTEMPT = 1
 """The only one of a driver's job."""

@@ -21,7 +21,11 @@ from fray_layouts.records import AgentRecord, ClusterSettings, Suspect
 from fray_layouts.states import AgentState
 
 MAX_GAP_INTERVALS = 2
+"""Promised intervals between two reads at most for the time between them to count: an observer that was frozen or cut
+off for longer does not know whether the agent was, too."""
+
 MASS_FAILURE_DIVISOR = 3
+"""More than one in so many live agents at once is a mass failure, which is rather the network's than theirs."""
 
 
 def observe(agent: AgentRecord, own: Suspect | None, reported: Suspect | None, gap: float | None) -> Suspect:

@@ -26,18 +26,19 @@ from fray_layouts.records import AgentRecord, ClusterSettings, PoolSummary, Reco
 from fray_layouts.states import AgentState
 
 LEASE_INTERVALS = 3
+"""Pass intervals for which the lease must stand still to be taken: its holder writes once in each, and may be late."""
 
 UNREADABLE_HOLDER = "unreadable"
 """The holder of a lease whose record cannot be read. No agent has this id: one ends in a time."""
 
 MAX_PROBLEMS = 50
-"""So many problems the lease's record names, and counts the rest."""
+"""Problems that the lease's record names; it counts the rest, to stay small."""
 
 MAX_SUSPECTS = 1000
-"""So many of the most silent agents the lease's record names; a successor begins anew with the others."""
+"""Suspects that the lease's record names, the most silent; a successor begins anew with the others."""
 
 MAX_POOLS = 1000
-"""So many pools the lease's record describes, the largest first."""
+"""Pools that the lease's record describes, the largest."""
 
 
 def is_unchanged(before: ReconcilerRecord, now: ReconcilerRecord) -> bool:

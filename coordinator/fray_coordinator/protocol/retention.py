@@ -25,7 +25,7 @@ SUBMITTER_TIMEOUT = 3600.0
 """Seconds after which no submitter is still trying to create a record."""
 
 ENDED_AGENTS_KEPT = 1000
-"""So many records of agents that have ended are kept for people: each pass lists them all."""
+"""Records of ended agents that are kept for people at most: each pass lists them all."""
 
 
 def retention_seconds(settings: ClusterSettings) -> float:

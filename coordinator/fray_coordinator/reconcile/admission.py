@@ -21,6 +21,7 @@ from fray_coordinator.protocol.resubmission import check_resubmission
 from fray_coordinator.protocol.retention import retention_seconds
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, Object
+from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts import object_keys
 from fray_layouts.errors import InvalidInput, Malformed
@@ -32,13 +33,11 @@ from fray_layouts.spec import JobSpec, parse_spec
 MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
 """Files that are dealt with at a time. Local files are read and written by few threads, which beats need too."""
 
-LISTING_PAGE = 1000
-"""Names in one page of a listing: as many as a bucket gives in one request."""
-
 REJECTION_SWEEP_INTERVAL = 600.0
 """Seconds between two looks at the reasons of rejections, of which there may be many for a month."""
 
 _MAX_REJECTED_CONTENT = 64 * 1024
+"""Bytes of a rejected file that its rejection repeats: a whole spec, as a rule, but no pickle of megabytes."""
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class Admission:
         """The keys in the inbox but for rejections: of those that fill a page of a listing the rest is skipped."""
         keys: list[str] = []
         after: str | None = None
-        page = None if self.core.store.local else LISTING_PAGE
+        page = None if self.core.store.local else ROWS_PER_REQUEST
         while True:
             rows = await self.core.store.list(InboxKeys.area, after, page)
             keys += [row.key for row in rows if not row.key.startswith(InboxKeys.rejected_prefix)]

@@ -30,7 +30,7 @@ MAX_CONCURRENT_READS = 64
 """A look at a large fleet reads hundreds of records for each second since the last, and must not let the lease age."""
 
 MAX_PASS_READS = 2000
-"""So many unknown records a look waits for, which take a second or two; so many agents it declares dead.
+"""Unknown records that a look waits for at most, which take a second or two; agents that it declares dead at most.
 
 More of them are read beside the looks, those that were written last first: who is known already is judged in time.
 """

@@ -13,14 +13,14 @@ from fray_coordinator.store.interface import BadObject
 
 T = TypeVar("T")
 
-LISTING_PAGE = 1000
-"""Rows in one answer to a list request, on GCS and on S3."""
 CONNECT_TIMEOUT = 10.0
+"""Seconds for a connection: Linux repeats a lost SYN after 1, 3 and 7 s."""
 ANSWER_TIMEOUT = 20.0
+"""Seconds for an answer, beside the time for its body: a third of a store's patience, so that it is asked again."""
 CHUNK_BYTES = 256 * 1024
-"""Bytes of a body that are asked for at a time."""
+"""Bytes of a body that are read at a time."""
 MIN_BYTES_PER_SECOND = 1_000_000
-"""Bytes a second: a connection that carries less is given up."""
+"""A connection that carries less is given up, so that a larger body gets a longer time."""
 
 
 @dataclass(frozen=True, slots=True)

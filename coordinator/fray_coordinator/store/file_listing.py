@@ -16,7 +16,8 @@ from contextlib import suppress
 from fray_coordinator.store.file_objects import check_readable, read_from
 from fray_coordinator.store.file_tree import FileTree, open_folder
 from fray_coordinator.store.interface import BadObject, Listed
-from fray_coordinator.store.key_rules import MAX_FOLDERS, MAX_KEY_BYTES, PRIVATE_FOLDER
+from fray_coordinator.store.key_rules import MAX_FOLDERS, PRIVATE_FOLDER
+from fray_layouts.bounds import MAX_KEY_BYTES
 from fray_layouts.inbox_keys import InboxKeys
 
 EMPTY_FOLDER_SECONDS = 600.0

@@ -22,10 +22,11 @@ from fray_coordinator.store.file_tree import LOCK_FOLDER, FileTree, open_file
 from fray_coordinator.store.interface import BadObject, NotApplied, Refused
 
 STRIPES = 256
+"""Lock files: two of some ten writers of different keys rarely want the same one, and they are listed at a glance."""
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for a stripe: holders need milliseconds, so one that takes longer is stopped or stuck."""
-MIN_PAUSE = 0.0005
-MAX_PAUSE = 0.02
+LOCK_PAUSES = (0.0005, 0.02)
+"""Seconds between two tries, the first and the longest: a holder writes and syncs a file, in 0.5 to 20 ms."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,7 +76,7 @@ class FileLocks:
 
     async def _wait(self, handle: int, stripe: str) -> None:
         deadline = self._clock.boottime() + LOCK_TIMEOUT
-        pauses = backoff(MIN_PAUSE, MAX_PAUSE)
+        pauses = backoff(*LOCK_PAUSES)
         while not _try_lock(handle):
             if self._clock.boottime() > deadline:
                 path = self._tree.root / LOCK_FOLDER / stripe

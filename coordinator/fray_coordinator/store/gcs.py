@@ -15,6 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
+from fray_coordinator.store.metering import ROWS_PER_REQUEST
+
 # gcsfs reads this when it is imported; its zonal support asks for the bucket's layout before every operation.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
@@ -26,7 +28,6 @@ from fray_coordinator.clock import Clock
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.buckets import (
     CONNECT_TIMEOUT,
-    LISTING_PAGE,
     BucketSettings,
     Location,
     ServerClock,
@@ -131,7 +132,9 @@ class GcsBackend:
         token: str | None = ""
         while token is not None and (limit is None or len(rows) < limit):
             # startOffset includes the key itself, which is then one row too many.
-            wanted = LISTING_PAGE if limit is None else min(LISTING_PAGE, limit - len(rows) + (after is not None))
+            wanted = (
+                ROWS_PER_REQUEST if limit is None else min(ROWS_PER_REQUEST, limit - len(rows) + (after is not None))
+            )
             page = await self._page(prefix, after, wanted, versions, token)
             with parsing_answer("LIST"):
                 names = [item for item in page.get("items", []) if self._location.holds(item["name"], prefix)]

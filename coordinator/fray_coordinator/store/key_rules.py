@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from fray_layouts.bounds import MAX_KEY_BYTES
 from fray_layouts.errors import InvalidInput
+from fray_layouts.key_encoding import MAX_KEY_PART_BYTES
 
-MAX_SEGMENT_BYTES = 255
-"""Bytes between two slashes: what common file systems allow a file name."""
-MAX_KEY_BYTES = 900
-"""Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
 MAX_FOLDERS = 16
 """Folders on the way to an object: twice what any key of Fray has, and as far as a local listing goes."""
 PRIVATE_FOLDER = ".fray"
@@ -25,9 +23,9 @@ def check_key(key: str) -> None:
         raise InvalidInput("key", key, "no segment between slashes may be empty, '.' or '..'")
     if b"\0" in encoded or b"\n" in encoded or b"\r" in encoded:
         raise InvalidInput("key", key, "leave out NUL, carriage return and line feed")
-    if len(encoded) > MAX_KEY_BYTES or max(map(len, segments)) > MAX_SEGMENT_BYTES:
+    if len(encoded) > MAX_KEY_BYTES or max(map(len, segments)) > MAX_KEY_PART_BYTES:
         raise InvalidInput(
-            "key", key, f"use at most {MAX_SEGMENT_BYTES} bytes between two slashes and {MAX_KEY_BYTES} in all"
+            "key", key, f"use at most {MAX_KEY_PART_BYTES} bytes between two slashes and {MAX_KEY_BYTES} in all"
         )
     if len(segments) > MAX_FOLDERS + 1:
         raise InvalidInput("key", key, f"use at most {MAX_FOLDERS} slashes")

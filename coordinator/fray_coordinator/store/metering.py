@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from fray_coordinator.store.interface import Applied, Expectation, Listed, NotModified, Object, StoreBackend, Version
 
 ROWS_PER_REQUEST = 1000
-"""A listing costs one request for every thousand rows, on GCS and on S3."""
+"""Rows in one answer to a list request, on GCS and on S3; each answer is one request that is paid for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Prices:
 
 GCS_PRICES = Prices(class_a=0.005, class_b=0.0004)
 S3_PRICES = Prices(class_a=0.005, class_b=0.0004)
+"""List prices of standard storage in one region of the United States."""
 
 
 @dataclass(slots=True)

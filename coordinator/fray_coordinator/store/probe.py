@@ -32,10 +32,11 @@ from fray_layouts.errors import FrayError
 from fray_layouts.object_keys import DoctorKeys
 
 CLOCK_TOLERANCE = 30.0
+"""Seconds that this host's clock may be wrong without a warning: providers refuse credentials from minutes on."""
 LONG_LOCK_SECONDS = 1.0
-"""A lock that is held at both ends of this time is held for long."""
+"""Seconds: a lock that is held at both ends of this time is held for long."""
 MAX_UNREADABLE_NAMED = 20
-"""So many objects that cannot be read are named."""
+"""Objects that cannot be read that are named."""
 SHARE_REMEDY = "to share a root with a group, give it to the group: docs/operating.md says how"
 UNUSABLE_REMEDY = "do not use this root: two agents would run the same job; use GCS, S3 or a local disk"
 

@@ -29,7 +29,6 @@ from fray_coordinator.clock import Clock
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.store.buckets import (
     CONNECT_TIMEOUT,
-    LISTING_PAGE,
     BucketSettings,
     Location,
     ServerClock,
@@ -54,6 +53,7 @@ from fray_coordinator.store.interface import (
     Unknown,
     Version,
 )
+from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.size_limits import max_bytes
 
 RIGHTS = {
@@ -63,6 +63,7 @@ RIGHTS = {
     "list_objects_v2": "s3:ListBucket",
 }
 MAX_CONNECTIONS = 64
+"""As many as a pass makes requests at a time; botocore would queue them behind ten."""
 BROKEN_CONNECTION_ERRORS = (HTTPClientError, IncompleteReadError, ResponseStreamingError, ResponseParserError)
 """What botocore says of connections that broke, and of answers that are none."""
 NO_TIMEOUT = 3600.0
@@ -109,7 +110,7 @@ class S3Backend:
             query["StartAfter"] = self._location.name(after)
         more = True
         while more and (limit is None or len(rows) < limit):
-            wanted = LISTING_PAGE if limit is None else min(LISTING_PAGE, limit - len(rows))
+            wanted = ROWS_PER_REQUEST if limit is None else min(ROWS_PER_REQUEST, limit - len(rows))
             page = await self._call("list_objects_v2", MaxKeys=wanted, **query)
             with parsing_answer("ListObjectsV2"):
                 found = [item for item in page.get("Contents", []) if self._location.holds(item["Key"], prefix)]

@@ -48,8 +48,8 @@ from fray_layouts.parsing import parse_json
 
 T = TypeVar("T")
 
-FIRST_RETRY_WAIT = 0.1
-MAX_RETRY_WAIT = 8.0
+FIRST_RETRY_WAIT, MAX_RETRY_WAIT = 0.1, 8.0
+"""Seconds: a few round trips to a bucket, and so long that a thousand waiting agents send 125 requests a second."""
 REFUSED_PATIENCE = 5.0
 """Seconds that a refusal is asked again which may pass by itself, as credentials are renewed."""
 SINGLE_OBJECT_PATIENCE = 3.0
