@@ -1,4 +1,4 @@
-"""The context on a cluster: tasks go through a queue to workers that come and go, objects lie in the bucket."""
+"""The job context on a cluster: tasks go through a queue to workers, objects are in storage."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from fray import sync
-from fray.actor.handle import cluster_at
+from fray.actor import named
+from fray.actor.handle import ActorHandle, cluster_at
 from fray.cluster.current import current_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import FrayError
@@ -27,9 +28,6 @@ from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
 from fray.types import JobStatus, ResourceConfig
 
-if TYPE_CHECKING:
-    from fray.actor.handle import ActorHandle
-
 T = TypeVar("T")
 
 log = logging.getLogger("fray")
@@ -37,7 +35,7 @@ log = logging.getLogger("fray")
 
 @dataclass(frozen=True)
 class BorrowedPool:
-    """Where the pool of a context is that was pickled."""
+    """The address of a pickled context's pool."""
 
     root: str
     namespace: str
@@ -45,16 +43,16 @@ class BorrowedPool:
 
 
 class ClusterContext(JobContext):
-    """See `JobContext`.
+    """A `JobContext` on a cluster.
 
     A task that takes a reference as an argument is given the object. Results, values of generators and objects are in
     storage, so they survive the worker that made them, until `close`.
 
-    Pickled, in a task's arguments for one, it is a context on the same pool, which it never ends: it submits, stores
-    and fetches; workers that it starts for its own tasks end with it.
+    A pickled context, in a task's arguments for example, is one on the same pool, and never ends the pool: it submits,
+    stores and fetches. Workers that it starts for its own tasks end with it.
 
     Args:
-        max_workers: as many as there are tasks, up to this.
+        max_workers: at most; there are never more than tasks.
         cluster: by default the current one.
         resources: of each worker.
     """
@@ -67,8 +65,8 @@ class ClusterContext(JobContext):
         self._resources = resources
         self._lock = threading.Lock()
         self._lent: BorrowedPool | None = None
-        self._made: WorkerPool | None = None
-        self._leaves = False
+        self._pool_made: WorkerPool | None = None
+        self._closes_at_exit = False
 
     def put(self, obj: Any) -> ObjectRef:
         """Store an object."""
@@ -98,9 +96,7 @@ class ClusterContext(JobContext):
         **kwargs: Any,
     ) -> ActorHandle[Any]:
         """An actor in a job of its own; see `JobContext.create_actor`."""
-        from fray.actor.named import create_named_actor
-
-        return create_named_actor(
+        return named.create_named_actor(
             self._cluster,
             actor_class,
             args,
@@ -114,20 +110,16 @@ class ClusterContext(JobContext):
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:
         """Stop the actor's job; see `JobContext.delete_actor`."""
-        from fray.actor.named import delete_actor
-
-        delete_actor(actor)
+        named.delete_actor(actor)
 
     def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
         """That of the actor's job; see `JobContext.get_actor_status`."""
-        from fray.actor.named import actor_status
-
-        return actor_status(actor)
+        return named.actor_status(actor)
 
     def close(self) -> None:
         """End the workers, and remove what they and `put` have stored; see `JobContext.close`."""
         with self._lock:
-            made, self._made = self._made, None
+            made, self._pool_made = self._pool_made, None
         if made is None:
             return
         if self._lent is None:
@@ -142,12 +134,12 @@ class ClusterContext(JobContext):
     @property
     def _pool(self) -> WorkerPool:
         with self._lock:
-            if self._made is None:
-                self._made = self._opened((0, self._max_workers))
-                if not self._leaves:
-                    sync.at_exit(self._leave)
-                    self._leaves = True
-            return self._made
+            if self._pool_made is None:
+                self._pool_made = self._opened((0, self._max_workers))
+                if not self._closes_at_exit:
+                    sync.at_exit(self._close_at_exit)
+                    self._closes_at_exit = True
+            return self._pool_made
 
     def _opened(self, sizes: tuple[int, int]) -> WorkerPool:
         if self._lent is None:
@@ -155,8 +147,8 @@ class ClusterContext(JobContext):
         namespace, name = self._lent.namespace, self._lent.pool
         return WorkerPool.attach(name, self._cluster, sizes, self._resources, namespace=namespace, shared=True)
 
-    def _leave(self) -> None:
-        """Close at the end of the process; a cluster that ended before has taken everything with it."""
+    def _close_at_exit(self) -> None:
+        """Close at the end of the process; a cluster that ended before ended the workers, too."""
         try:
             self.close()
         except FrayError as error:
@@ -168,7 +160,7 @@ _borrowed_contexts: dict[BorrowedPool, ClusterContext] = {}
 
 
 def _borrowed_context(lent: BorrowedPool, max_workers: int, resources: ResourceConfig | None) -> ClusterContext:
-    """The one context of this process on that pool: each of a worker's many tasks may bring it along."""
+    """The context on that pool that all tasks of this process share: each of them may bring it along."""
     with _making:
         if lent not in _borrowed_contexts:
             made = ClusterContext(max_workers, cluster_at(lent.root), resources)
@@ -178,7 +170,7 @@ def _borrowed_context(lent: BorrowedPool, max_workers: int, resources: ResourceC
 
 
 def _forget() -> None:
-    """A fork copies neither the threads of a pool nor its connections."""
+    """Begin anew in a fork, which copies neither threads nor connections."""
     global _making
     _making = threading.Lock()
     _borrowed_contexts.clear()

@@ -1,4 +1,4 @@
-"""Choosing a job context: by its kind, or the one that counts where nobody says."""
+"""The choice of a job context: by its kind, or the default of the caller's job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create_job_ctx(
     num_cpus: float | None = None,
     **ray_options: Any,
 ) -> JobContext:
-    """A context of a kind.
+    """Create a job context.
 
     Args:
         context_type: "sync" runs tasks at once on the caller's thread, "threadpool" on threads of this process, "fray"
@@ -36,7 +36,7 @@ def create_job_ctx(
             every job, and "threadpool" elsewhere.
         max_workers: threads, or workers on the cluster.
         memory, num_cpus: of each worker on the cluster; threads have none of their own.
-        ray_options: what else programs say to Ray about its tasks; it means nothing here.
+        ray_options: options of tasks on Ray, which are ignored.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -85,7 +85,7 @@ C = TypeVar("C", bound=JobContext)
 
 @contextmanager
 def fray_default_job_ctx(ctx: C) -> Iterator[C]:
-    """Make `ctx` what `get_default_job_ctx` gives, inside the `with` block."""
+    """Make `ctx` the default job context inside the `with` block."""
     token = _job_context.set(ctx)
     try:
         yield ctx
@@ -94,12 +94,12 @@ def fray_default_job_ctx(ctx: C) -> Iterator[C]:
 
 
 def get_default_job_ctx() -> JobContext:
-    """The context of the enclosing `fray_default_job_ctx`; else the one, of kind "auto", that this process shares."""
+    """The context of the enclosing `fray_default_job_ctx`; else one of kind "auto", which all of a job share."""
     return _job_context.get() or _shared()
 
 
 def _shared() -> JobContext:
-    """One for each job: a process may run several, in threads."""
+    """The shared context of the caller's job: a process may run several jobs, in threads."""
     environ = task_environ()
     job = tuple(map(environ.get, ("FRAY_CLUSTER_SPEC", "FRAY_JOB_ID", "FRAY_ATTEMPT")))
     with _lock:
@@ -109,7 +109,7 @@ def _shared() -> JobContext:
 
 
 def _forget() -> None:
-    """A fork copies neither threads nor what they were about to do."""
+    """Begin anew in a fork, which copies no threads."""
     global _lock
     _lock = threading.Lock()
     _defaults.clear()

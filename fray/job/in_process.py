@@ -1,4 +1,4 @@
-"""Contexts inside this process: on the caller's own thread, or on a pool of threads. Objects are themselves."""
+"""The job contexts of one process: on the caller's own thread, or on a pool of threads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CallRunner = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 class _LocalContext(JobContext):
-    """What both contexts share."""
+    """The part that both contexts share: objects are themselves, actors live in this process."""
 
     def __init__(self) -> None:
         self._actors: dict[str, LocalActorHandle] = {}
         self._lock = threading.RLock()
 
     def put(self, obj: Any) -> Any:
-        """The object itself: nothing leaves this process."""
+        """Return the object itself: nothing leaves this process."""
         return obj
 
     def create_actor(
@@ -64,12 +64,12 @@ class _LocalContext(JobContext):
         return JobStatus.STOPPED if actor._run is _deleted else JobStatus.RUNNING
 
     def _one_at_a_time(self) -> CallRunner:
-        """What runs the calls of one actor, in the order they are made."""
+        """A runner for the calls of one actor: one at a time, in order."""
         raise NotImplementedError
 
 
 def _deleted(call: Callable[[], Any]) -> Future[Any]:
-    """What runs the calls of an actor that was deleted."""
+    """The runner of a deleted actor: every call fails."""
     future = TaskFuture[Any]()
     future.set_exception(ActorUnavailableError("the actor was deleted; create another one"))
     return future
@@ -93,7 +93,7 @@ class SyncContext(_LocalContext):
         return future
 
     def close(self) -> None:
-        """See `JobContext.close`: there is nothing to let go of."""
+        """See `JobContext.close`: there is nothing to end."""
 
     def _one_at_a_time(self) -> CallRunner:
         turn = threading.RLock()

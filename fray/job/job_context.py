@@ -1,4 +1,4 @@
-"""What every job context offers."""
+"""The interface of job contexts: tasks, shared objects and actors, wherever they run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Lifetime = Literal["non_detached", "detached"]
 
 
 class JobContext(Protocol):
-    """Runs tasks and keeps objects, inside one job: the same code on one thread, on many, or on a cluster.
+    """Runs tasks, keeps objects and creates actors inside one job: on one thread, on many, or on a cluster.
 
-    Used in a `with` statement it is closed at the end of that.
+    A `with` statement closes the context at its end.
     """
 
     def put(self, obj: Any) -> Any:
-        """A reference to an object, for tasks that take it as an argument; `get` gives the object back."""
+        """Store an object; returns a reference, which tasks take as an argument and `get` turns into the object."""
         ...
 
     @overload
@@ -38,10 +38,10 @@ class JobContext(Protocol):
     @overload
     def get(self, ref: Any) -> Any: ...
     def get(self, ref: Any) -> Any:
-        """What a reference or a future, a task's or an actor's, stands for, waiting for it; any other value as it is.
+        """Wait for the value of a reference, or of a task's or an actor's future; any other value is returned as it is.
 
         Args:
-            ref: or a list: what comes back is a list of what each of its members stands for.
+            ref: one, or a list of them, for which a list of values is returned.
 
         Raises:
             Exception: what the task raised.
@@ -53,7 +53,7 @@ class JobContext(Protocol):
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
-        """Start `fn(*args)`. Of a generator function the future also yields, by `next`, while the function runs.
+        """Start the task `fn(*args)`. The future of a generator function also yields its values, while they come.
 
         Args:
             name: accepted from programs that name their tasks; nothing shows it.
@@ -61,10 +61,10 @@ class JobContext(Protocol):
         ...
 
     def wait(self, futures: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
-        """Wait until `num_returns` are ready: exactly those, and the others, as the same objects.
+        """Wait until `num_returns` futures are ready; returns exactly so many, and the others, as the same objects.
 
         Args:
-            futures: of tasks and of actors; a reference is ready, as any other value is.
+            futures: of tasks or of actors; a reference, or any other value, is always ready.
         """
         return wait(futures, num_returns)
 
@@ -79,14 +79,14 @@ class JobContext(Protocol):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> Any:
-        """An object that answers calls one after the other; `handle.method.remote(x)` is a future.
+        """Create an actor: an object that answers calls one after the other; `handle.method.remote(x)` gives a future.
 
         Args:
-            name: others may ask for the actor by it; without one it is nobody's but the caller's.
-            get_if_exists: give the actor that has the name already, instead of raising.
+            name: by which others get the actor; without a name only the caller has it.
+            get_if_exists: return the actor that has the name already, instead of raising.
             lifetime: a "detached" actor outlives the job, or the program, that created it.
             preemptible: False keeps it off hosts that may be taken away.
-            num_cpus: cores it reserves.
+            num_cpus: cores that it reserves.
 
         Raises:
             ValueError: the name is taken.
@@ -94,7 +94,7 @@ class JobContext(Protocol):
         ...
 
     def delete_actor(self, actor: Any) -> None:
-        """Ask that an actor end; returns at once. Its name is free, and calls from now on raise ActorUnavailableError.
+        """End an actor; returns at once. Its name is free, and later calls raise ActorUnavailableError.
 
         Args:
             actor: the handle that `create_actor` gave.
@@ -102,13 +102,13 @@ class JobContext(Protocol):
         ...
 
     def get_actor_status(self, actor: Any) -> JobStatus:
-        """Where an actor is in its life: PENDING and RUNNING while it is to be called, then how it ended."""
+        """The state of an actor: PENDING or RUNNING while it may be called, then how it ended."""
         ...
 
     def close(self) -> None:
-        """Let go of threads, workers and stored objects; returns at once. Actors stay.
+        """End threads and workers, and remove stored objects; returns at once. Actors stay.
 
-        `get` what is needed before. A context that is used again begins anew.
+        Call `get` before for every value that is needed. A context that is used again begins anew.
         """
         ...
 
@@ -120,12 +120,12 @@ class JobContext(Protocol):
 
 
 def map_refs(ref: Any, value: Callable[[Any], Any]) -> Any:
-    """`value(ref)`; of a list, that of each member."""
+    """Apply `value` to a reference, or to each member of a list."""
     return [value(each) for each in ref] if isinstance(ref, list) else value(ref)
 
 
 def checked_workers(max_workers: int) -> int:
-    """`max_workers` of a context. Raises InvalidInput."""
+    """`max_workers` of a context. Raises InvalidInput if it is less than 1."""
     if max_workers < 1:
         raise InvalidInput("max_workers", max_workers, "give a number from 1 on")
     return max_workers

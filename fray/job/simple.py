@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimpleActor:
-    """A number that calls add to. call_count: how many have."""
+    """A counter that calls add to. call_count: how often it was added to."""
 
     def __init__(self, value: int) -> None:
         self.value = value

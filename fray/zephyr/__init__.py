@@ -1,4 +1,4 @@
-"""Zephyr pipelines on file queues: every shard of every stage is an item, workers come and go, nobody coordinates.
+"""Zephyr pipelines on file queues: every shard of a stage is an item of a queue, and workers come and go.
 
 backend = FrayBackend(cluster, max_parallelism=100, memory_per_worker="2GB")
 files = backend.execute(Dataset.from_files("gs://in/*.jsonl.gz").flat_map(load_jsonl).write_jsonl(...), name="nightly")

@@ -1,4 +1,4 @@
-"""Executing pipelines: on a cluster's file queues, or on threads."""
+"""The backends that execute pipelines: on a cluster's file queues, or on threads."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from fray_coordinator.clock import system_random
 
 DEFAULT_NAMESPACE = "default"
 MAX_THREADS = 32
-"""That read results, or run shards, at once: most of them wait for files."""
+"""Threads that read results, or run shards: most of them wait for files, so there may be more than cores."""
 
 _executions: defaultdict[tuple[str, int], Iterator[int]] = defaultdict(lambda: itertools.count(1))
-"""Numbers of the executions of each attempt of a job."""
+"""Counts the executions of each attempt of a job, for their names."""
 
 
 class FrayBackend:
@@ -122,7 +122,7 @@ def _own_name() -> str:
 
 
 def _gathered(shards: list[ListShard]) -> list[Any]:
-    """The items of all shards; each may have to be read from storage."""
+    """Read the items of all shards, in order."""
     with ThreadPoolExecutor(MAX_THREADS) as threads:
         parts: list[list[Any]] = list(threads.map(list, shards))
     return [item for part in parts for item in part]

@@ -1,4 +1,4 @@
-"""Where Zephyr keeps what is needed of it: its releases differ."""
+"""The names of Zephyr that this package uses, from wherever its releases keep them."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ __all__ = [
 
 
 def new_task(**fields: Any) -> ShardTask:
-    """A shard of a stage; `fields` as both releases have them."""
+    """A shard's task. fields: as both releases have them."""
     return ShardTask(**fields, **_COST)

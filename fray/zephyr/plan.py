@@ -1,6 +1,6 @@
-"""Zephyr's plan, walked stage by stage: what a stage's tasks are, and what its results make of the next stage's shards.
+"""The execution of Zephyr's plan, stage by stage: from shards to tasks, from results to the next stage's shards.
 
-Shards are only references here (files, and small items in memory); the data is read and written by whoever runs tasks.
+Shards are only references here (files, and small items in memory). Whoever runs tasks reads and writes the data.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fray.zephyr.compat import (
 from fray_layouts.errors import InvalidInput
 
 RunStage = Callable[[str, str, list[ShardTask]], list[TaskResult]]
-"""Runs the tasks of a stage and returns their results in order; gets a name unique in the plan, and one for people."""
+"""(name, title, tasks) -> results in order: runs a stage. The name is unique in the plan, the title is for people."""
 
 
 def run_plan(plan: PhysicalPlan, run_stage: RunStage, prefix: str = "") -> list[ListShard]:
-    """The last stage's shards, in order."""
+    """Run all stages; returns the last one's shards, in order."""
     shards = _source_shards(plan.source_items)
     for number, stage in enumerate(plan.stages):
         if stage.stage_type == StageType.RESHARD:
@@ -58,7 +58,7 @@ def _run_stage(stage: PhysicalStage, shards: list[ListShard], run_stage: RunStag
 
 
 def _joined(stage: PhysicalStage, count: int, run_stage: RunStage, name: str) -> dict[int, list[ListShard]]:
-    """The right sides of the stage's joins by the place of the operation, each run to its end."""
+    """Run the right sides of the stage's joins; returns their shards by the index of the operation."""
     right = {
         place: run_plan(operation.right_plan, run_stage, f"{name}.{place}.")
         for place, operation in enumerate(stage.operations)
@@ -78,12 +78,12 @@ def _source_shards(items: Iterable[Any]) -> list[ListShard]:
 
 
 def _resharded(shards: list[ListShard], count: int) -> list[ListShard]:
-    """The chunks of all shards dealt out to `count` new ones in turn."""
+    """Distribute the chunks of all shards over `count` new ones, in turn."""
     chunks = [chunk for shard in shards for chunk in shard.refs]
     return [ListShard(refs=chunks[index::count]) for index in range(count)]
 
 
 def _scattered(results: list[TaskResult], count: int) -> list[ListShard]:
-    """Each new shard reads its own part of what all tasks wrote."""
+    """New shards, each of which reads its own part of what all tasks wrote."""
     everything = MemChunk(items=[path for result in results for path in result.shard])
     return [ListShard(refs=[everything]) for _ in range(count)]

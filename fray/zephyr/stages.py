@@ -1,6 +1,6 @@
-"""A stage of a pipeline as tasks of a worker pool, one for each shard.
+"""The stages of a pipeline as tasks of a worker pool, one for each shard.
 
-A task's key is `<stage>/<shards>/<shard>/<try>`: a later driver of the same execution finds by it what is done, sees
+A task's key is `<stage>/<shards>/<shard>/<try>`. By it a later driver of the same execution finds what is done, notices
 when the pipeline is another one, and runs a shard that failed again under the next try.
 """
 
@@ -21,7 +21,7 @@ from fray_layouts.errors import InvalidInput
 log = logging.getLogger("fray")
 
 MAX_SHARD_TRIES = 3
-"""Of a shard whose own code raises."""
+"""Runs of a shard whose own code raises: enough for a file server that fails once, few enough for a bug."""
 
 
 class ShardGivenUp(Permanent, RuntimeError):
@@ -37,14 +37,14 @@ class Stage(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One shard of a stage, as it travels. Inside of an argument, the reference is not fetched anew for each task."""
+    """A shard as its task's argument. The reference in it is fetched once for a stage, not once for each task."""
 
     stage: ObjectRef
     number: int
 
 
 def run_shard(shard: Shard) -> TaskResult:
-    """What a worker does."""
+    """Run a shard, on a worker; again if its own code raises, up to `MAX_SHARD_TRIES` times."""
     stage = _stage(shard.stage)
     task = stage.tasks[shard.number]
     for _ in range(MAX_SHARD_TRIES - 1):
@@ -56,7 +56,7 @@ def run_shard(shard: Shard) -> TaskResult:
 
 
 def run_task(task: ShardTask, chunks: str, execution: str) -> TaskResult:
-    """Run a shard in this process: a worker's is one of its own already, and ends with its job."""
+    """Run a shard once, in this process: a worker has a process of its own already."""
     result: TaskResult = InlineRunner().execute(task, chunks, execution)[0]
     return result
 
@@ -68,7 +68,7 @@ def _stage(ref: ObjectRef) -> Stage:
 
 
 class StageRunner:
-    """Runs the stages of one execution on the pool of its name."""
+    """Runs the stages of one execution on its pool."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -87,7 +87,7 @@ class StageRunner:
         return [future.result() for future in futures]
 
     def _keys(self, stage: str, shards: int) -> list[str]:
-        """Of each shard's newest try, which has not failed. Raises InvalidInput."""
+        """The keys of the shards' latest tries, none of which has failed. Raises InvalidInput."""
         for key in list(self._pool.futures):
             begun, had, *_ = key.split("/")
             if begun == stage and had != str(shards):
@@ -103,7 +103,7 @@ class StageRunner:
         return key
 
     def _placed(self, error: BaseException | None, place: str) -> BaseException:
-        """The error as it is raised to the user."""
+        """The error as the user gets it, with its place."""
         assert error is not None
         if isinstance(error, TaskKillsWorkers):
             return ShardGivenUp(f"{place}: {error}")

@@ -1,4 +1,4 @@
-"""The names of what belongs to queues and to the tasks of worker pools; see `names`."""
+"""The keys of what belongs to queues and to the tasks of worker pools; see `names`."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def _owned(key: str) -> re.Match[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """`<time><order><token>-<items>`: the name of a segment; text order is the order of the queue.
+    """The name of a segment, `<time><order><token>-<items>`; text order is the order of the queue.
 
     Attributes:
         time: when it was named, storage's clock, to the millisecond.
         order: tells apart what one producer named in one millisecond.
         token: six base-32 digits that tell producers apart.
-        items: how many it holds.
+        items: how many the segment holds.
     """
 
     time: float
@@ -64,7 +64,7 @@ class SegmentName:
 
     @staticmethod
     def parse(text: str) -> SegmentName | None:
-        """None for what is no segment's name."""
+        """The parts of a segment's name; None for any other text."""
         found = _SEGMENT.fullmatch(text)
         if found is None:
             return None
@@ -83,12 +83,12 @@ class SegmentName:
 
 
 MAX_ORDERS = 32**3
-"""Names that one producer can make in one millisecond."""
+"""Names that one producer can make in one millisecond: three base-32 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """What belongs to one queue: everything under `prefix`.
+    """The keys of one queue: everything under `prefix`.
 
     That is `queues/<namespace>/<name>~<incarnation>/` in a cluster, and nothing where a root holds just one queue. A
     segment lies in a folder of its second in a folder of its quarter of an hour, so that no local folder grows large.
@@ -114,7 +114,7 @@ class QueueKeys:
 
     @staticmethod
     def checked(name: str) -> str:
-        """`name`, if a queue can be called so; else InvalidInput."""
+        """`name` as the name of a queue. Raises InvalidInput if it cannot be one."""
         if not QUEUE_NAME.fullmatch(name):
             raise InvalidInput(
                 "queue name", name, "use at most 64 letters, digits, '-' and '_', no slashes and no dots"
@@ -143,26 +143,26 @@ class QueueKeys:
 
     @property
     def dead_letters(self) -> QueueKeys:
-        """The dead letters: a queue like any other."""
+        """The keys of the dead letters, a queue like any other."""
         return QueueKeys(f"{self.prefix}{_DEAD}")
 
     def segment(self, segment: str) -> str:
         return f"{self.segments}{segment[:5]}/{segment[5:7]}/{segment}"
 
     def lease(self, segment: str) -> str:
-        """Sorts right behind its segment."""
+        """The key of a segment's lease, which sorts right behind the segment."""
         return f"{self.segment(segment)}{_LEASE}"
 
     def large(self, segment: str, item: int) -> str:
-        """An item that is an object of its own."""
+        """The key of an item that is an object of its own."""
         return f"{self.all_large}{segment[:5]}/{segment}~{item}"
 
     def finished_at(self, time: float, token: str) -> str:
-        """Names of finished segments, written at `time` (storage's clock); text order is time order."""
+        """The key of names of finished segments, written at `time` (storage's clock); text order is time order."""
         return f"{self.finished}{encode_time(time)}{token[:RANDOM_DIGITS]}"
 
     def finished_time(self, key: str) -> float | None:
-        """When the object under `finished` was written; None for what is no such name."""
+        """When an object under `finished` was written; None for any other key."""
         name = key.removeprefix(self.finished)
         return decode_time(name[:TIME_DIGITS]) if _FINISHED.fullmatch(name) else None
 
@@ -209,16 +209,16 @@ class TaskKeys:
 
     @property
     def files(self) -> str:
-        """Whatever the tasks themselves keep."""
+        """The prefix of files that the tasks themselves keep."""
         return f"{self.prefix}files"
 
     def outcome(self, time: float, token: str) -> str:
-        """A batch of outcomes written at `time` (storage's clock); text order is time order."""
+        """The key of a batch of outcomes written at `time` (storage's clock); text order is time order."""
         name = encode_time(time)
         return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}{token[:RANDOM_DIGITS]}"
 
     def outcomes_after(self, time: float) -> str:
-        """What sorts right before the outcomes written from `time` on."""
+        """The key that sorts right before the outcomes written from `time` on."""
         name = encode_time(time)
         return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
 
@@ -228,5 +228,5 @@ class TaskKeys:
         return decode_time(found[3]) if found and key.startswith(self.outcomes) else None
 
     def object(self, digest: str) -> str:
-        """An object that tasks share, named by its content."""
+        """The key of an object that tasks share, named by its content."""
         return f"{self.prefix}objects/{digest}"

@@ -1,4 +1,4 @@
-"""What a queue's objects hold: its settings, segments of items, and the leases of segments.
+"""The objects of a queue: its settings, segments of items, and leases of segments.
 
 A segment is immutable: one line of JSON, the header, then the bytes of its items one after the other. A lease is a
 record beside its segment, changed by compare-and-swap; it alone says which items are done.
@@ -20,14 +20,14 @@ QUEUE_LAYOUT = 1
 
 
 class QueueRecord(Record, kw_only=True):
-    """`queue.json`: what all participants of a queue must agree on.
+    """`queue.json`: the settings that all participants of a queue agree on.
 
     Attributes:
         layout: version of this contract.
         quarantine: seconds; the lease of a finished segment stays for half of it after the time in the name.
-        max_deliveries: an item whose processes died (or that was released after a failure) so often is a dead letter;
-            0 for never. Without word from a process nobody knows which of its items killed it: that delivery does not
-            count, the ones after it do, each alone in its process.
+        max_deliveries: an item that failed so often (its process died, or it was released as failed) is a dead letter;
+            0 for never. When a process ends without a word, nobody knows which of its items killed it: that delivery
+            does not count. Those after it do, each alone in its process.
     """
 
     layout: int = QUEUE_LAYOUT
@@ -37,19 +37,19 @@ class QueueRecord(Record, kw_only=True):
 
 
 class QueueLease(Record, kw_only=True):
-    """`<segment>~lease`: who may hand out a segment's items, and which of them are done.
+    """`<segment>~lease`: who may hand out a segment's items, and which are done.
 
     Attributes:
         owner: nonce of the claim, never used again; "" when released.
         holder: host and process, for people.
         timeout: seconds after which an observer that saw no change may take the segment over.
         claims: how often the segment was claimed.
-        suspect: a claim ended without a word, so that one of the items may have killed its process.
+        suspect: a claim ended without a word, so one of the items may have killed its process.
         done: hexadecimal number; the bit of value 2**i is item i.
         failures: by item: how often it failed, as far as that counts towards the maximum; each delivery of a
             suspect counts from its start.
         dead_lettered_at: by item: the time in the name of its dead letter.
-        problem: why the segment is set aside: it is none, and nobody can hand out its items.
+        problem: why the segment is set aside: it cannot be read, so nobody can hand out its items.
     """
 
     owner: str = ""
@@ -64,7 +64,7 @@ class QueueLease(Record, kw_only=True):
 
 
 class FinishedSegments(msgspec.Struct, kw_only=True):
-    """`finished/<time><token>`: segments that are finished and whose leases may be gone.
+    """`finished/<time><token>`: names of finished segments, whose leases may be gone.
 
     Attributes:
         segments: their names.
@@ -74,7 +74,7 @@ class FinishedSegments(msgspec.Struct, kw_only=True):
 
 
 class DeadLetterOrigin(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Why an item is a dead letter, and where it came from."""
+    """The origin of a dead letter: why it is one, and where it came from."""
 
     reason: str
     segment: str
@@ -99,15 +99,15 @@ class SegmentHeader(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def encode_segment(header: SegmentHeader, bodies: Sequence[bytes]) -> bytes:
-    """A segment's bytes."""
+    """The bytes of a segment."""
     return b"".join([msgspec.json.encode(header), b"\n", *bodies])
 
 
 def decode_segment(data: bytes) -> tuple[SegmentHeader, list[bytes]]:
-    """Header and items of a segment; a large item's bytes are empty.
+    """The header and the items of a segment; a large item's bytes are empty.
 
     Raises:
-        Malformed: this is no segment.
+        Malformed: the bytes are no segment.
     """
     line, _, rest = data.partition(b"\n")
     header = codec.decode(line, SegmentHeader).record
