@@ -23,7 +23,7 @@ def socket_dir(task_dir: str | None) -> Path:
     It is in the task's directory, which the agent removes; outside of tasks, or where that is too deep, in the user's.
 
     Raises:
-        NotOurs: somebody else could write there.
+        UntrustedDirectory: somebody else could write there.
     """
     if task_dir is not None and len(task_dir) <= _MAX_DIR_LENGTH:
         return private_dir(Path(task_dir, "rpc"))

@@ -1,4 +1,7 @@
-"""The agent: it holds leases, keeps nothing that the bucket does not have, and may die at any instruction."""
+"""The agent: joins a cluster, runs its parts, and leaves.
+
+It keeps nothing that the bucket does not have, so it may die at any instruction.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class ExitReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """How an agent is run.
+    """The options of an agent.
 
     Attributes:
         pool: whose pending jobs it claims.
@@ -129,7 +132,7 @@ class Agent:
 
     @property
     def claim_counts(self) -> ClaimCounts:
-        """What claiming cost so far."""
+        """How many claims were won and rejected so far."""
         return self._claimer.counts
 
     async def run(self) -> ExitReason:
@@ -238,6 +241,7 @@ class Agent:
         raise await self._broken.get()
 
     async def _renew_deadlines(self) -> None:
+        """Renew often enough that no task of a busy agent ends: deadlines are at least one beat interval ahead."""
         while True:
             leases = self.member.leases.held
             for lease in leases.values():

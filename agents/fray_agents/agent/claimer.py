@@ -33,7 +33,7 @@ longest. Where polls are free, a job submitted right after another one is found 
 
 @dataclass(slots=True)
 class ClaimCounts:
-    """What claiming cost so far."""
+    """How many claims were won and rejected so far."""
 
     won: int = 0
     rejected: int = 0
@@ -46,7 +46,7 @@ class Claimer:
     Attributes:
         member: the agent's membership.
         on_claimed: takes over a job whose claim was applied.
-        counts: what claiming cost so far.
+        counts: of claims so far.
         wake: set to have it poll now.
     """
 

@@ -16,7 +16,7 @@ from fray_layouts.records import AgentRecord, JobRecord
 
 @dataclass(slots=True)
 class Membership:
-    """What each part of an agent asks before it acts; `Heartbeat` keeps it up to date.
+    """The state that all parts of an agent share; `Heartbeat` keeps it up to date.
 
     Attributes:
         core: the cluster.

@@ -27,7 +27,6 @@ _LIMITS = {"message": MESSAGE_LIMIT, "exception": MESSAGE_LIMIT, "traceback": TR
 _ERROR_BYTES = 4 * 1024**2
 """Bytes of `error.json` that are read: more than what is kept of it, in any encoding."""
 
-
 _OUT_OF_MEMORY = (
     "killed for lack of memory (SIGKILL while the kernel's out-of-memory counter rose); ask for more memory"
 )

@@ -1,4 +1,4 @@
-"""The process of a callable.
+"""The main module of a callable's process.
 
 `python -m fray_agents.tasks.callable_main DIRECTORY RESULT_LIMIT`, or `... --prestarted MODULE...`.
 

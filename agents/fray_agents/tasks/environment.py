@@ -25,7 +25,7 @@ def note_endpoint(task_dir: str, key: str) -> None:
 
 
 def noted_endpoints(listed: bytes) -> list[str]:
-    """The keys of what a task may have published, by the list that it has left."""
+    """Keys of the endpoints that a task may have published, from the list that it left."""
     return listed.decode(errors="replace").split("\n")[:-1]
 
 
@@ -35,13 +35,13 @@ thread for every core of the host, and tasks that share one slow each other down
 
 
 def inherited_environment() -> dict[str, str]:
-    """The part of the agent's own environment that every task has."""
+    """The part of the agent's own environment that every task inherits."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")}
     return {"PYTHONUNBUFFERED": "1", **own}
 
 
 def job_variables(job: JobRecord) -> dict[str, str]:
-    """The variables that the job itself asks for; FRAY_* are not its own to set."""
+    """The variables that the job itself asks for, but for FRAY_*, which it may not set."""
     asked = {**job.spec.environment.env_vars, **job.spec.environment.secret_env_vars}
     return {name: value for name, value in asked.items() if not name.startswith("FRAY_")}
 

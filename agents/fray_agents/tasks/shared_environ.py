@@ -20,7 +20,7 @@ class EnvironConflict(Permanent):
 
 
 def acquire(variables: Mapping[str, str]) -> None:
-    """Set the variables, for as long as anyone wants them; all or none. Raises Disagreement."""
+    """Set the variables for as long as anyone holds them; all or none. Raises EnvironConflict."""
     for name, value in variables.items():
         if name in _before and not _holders[name, value]:
             raise EnvironConflict(f"{name} has another value in a job that runs now. {EnvironConflict.__doc__}")
