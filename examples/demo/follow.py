@@ -18,7 +18,7 @@ KILL_AT = 0.3
 
 @dataclass
 class Death:
-    """A machine that was killed while it held jobs; `noticed`: seconds until all of them were put back."""
+    """A machine that was killed while it held jobs; `noticed`: seconds until all of them were requeued."""
 
     machine: Machine
     held: list[JobId]

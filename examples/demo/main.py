@@ -63,9 +63,9 @@ def main(shards: int, files: int | None, output: Path) -> None:
 
 
 async def of_agents(core: Core, both: Sequence[Machine], death: Death) -> dict[str, RequestCounts]:
-    """What each agent had asked of the storage when it beat last; the killed one's last second is missing."""
+    """What each agent had asked of the storage at its last heartbeat; the killed one's last second is missing."""
     records = {agent.record.id: agent.record for agent in await read_agents(core, problems={})}
-    names = {m.id: f"agent {m.name}" + (", until its last beat" if m is death.machine else "") for m in both}
+    names = {m.id: f"agent {m.name}" + (", until its last heartbeat" if m is death.machine else "") for m in both}
     return {name: RequestCounts(**records[agent].requests) for agent, name in names.items()}
 
 

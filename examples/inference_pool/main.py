@@ -117,7 +117,7 @@ def run(cluster: StorageCluster, config: Config) -> None:
             answered_by.add(job)
             if number % (len(batches) // 10) == 0:
                 print(f"{number} of {len(batches)} batches are answered", flush=True)
-        print(f"{right} of {len(asked)} prompts were told right, by {len(answered_by)} servers")
+        print(f"{right} of {len(asked)} prompts were labelled right, by {len(answered_by)} servers")
     finally:
         for job_id in jobs:
             cluster.terminate(job_id)

@@ -4,7 +4,7 @@ The coordinator's job serves a curriculum, which gives out the lessons that go w
 workers play lessons with those weights and send what happened to the trainer, which serves a buffer for that, improves
 the policy (a softmax over actions, by REINFORCE, in numpy) and publishes it. Without `--root` everything runs on a
 private cluster; with it, on the agents of that cluster. Any job may die with its host: workers and coordinator start
-anew and are told again what they need, and a trainer that starts anew goes on from the latest weights.
+anew and are given again what they need, and a trainer that starts anew goes on from the latest weights.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ async def _create(root: str) -> None:
 
 
 def test_every_prompt_is_answered(alone: dict[str, str]) -> None:
-    assert "600 of 600 prompts were told right, by 3 servers" in alone["inference_pool"]
+    assert "600 of 600 prompts were labelled right, by 3 servers" in alone["inference_pool"]
 
 
 def test_every_lesson_is_learnt(alone: dict[str, str]) -> None:
@@ -117,7 +117,7 @@ def test_slices_join_and_leave_and_the_weights_are_found(alone: dict[str, str]) 
 
 def test_an_agent_that_is_killed_changes_no_result(after_a_kill: tuple[dict[str, str], list[JobInfo]]) -> None:
     said, jobs = after_a_kill
-    assert "24000 of 24000 prompts were told right" in said["inference_pool"]
+    assert "24000 of 24000 prompts were labelled right" in said["inference_pool"]
     assert "5 of 5 lessons are done right" in said["rl"]
     assert error(said["multislice"]) < 1e-6
     assert any(info.attempt > 1 for info in jobs), "what the killed agent had was started anew"

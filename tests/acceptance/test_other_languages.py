@@ -67,7 +67,7 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         check = subprocess.run(
             [sys.executable, "-m", "fray", "fsck", "--root", address], capture_output=True, text=True
         )
-        assert check.stdout == "everything fits together\n"
+        assert check.stdout == "no problems\n"
 
 
 async def _create(root: str, **settings: Any) -> None:

@@ -22,7 +22,7 @@ import { attemptEnded, claim } from "./transitions.mjs";
 
 export class Agent {
   #held = new Map(); // by job id: {attempt, phase, task, amounts, entry, isListed}
-  #seen = { self: null, bell: null }; // versions
+  #seen = { self: null, doorbell: null }; // versions
   #lookAt = 0; // when to look for work next, whether the doorbell rings or not
   #repairAt = 0; // when to read the held jobs next, whether mail comes or not
   #startFailures = 0;
@@ -31,7 +31,7 @@ export class Agent {
   /** `capacity`: {cpu, memory, disk}, in thousandths of a core and in bytes; `folder`: where tasks run. */
   constructor(cluster, { pool = "default", capacity, folder }) {
     Object.assign(this, cluster, { cluster, pool, capacity, folder, host: os.hostname() });
-    this.heart = new Heartbeat(cluster, { host: this.host, pool, capacity, inbound: false });
+    this.heartbeat = new Heartbeat(cluster, { host: this.host, pool, capacity, inbound: false });
   }
 
   /** Serves until `leave` was called and all jobs are given back. `joined(id)` hears each id that it serves under. */
@@ -51,7 +51,7 @@ export class Agent {
     for (const { task } of this.#held.values()) task?.stop("preempted");
   }
 
-  /** Does something each poll interval until it is enough; what it throws is told, and it goes on. */
+  /** Does something each poll interval until it is enough; what it throws is printed, and it goes on. */
   async #repeat(act, isEnough) {
     while (!isEnough()) {
       await act().catch((error) => console.error(error));
@@ -62,17 +62,17 @@ export class Agent {
   // Living ------------------------------------------------------------------------------------------------------------
 
   async #join(joined) {
-    await this.heart.join(this.#free());
+    await this.heartbeat.join(this.#free());
     this.#seen.self = null;
-    joined(this.heart.id);
+    joined(this.heartbeat.id);
   }
 
-  /** Reads what others wrote into the agent's record, and beats when it is time; given up, it joins again. */
+  /** Reads what others wrote into the agent's record, and writes a heartbeat when it is due; given up, it joins again. */
   async #live(joined) {
-    const found = await this.records.read(agentKey(this.heart.id), this.#seen.self);
+    const found = await this.records.read(agentKey(this.heartbeat.id), this.#seen.self);
     this.#seen.self = found?.version;
     if (found?.record?.drain) this.#isLeaving = true;
-    if (found && !found.record?.mail && !this.heart.isDue) return;
+    if (found && !found.record?.mail && !this.heartbeat.isDue) return;
     const { isApplied, hadMail } = await this.#beat();
     if (hadMail) await this.#readHeld();
     if (isApplied) return;
@@ -81,19 +81,19 @@ export class Agent {
     await this.#join(joined);
   }
 
-  /** A beat that lists what is held; the entries of jobs that it lists as running may then go. */
+  /** A heartbeat that lists what is held; the entries of jobs that it lists as running may then go. */
   async #beat(state) {
     const listed = [...this.#held.values()].filter(({ phase }) => phase !== "claiming");
     const holdings = Object.fromEntries([...this.#held].map(([id, { attempt, phase }]) => [id, { attempt, phase }]));
     const problem = this.#isBroken ? "tasks cannot be started here; nothing more is claimed" : undefined;
-    const done = await this.heart.beat({ holdings, free: this.#free(), problem, state });
+    const done = await this.heartbeat.beat({ holdings, free: this.#free(), problem, state });
     if (done.isApplied) for (const held of listed) held.isListed = true;
     return done;
   }
 
   /** Tells the tasks for how long they may go on if this process is heard of no more. */
   #keepTasks() {
-    const seconds = this.heart.taskSeconds;
+    const seconds = this.heartbeat.taskSeconds;
     for (const { task } of this.#held.values()) seconds ? task?.trust(seconds) : task?.stop("preempted");
   }
 
@@ -103,7 +103,7 @@ export class Agent {
       const job = task && (await this.records.read(jobKey(id)))?.record;
       if (!job) continue;
       if (job.stop) task.stop("stopped");
-      if (job.lease?.agent !== this.heart.id || (job.attempt ?? 1) !== attempt) task.kill();
+      if (job.lease?.agent !== this.heartbeat.id || (job.attempt ?? 1) !== attempt) task.kill();
     }
   }
 
@@ -114,13 +114,13 @@ export class Agent {
     for (const held of this.#held.values()) if (held.isListed) await this.#removeEntry(held);
     const now = monotonic();
     if (now >= this.#repairAt) await this.#repair(now);
-    const bell = await this.records.read(doorbellKey(this.pool), this.#seen.bell);
-    const rang = bell !== null && bell.version !== this.#seen.bell;
+    const doorbell = await this.records.read(doorbellKey(this.pool), this.#seen.doorbell);
+    const rang = doorbell !== null && doorbell.version !== this.#seen.doorbell;
     if (!rang && now < this.#lookAt) return;
-    this.#seen.bell = bell?.version;
+    this.#seen.doorbell = doorbell?.version;
     this.#lookAt = this.#repairAt;
     for await (const key of this.store.list(pendingFolder(this.pool))) {
-      if (this.#isLeaving || !this.heart.isTrusted) return;
+      if (this.#isLeaving || !this.heartbeat.isTrusted) return;
       const entry = parsePending(key);
       if (entry && this.#hasRoom(entry)) await this.#claim(entry).catch((error) => console.error(key, error));
     }
@@ -128,7 +128,7 @@ export class Agent {
 
   async #repair(now) {
     this.#repairAt = now + this.settings.repair_interval;
-    await this.heart.countAgents();
+    await this.heartbeat.countAgents();
     await this.#readHeld();
   }
 
@@ -153,8 +153,8 @@ export class Agent {
     const parent = seen.parent && (await this.records.read(jobKey(seen.parent.job)))?.record;
     const held = { attempt, phase: "claiming", amounts: needs.amounts, entry: key };
     this.#held.set(id, held); // before the claim is sent: an agent lists whatever it may hold
-    this.heart.hurry();
-    const agent = this.heart.id;
+    this.heartbeat.hurry();
+    const agent = this.heartbeat.id;
     const found = await waitOut(() => this.records.change(jobKey(id), (job) => this.#decide(job, held, parent, agent)));
     const { status, lease, attempt: current = 1 } = found?.record ?? {};
     const isOurs = status === "running" && lease?.agent === agent && current === attempt; // whichever write did it
@@ -179,7 +179,7 @@ export class Agent {
 
   /** Runs an attempt to its end and writes what came of it; the job is listed until then. */
   async #run(job, held) {
-    const agent = this.heart.id;
+    const agent = this.heartbeat.id;
     const end = await this.#attempt(job, held, agent);
     this.#startFailures = end.exit.kind === "start-failed" ? this.#startFailures + 1 : 0;
     held.phase = "ending";
@@ -197,7 +197,7 @@ export class Agent {
         await this.#stopChildren(job, earlier, "adoptable stay").catch((error) => console.error(job.id, error));
       }
       const place = { folder: this.folder, root: this.root, agent };
-      held.task = new Task(this.store, job, place, this.heart.taskSeconds);
+      held.task = new Task(this.store, job, place, this.heartbeat.taskSeconds);
       if (this.#isLeaving) held.task.stop("preempted");
       if (job.stop) held.task.stop("stopped");
       return await held.task.done;

@@ -10,7 +10,7 @@ import { insist, sleep } from "./store.mjs";
 
 const FRESH = 0.6; // of its lease's time-out, in which an item may be handed out
 const POLL = { local: 0.1, bucket: 1 }; // seconds between looks at a queue that had nothing
-const LIST_AT_LEAST = 30; // seconds between listings, whether the bell rings or not
+const LIST_AT_LEAST = 30; // seconds between listings, whether the doorbell is rung or not
 const LATEST = 30; // quarantines for which a dead letter's name may be used
 
 const monotonic = () => performance.now() / 1000;
@@ -20,7 +20,7 @@ export class Consumer {
   #lone = new Map(); // by segment: since when its lease was seen without it
   #foreign = new Set(); // segments that hold something else than JSON
   #finished = []; // {name, at}: what this consumer finished, and when its lease may go
-  #bell = null;
+  #doorbell = null;
   #listedAt = -Infinity;
   #isStopping = false;
 
@@ -54,9 +54,9 @@ export class Consumer {
     await sleep(this.store.isLocal ? POLL.local : POLL.bucket);
     if (this.store.isLocal) return;
     while (!this.#isStopping && !left && monotonic() < this.#listedAt + LIST_AT_LEAST) {
-      const bell = await this.records.read(this.keys.doorbell, this.#bell);
-      if (bell && bell.version !== this.#bell) {
-        this.#bell = bell.version;
+      const doorbell = await this.records.read(this.keys.doorbell, this.#doorbell);
+      if (doorbell && doorbell.version !== this.#doorbell) {
+        this.#doorbell = doorbell.version;
         return;
       }
       await sleep(POLL.bucket);
@@ -173,7 +173,7 @@ export class Consumer {
 
   async #deliver(held, item, handle) {
     const { maxDeliveries } = this.queue;
-    if (leases.isSpent(held.lease, item, maxDeliveries)) return this.#bury(held, item, "its deliveries failed");
+    if (leases.isSpent(held.lease, item, maxDeliveries)) return this.#deadLetter(held, item, "its deliveries failed");
     if (held.lease.suspect) await this.#change(held, leases.counted(held.owner, item));
     else if (monotonic() > held.sent + FRESH * this.timeout) await this.#renew(held);
     if (!held.lease) return;
@@ -182,7 +182,7 @@ export class Consumer {
       await handle(JSON.parse(bytes.toString()));
     } catch (error) {
       if (!held.lease.suspect) await this.#change(held, leases.counted(held.owner, item));
-      if (held.lease && leases.isSpent(held.lease, item, maxDeliveries)) await this.#bury(held, item, String(error));
+      if (held.lease && leases.isSpent(held.lease, item, maxDeliveries)) await this.#deadLetter(held, item, String(error));
       return;
     }
     held.done.add(item);
@@ -218,7 +218,7 @@ export class Consumer {
   }
 
   /** Makes an item a dead letter, and completes it. */
-  async #bury(held, item, reason) {
+  async #deadLetter(held, item, reason) {
     const now = this.store.now();
     await this.#change(held, leases.deadLettered(held.owner, item, now, now - LATEST * this.queue.quarantine));
     if (!held.lease) return;

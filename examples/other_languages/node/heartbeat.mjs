@@ -2,11 +2,11 @@
 
 import { agentId, agentKey, PASS } from "./names.mjs";
 
-const TRUST = 3; // intervals for which an applied beat may be relied on; observers wait for five
+const TRUST = 3; // intervals for which an applied heartbeat may be relied on; observers wait for five
 
 export const monotonic = () => performance.now() / 1000;
 
-/** The interval that a beat promises: longer where nothing is held, and in a large fleet. */
+/** The interval that a heartbeat promises: longer where nothing is held, and in a large fleet. */
 export function promised(isBusy, liveAgents, { beat_interval, idle_beat_interval }) {
   const times = liveAgents > 1000 ? 4 : liveAgents > 100 ? 2 : 1;
   const longest = 4 * Math.max(beat_interval, idle_beat_interval); // that observers believe
@@ -20,7 +20,7 @@ export function mayRunUntil(now, trustedUntil, { beat_interval, outage_grace }) 
 }
 
 export class Heartbeat {
-  #sentAt = 0; // the last beat that was applied
+  #sentAt = 0; // the last heartbeat that was applied
   #trustedUntil = 0;
   #dueAt = 0;
   #interval = 0;
@@ -55,7 +55,7 @@ export class Heartbeat {
     return Math.max(mayRunUntil(now, this.#trustedUntil, this.settings) - now, 0);
   }
 
-  /** The first job is held: the next beat promises the shorter interval, and is due as if the last one had. */
+  /** The first job is held: the next heartbeat promises the shorter interval, and is due as if the last one had. */
   hurry() {
     this.#dueAt = Math.min(this.#dueAt, this.#sentAt + this.settings.beat_interval);
   }

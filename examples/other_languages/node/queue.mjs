@@ -61,8 +61,8 @@ export class Queue {
   async #ring() {
     if (this.store.isLocal || performance.now() < this.#rungAt + BELL_INTERVAL * 1000) return;
     this.#rungAt = performance.now();
-    const bell = JSON.stringify(stamped({ rung_at: this.store.now() }));
-    await this.store.write(this.keys.doorbell, bell, ANYTHING).catch(() => {});
+    const doorbell = JSON.stringify(stamped({ rung_at: this.store.now() }));
+    await this.store.write(this.keys.doorbell, doorbell, ANYTHING).catch(() => {});
   }
 }
 

@@ -131,7 +131,7 @@ async function connected({ address, fingerprint = "" }, encrypt) {
     socket.once("error", (error) => reject(new Broken(`${address}: ${error.message}`)));
     socket.setTimeout(HANDSHAKE, () => socket.destroy(new Error("no connection")));
   });
-  socket.on("error", () => {}); // whoever waits on it is told by the request
+  socket.on("error", () => {}); // the request that waits on it fails
   if (!encrypted) return { socket, fingerprint: "" };
   const shown = createHash("sha256").update(socket.getPeerCertificate().raw).digest("hex");
   if (fingerprint && shown !== fingerprint) throw new NotAuthentic("the certificate is not the endpoint's");

@@ -172,7 +172,7 @@ function plain(value, schema) {
   return value && ("write" in value ? { write: strip(value.write, { $ref }) } : strip(value, { $ref }));
 }
 
-/** What is told to people may be in other words: where the vectors leave them out, so is ours. */
+/** Texts for people may be in other words: where the vectors leave them out, so are ours. */
 function withoutWords(made, expected) {
   const [ours, theirs] = [made?.write ?? made, expected?.write ?? expected];
   for (const [part, words] of [["exit", "message"], ["stop", "reason"]]) {
