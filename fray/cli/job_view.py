@@ -11,14 +11,7 @@ import msgspec
 
 from fray.cli.output import format_duration
 from fray.cluster.job_info import exit_reason
-from fray_layouts.records import (
-    AttemptExit,
-    Holding,
-    JobRecord,
-    Record,
-    Resources,
-    ResourceUsage,
-)
+from fray_layouts.records import AttemptExit, Holding, JobRecord, Record, Resources, ResourceUsage
 from fray_layouts.spec import JobSpec
 from fray_layouts.states import ExitKind
 from fray_layouts.units import format_bytes

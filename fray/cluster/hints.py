@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fray_coordinator.core import Core
 from fray_layouts.errors import FrayError
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys
-from fray_layouts.records import (
-    AgentRecord,
-    HintEndpoint,
-    PoolSummary,
-    ReconcilerRecord,
-)
+from fray_layouts.records import AgentRecord, HintEndpoint, PoolSummary, ReconcilerRecord
 
 if TYPE_CHECKING:
     from fray_agents.rpc import Keyring

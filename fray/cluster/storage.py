@@ -19,11 +19,7 @@ from fray.cluster.current_job import CurrentJob, current_job_on
 from fray.cluster.hints import HintSender
 from fray.cluster.job_info import info_of, original_exception
 from fray.cluster.job_results import decode_result, fetch_result
-from fray.cluster.submission import (
-    as_children,
-    as_group,
-    submit_prepared,
-)
+from fray.cluster.submission import as_children, as_group, submit_prepared
 from fray.errors import JobFailed
 from fray.job_spec import local_spec, to_spec
 from fray.types import (
