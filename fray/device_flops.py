@@ -22,7 +22,7 @@ __all__ = ["DEVICE_FLOPS", "FlopDtype", "device_flops", "device_flops_for_jax_de
 
 FlopDtype = Literal["bf16", "fp16", "fp32", "fp64", "tf32", "int8", "fp8"]
 
-_T = 1e12
+_T = 1e12  # "T" in "TFLOPS"
 _A100 = {"fp64": 19.5 * _T, "fp32": 19.5 * _T, "tf32": 156 * _T, "fp16": 312 * _T, "bf16": 312 * _T, "int8": 624 * _T}
 _H100_SXM = {
     "fp64": 67 * _T,

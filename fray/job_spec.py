@@ -17,11 +17,11 @@ from fray.types import (
     CallableEntrypoint,
     CpuConfig,
     DeviceConfig,
-    Entrypoint,
     EnvironmentConfig,
     JobRequest,
     ResourceConfig,
     TpuConfig,
+    entrypoint_of,
 )
 from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import JobSpec, parse_spec
@@ -106,18 +106,17 @@ def _checked_parts(request: JobRequest) -> tuple[ResourceConfig, EnvironmentConf
     return resources, environment
 
 
-def _entrypoint(entrypoint: object) -> dict[str, Any]:
-    if callable(entrypoint) and not isinstance(entrypoint, Entrypoint):
-        entrypoint = CallableEntrypoint(entrypoint)
+def _entrypoint(given: object) -> dict[str, Any]:
+    entrypoint = entrypoint_of(given)
     if isinstance(entrypoint, BinaryEntrypoint):
         return {"command": [entrypoint.command, *entrypoint.args]}
     if isinstance(entrypoint, CallableEntrypoint):
         return {"callable": {"pickle": base64.b64encode(pickled(entrypoint)).decode()}}
-    raise InvalidInput("entrypoint", entrypoint, "make it with Entrypoint.from_callable or Entrypoint.from_binary")
+    raise InvalidInput("entrypoint", given, "make it with Entrypoint.from_callable or Entrypoint.from_binary")
 
 
 def pickled(call: CallableEntrypoint) -> bytes:
-    """cloudpickle of (function, args, kwargs); InvalidInput names the part that cannot be pickled."""
+    """Pickle (function, args, kwargs) with cloudpickle. Raises InvalidInput, which names the part that cannot be."""
     import cloudpickle
 
     try:

@@ -42,6 +42,7 @@ _V4_CORES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _V5P_CORES = (8, 16, 32, 64, *range(128, 9985, 128), *range(10240, 12289, 128))
 _V5E_CHIPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _V6E_CHIPS = (1, 4, 8, 16, 32, 64, 128, 256)
+"""The sizes that Google Cloud's pages on each family list (docs.cloud.google.com/tpu/docs/v4 and so on)."""
 
 TPU_TOPOLOGIES: dict[str, TpuTopologyInfo] = {
     info.name: info

@@ -235,6 +235,11 @@ class BinaryEntrypoint(Entrypoint):
     args: tuple[str, ...] = ()
 
 
+def entrypoint_of(given: object) -> object:
+    """What a request runs: a plain callable as the entrypoint that calls it, anything else as it is."""
+    return CallableEntrypoint(given) if callable(given) and not isinstance(given, Entrypoint) else given
+
+
 @dataclass(frozen=True)
 class HealthCheck:
     """An HTTP check of a running job: it must answer 2xx, or the attempt ends as a failure.

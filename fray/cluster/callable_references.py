@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fray.types import CallableEntrypoint, Entrypoint, JobId, JobRequest
+from fray.types import CallableEntrypoint, Entrypoint, JobId, JobRequest, entrypoint_of
 
 _MIN_KEPT = 100
 """Calls that are kept before it is asked which of their jobs have ended, which reads as many records."""
@@ -77,9 +77,7 @@ class CallableReferences:
 
 def _keep(request: JobRequest) -> int | None:
     """Keep the request's call and return its number; None for a command, and for what cannot be called."""
-    entrypoint = request.entrypoint
-    if callable(entrypoint) and not isinstance(entrypoint, Entrypoint):
-        entrypoint = CallableEntrypoint(entrypoint)
+    entrypoint = entrypoint_of(request.entrypoint)
     if not isinstance(entrypoint, CallableEntrypoint):
         return None
     number = next(_numbers)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fray_coordinator.store.probe import Finding
 
 _COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
+_WIDTH = max(map(len, _COLORS))
 
 
 @as_command
@@ -42,7 +43,7 @@ def _has_error(findings: list[Finding]) -> bool:
 
 def _print_findings(findings: list[Finding]) -> None:
     for finding in findings:
-        severity = click.style(finding.severity.ljust(7), _COLORS[finding.severity])
+        severity = click.style(finding.severity.ljust(_WIDTH), _COLORS[finding.severity])
         click.echo(f"{severity}  {escaped(finding.what)}")
         if finding.remedy:
-            click.echo(f"{' ' * 9}{escaped(finding.remedy)}")
+            click.echo(f"{' ' * (_WIDTH + 2)}{escaped(finding.remedy)}")

@@ -44,6 +44,9 @@ def _subcommand(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     return add
 
 
+_POP_LEASE = 60.0
+"""Seconds until items that `fray queue pop` took come back if it is killed before it completed them."""
+
 _AT_LEAST_ONE = click.IntRange(min=1)
 _queue = click.argument("queue", metavar="QUEUE")
 _namespace = click.option("--namespace", help='Where the name is (default: FRAY_NAMESPACE, else "default").')
@@ -142,7 +145,7 @@ def pop(app: App, queue: str, namespace: str | None, count: int, wait: float) ->
     """Take items, print them, and complete them. Exit code 1 if there was none."""
 
     async def take(engine: FileEngine) -> bool:
-        taken = await engine.take(count, 60.0, wait)
+        taken = await engine.take(count, _POP_LEASE, wait)
         for one in taken:
             output.print_json(shown(one.item), one_line=True)
         await engine.done([one.id for one in taken])

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fray_layouts.records import JobRecord
     from fray_layouts.spec import JobSpec
 
+_DERIVED_NAME_LENGTH = 64
+"""Characters of a program's name that become the job's: half of what a name may have, so that tables stay readable."""
+
 _EXIT_STOPPED = 130
 """The shells' exit code of what Ctrl-C ended."""
 
@@ -99,7 +102,7 @@ def variables(given: Iterable[str]) -> dict[str, str]:
 
 
 def _name_of(program: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:64] or "job"
+    return re.sub(r"[^A-Za-z0-9._-]|\.\.+", "-", os.path.basename(program)).strip("-._")[:_DERIVED_NAME_LENGTH] or "job"
 
 
 async def _submit(core: Core, spec: JobSpec) -> str:
