@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-long models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
+.PHONY: demo test test-long test-stress models histories chaos fuzz check schemas vectors drawing clean bench bench-jobs bench-actors bench-drain bench-startup bench-queues bench-actor-creation bench-pool bench-hints bench-zephyr zephyr simulate simulate-variants scale
 
 # virtualenv rather than venv: a Debian without python3-venv has no ensurepip.
 $(VENV)/bin/python:
@@ -21,21 +21,30 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo/main.py
 
-# What CI runs: lint, types, layers, then every test that is not marked slow. Two workers: many tests wait.
+# Lint, types, layers, then every test that is neither slow nor a campaign; seeds are the same each time. More workers
+# than cores: many tests wait.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(PYTEST) -m 'not slow and not campaign'
 
-# What CI runs after that, some ten minutes: larger scopes of the models, and more of the fixed odd bytes and seeds.
-test-long: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 -m slow tests/model
-	$(BIN)/python -m pytest -n 2 --timeout 900 --hypothesis-profile=long tests/fuzz
-	$(BIN)/python -m tests.simulation --first 1001 --seeds 80
-	$(BIN)/python -m tests.simulation.actors --first 1001 --seeds 30
-	$(BIN)/python -m tests.simulation.queues --first 1001 --seeds 150
+# The slow tests, fresh seeds and fresh malformed bytes, and real Zephyr: some 20 minutes on two cores.
+test-long: $(VENV)/.dev zephyr
+	$(PYTEST) -m 'slow and not campaign'
+	$(PYTEST) --timeout 900 --hypothesis-profile=long tests/fuzz
+	$(BIN)/python -m tests.simulation --cpu-seconds 300
+	$(BIN)/python -m tests.simulation.actors --cpu-seconds 90
+	$(BIN)/python -m tests.simulation.queues --cpu-seconds 90
 
-# Longer recordings than those in `make test`, SeaweedFS too: 10 minutes.
+# The tests of `make test`, again and again beside busy loops: none is red by chance.
+STRESS_ROUNDS ?= 10
+STRESS_LOOPS ?= 6
+test-stress: $(VENV)/.dev
+	$(BIN)/python tests/stress.py $(STRESS_ROUNDS) $(STRESS_LOOPS) -- $(PYTEST) -q --durations=0 -m 'not slow and not campaign'
+
+# Longer recordings than those in `make test` and `make test-long`, on every store: 10 minutes.
 histories: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow tests/histories
+	$(BIN)/python -m pytest -m campaign tests/histories
 
 # Larger scopes of the models than those in `make test`: a few minutes.
 models: $(VENV)/.dev
@@ -43,7 +52,7 @@ models: $(VENV)/.dev
 
 # Three minutes of havoc on each kind of storage, with real processes; see docs/chaos.md.
 chaos: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow -s tests/chaos
+	$(BIN)/python -m pytest -m campaign -s tests/chaos
 
 # A fleet of 200 in virtual time against the limits of GCS; docs/scale.md has larger ones.
 scale: $(VENV)/.dev

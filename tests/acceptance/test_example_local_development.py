@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from fray.cluster import StorageCluster
 from tests.support.agents import agents, on_cluster
+
+pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "local_development" / "main.py"
 SAID = ["Response to: Hello Response to: World", "1 2", "2 4 6 8 10", "6"]

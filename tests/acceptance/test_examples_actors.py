@@ -19,6 +19,8 @@ from fray_coordinator.core import open_core
 from tests.support.agents import QUICK, agents
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 LOCAL = {

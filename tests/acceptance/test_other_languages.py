@@ -44,8 +44,9 @@ POOL = "node"
 QUICKER = replace(QUICK, requeue_backoff=0.05, poll_interval=0.2)
 
 locally = pytest.mark.parametrize("root", ["local"], indirect=True)
-in_a_bucket_too = pytest.mark.parametrize("root", ["local", "seaweed"], indirect=True)
-everywhere = pytest.mark.parametrize("root", ["local", "moto", "seaweed"], indirect=True)
+BUCKETS = [pytest.param(server, marks=pytest.mark.slow) for server in ("moto", "seaweed")]
+in_a_bucket_too = pytest.mark.parametrize("root", ["local", BUCKETS[1]], indirect=True)
+everywhere = pytest.mark.parametrize("root", ["local", *BUCKETS], indirect=True)
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,16 @@ import pytest
 import fray
 from tests.support.pages import NEEDS, PAGES, README, described, program, public_names, run, used
 
-WITH_EXAMPLES = [page for page in PAGES if page != README and program(page)]
+LONG = {"actors", "pool"}
+WITH_EXAMPLES = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in LONG else [])
+    for page in PAGES
+    if page != README and program(page)
+]
 NAMES = public_names()
 
 
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITH_EXAMPLES)
 def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     run(program(page), page, tmp_path)
 

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_the_bench_of_queues() -> None:
     command = [sys.executable, "-m", "benchmarks.queues", "--quick"]

@@ -15,6 +15,8 @@ from mypy import api
 from tests.support import second_names
 from tests.support.pages import PAGES, program
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parents[2]
 PROGRAMS = TOP / "tests" / "acceptance" / "user_programs"
 EXAMPLES = [folder for folder in sorted((TOP / "examples").iterdir()) if list(folder.glob("*.py"))]

@@ -16,6 +16,7 @@ from tests.chaos.run import Options, run
 SEED = int(os.environ.get("CHAOS_SEED") or secrets.randbits(32))
 
 
+@pytest.mark.slow
 def test_a_short_havoc_on_local_files(tmp_path: Path) -> None:
     report = run(Options("local", seconds=8, jobs=32, agents=5, seed=7, beat=1.0, peace=100), tmp_path)
     print(report)
@@ -23,6 +24,15 @@ def test_a_short_havoc_on_local_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["local", "gcs"])
+def test_half_a_minute_of_havoc(kind: str, tmp_path: Path) -> None:
+    report = run(Options(kind, seconds=30, jobs=60, agents=5, seed=SEED), tmp_path)
+    print(report)
+    assert not report.faults
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["local", "s3", "moto", "gcs"])
 def test_minutes_of_havoc(kind: str, tmp_path: Path) -> None:

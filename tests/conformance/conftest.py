@@ -27,7 +27,13 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "moto": servers.moto,
     "seaweed": servers.seaweed,
 }
-EVERY = ["memory", "local", "gcs-emulator", "fake-gcs", "moto", pytest.param("seaweed", marks=pytest.mark.slow)]
+EVERY = [
+    "memory",
+    "local",
+    "gcs-emulator",
+    "moto",
+    *(pytest.param(server, marks=pytest.mark.slow) for server in ("fake-gcs", "seaweed")),
+]
 BREAKS = {
     "fake-gcs": {"conditional delete", "not modified"},
     "seaweed": {"order", "odd names"},

@@ -25,7 +25,7 @@ SHORT, LONG = 50, 1500
 
 
 def calls(short: int = SHORT, long: int = LONG) -> pytest.MarkDecorator:
-    thorough = pytest.param(long, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
+    thorough = pytest.param(long, marks=[pytest.mark.campaign, pytest.mark.timeout(900)])
     return pytest.mark.parametrize("calls", [short, thorough])
 
 
@@ -41,7 +41,8 @@ def test_local_files_without_faults_but_kills(tmp_path: Path, calls: int) -> Non
 
 @calls()
 @pytest.mark.parametrize(
-    "server", ["gcs-emulator", "fake-gcs", "moto", pytest.param("seaweed", marks=pytest.mark.slow)]
+    "server",
+    ["gcs-emulator", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fake-gcs", "moto", "seaweed"))],
 )
 def test_servers(server: str, tmp_path: Path, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with SERVERS[server]() as served, fault_proxy(served.url) as proxy:

@@ -22,8 +22,10 @@ from tests.support.agents import QUICK, agents
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server
 
+S3 = pytest.param(servers.moto, id="s3", marks=pytest.mark.slow)
 
-@pytest.fixture(params=[servers.gcs_emulator, servers.moto], ids=["gcs", "s3"])
+
+@pytest.fixture(params=[pytest.param(servers.gcs_emulator, id="gcs"), S3])
 def root(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A cluster's root in a bucket, with quick settings."""
     start: Callable[[], AbstractContextManager[Server]] = request.param
@@ -56,7 +58,7 @@ def test_a_job_runs_through_the_command_line(root: str, tmp_path: Path) -> None:
         assert "no problems" in fray("fsck", "--root", root)
 
 
-@pytest.mark.parametrize("root", [servers.moto], ids=["s3"], indirect=True)
+@pytest.mark.parametrize("root", [S3], indirect=True)
 def test_a_file_dropped_into_the_bucket_with_other_tools_runs(root: str, tmp_path: Path) -> None:
     files, path = fsspec.core.url_to_fs(root, use_listings_cache=False, skip_instance_cache=True)
     spec = {"name": "dropped", "entrypoint": {"command": [sys.executable, "-c", "print('hello')"]}}

@@ -24,7 +24,10 @@ from fray_coordinator.jobs.live_usage import refreshed_agents
 from fray_coordinator.jobs.lookup import read_job, waiting_reasons
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["processes", "threads"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(True, id="processes", marks=pytest.mark.slow), pytest.param(False, id="threads")],
+)
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """Two slots."""
     with LocalCluster(max_workers=2, use_processes=request.param) as opened:

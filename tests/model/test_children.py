@@ -12,7 +12,9 @@ FRESH, NAMED = False, True
 
 
 @pytest.mark.parametrize("named", [FRESH, NAMED], ids=["fresh ids", "one id"])
-@pytest.mark.parametrize("faults", [("freeze",), ("failure",), ("sleep",)], ids=" and ".join)
+@pytest.mark.parametrize(
+    "faults", [pytest.param(("freeze",), marks=pytest.mark.slow), ("failure",), ("sleep",)], ids=" and ".join
+)
 def test_children_end_with_their_parents_attempt_and_no_other_is_stopped(named: bool, faults: tuple[str, ...]) -> None:
     assert explored(Rules(), named, *faults, "end").holes == {}
 

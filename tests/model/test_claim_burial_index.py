@@ -9,7 +9,10 @@ from tests.model.jobworld import PUT_BACK_FROM_THE_LIVING, Rules, explored
 
 @pytest.mark.parametrize(
     "faults",
-    [("crash", "freeze"), ("crash", "failure"), ("crash", "preemption")],
+    [
+        ("crash", "freeze"),
+        *(pytest.param(("crash", fault), marks=pytest.mark.slow) for fault in ("failure", "preemption")),
+    ],
     ids=" and ".join,
 )
 def test_no_state_is_stuck_and_no_invariant_breaks(faults: tuple[str, ...]) -> None:
@@ -53,7 +56,7 @@ def test_the_entry_leads_to_a_claim_that_no_beat_lists(fault: str) -> None:
     "faults",
     [
         ("drop",),
-        ("preemption",),
+        pytest.param(("preemption",), marks=pytest.mark.slow),
         pytest.param(("drop", "restart"), marks=pytest.mark.slow),
         pytest.param(("drop", "crash"), marks=pytest.mark.slow),
     ],
@@ -70,7 +73,7 @@ def test_what_a_live_agent_drops_goes_on_and_what_it_has_stays_with_it(faults: t
     [
         ("dropped_are_put_back", ("drop",), "stuck"),
         ("two_beats_without_it", ("drop",), PUT_BACK_FROM_THE_LIVING),
-        ("put_back_on_that_version", ("preemption",), PUT_BACK_FROM_THE_LIVING),
+        pytest.param("put_back_on_that_version", ("preemption",), PUT_BACK_FROM_THE_LIVING, marks=pytest.mark.slow),
         ("unresolved_claim_listed", ("drop",), PUT_BACK_FROM_THE_LIVING),
         ("nothing_taken_up_again", ("drop",), PUT_BACK_FROM_THE_LIVING),
     ],

@@ -16,7 +16,11 @@ def explored(rules: Rules, drops: int, forgets: int, *faults: str) -> Found:
 
 @pytest.mark.parametrize(
     ("drops", "forgets", "faults"),
-    [(1, 2, ("crash", "withdraw", "stop")), (2, 1, ("crash",)), (2, 0, ("stop", "withdraw"))],
+    [
+        (1, 2, ("crash", "withdraw", "stop")),
+        (2, 1, ("crash",)),
+        pytest.param(2, 0, ("stop", "withdraw"), marks=pytest.mark.slow),
+    ],
 )
 def test_each_dropped_version_runs_once(drops: int, forgets: int, faults: tuple[str, ...]) -> None:
     assert explored(Rules(), drops, forgets, *faults).holes == {}

@@ -7,7 +7,7 @@ import pytest
 from tests.model.jobworld import Rules, explored
 
 
-@pytest.mark.parametrize("other", ["crash", "freeze", "stop", "preemption"])
+@pytest.mark.parametrize("other", ["crash", pytest.param("freeze", marks=pytest.mark.slow), "stop", "preemption"])
 def test_no_restarted_job_is_lost_and_no_invariant_breaks(other: str) -> None:
     found = explored(Rules(), "restart", other)
     assert found.holes == {}

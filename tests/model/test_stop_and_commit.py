@@ -7,7 +7,7 @@ import pytest
 from tests.model.jobworld import THROWN_AWAY, Rules, explored
 
 
-@pytest.mark.parametrize("fault", ["crash", "freeze", "failure", "preemption"])
+@pytest.mark.parametrize("fault", ["crash", pytest.param("freeze", marks=pytest.mark.slow), "failure", "preemption"])
 def test_a_stopped_job_ends_and_nothing_finished_is_lost(fault: str) -> None:
     assert explored(Rules(), "stop", fault).holes == {}
 

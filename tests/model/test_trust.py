@@ -22,7 +22,7 @@ def explored(rules: Rules, actor: bool, *faults: str, tick: float = 1.0) -> Foun
         (True, ["silence", "freeze"]),
         (True, ["suspension"]),
         (True, ["kill", "preemption"]),
-        (False, ["freeze", "suspension"]),
+        pytest.param(False, ["freeze", "suspension"], marks=pytest.mark.slow),
     ],
 )
 def test_no_attempt_runs_beside_the_next_and_the_job_goes_on(actor: bool, faults: list[str]) -> None:

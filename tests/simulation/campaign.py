@@ -144,7 +144,9 @@ def main(made: type[Stage]) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {made.module}", description=main.__doc__)
     parser.add_argument("--seeds", type=int, help="how many seeds; default: as many as fit into --cpu-seconds")
     parser.add_argument("--cpu-seconds", type=float, default=60.0, help="CPU time of all processes (default 60)")
-    parser.add_argument("--first", type=int, help="the first seed (default: drawn, and printed)")
+    parser.add_argument(
+        "--first", type=int, help="the first seed (default: drawn, and printed; seeds that failed go first)"
+    )
     parser.add_argument("--seed", type=int, help="just this one")
     parser.add_argument("--replay", action="store_true", help="with --seed: print everything that happened")
     parser.add_argument("--variant", choices=made.variants, default="", help="with --seed: the broken variant to run")
@@ -163,7 +165,7 @@ def _one(made: type[Stage], given: argparse.Namespace) -> int:
 def _many(made: type[Stage], given: argparse.Namespace) -> int:
     first = random.SystemRandom().randrange(10**9) if given.first is None else given.first
     seeds = itertools.count(first) if given.seeds is None else range(first, first + given.seeds)
-    again = failed_once(made.kind)
+    again = failed_once(made.kind) if given.first is None else []
     print(f"{made.kind}: seeds from {first}, and {len(again)} that once failed", flush=True)
     total = Total()
     once_failed = run_many(made, again, given.processes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shlex
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.simulation.strength import WORLDS
 
 ROOT = Path(__file__).parents[2]
 JOBS, ACTORS, QUEUES = "tests.simulation", "tests.simulation.actors", "tests.simulation.queues"
@@ -37,11 +40,9 @@ def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("module", "seeds"), [(JOBS, 8), (ACTORS, 4), (QUEUES, 20)])
-def test_some_seeds_and_those_that_once_failed_break_no_invariant(
-    module: str, seeds: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What was run is printed, whatever came of it; a failing seed tells its replay. `make simulate` draws others.
+@pytest.mark.parametrize(("module", "seeds"), [(JOBS, 3), (ACTORS, 2), (QUEUES, 8)])
+def test_some_seeds_break_no_invariant(module: str, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was run is printed, whatever came of it; a failing seed tells its replay. `make test-long` draws others.
 
     The last one is run once more: alone it does the same as in a process that ran many before.
     """
@@ -54,7 +55,7 @@ def test_some_seeds_and_those_that_once_failed_break_no_invariant(
         print(f"\nsimulation of {lines[0]}: {lines[-1]}", file=sys.stderr)
 
 
-@pytest.mark.parametrize("module", [JOBS, ACTORS, QUEUES])
+@pytest.mark.parametrize("module", [*(pytest.param(each, marks=pytest.mark.slow) for each in (JOBS, ACTORS)), QUEUES])
 def test_a_seed_gives_one_history_byte_for_byte_and_another_seed_another(module: str) -> None:
     first, second = (simulate("--seed", "12", "--replay", module=module) for _ in range(2))
     other = simulate("--seed", "8", module=module)
@@ -64,6 +65,8 @@ def test_a_seed_gives_one_history_byte_for_byte_and_another_seed_another(module:
     assert re.findall("digest (.*)", first.stdout) != re.findall("digest (.*)", other.stdout)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_broken_variants_of_the_code_are_caught() -> None:
     run = simulate(*QUICK, module=STRENGTH)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -73,6 +76,14 @@ def test_broken_variants_of_the_code_are_caught() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_some_others_that_are_drawn_are_caught() -> None:
+    every = [name for made in WORLDS for name in made.variants if name not in QUICK]
+    run = simulate(*random.sample(every, 8), module=STRENGTH)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(3600)
 def test_every_broken_variant_is_caught() -> None:
     run = simulate(module=STRENGTH)
