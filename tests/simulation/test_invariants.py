@@ -155,8 +155,8 @@ def a_consumer_fails() -> None:
 def something_else_is_delivered() -> None:
     world = QueueWorld(0)
     world.consumers[HERE] = mock.Mock(held={})
-    delivery = mock.Mock(body=b"never pushed", item=0, held=mock.Mock(segment="s", out={}))
-    HERE.context().run(world.handed_out, delivery)
+    segment, delivery = mock.Mock(out={}), mock.Mock(id="s/0/1", item=mock.Mock(body=b"never pushed"))
+    HERE.context().run(world.handed_out, segment, delivery)
     raise_what_broke(world)
 
 
