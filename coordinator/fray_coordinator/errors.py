@@ -60,7 +60,7 @@ class BadRecord(Permanent):
 
 
 class MisplacedRecord(BadRecord):
-    """A record lies here that belongs under another name, `own`; `fray fsck` says which."""
+    """The record here belongs under another name, `own`; `fray fsck` says which."""
 
     def __init__(self, message: str, own: str) -> None:
         super().__init__(message)

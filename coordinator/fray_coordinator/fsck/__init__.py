@@ -4,7 +4,7 @@ themselves.
 Called by `fray fsck` and `fray doctor`, and by tests after every scenario. A snapshot of everything is judged by plain
 functions; what two snapshots show is a problem.
 
-To read: `snapshot`, `report`, `checker`, then the checks by area; `areas` says what lies where under a root.
+To read: `snapshot`, `report`, `checker`, then the checks by area; `areas` lists the folders of a root.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from fray_layouts.spec import parse_spec
 
 def drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Old files: those that no agent would admit, and those that the passes should have dealt with."""
-    watched = seen.passes_run()
+    watched = seen.reconciler_runs()
     for key, drop in seen.drops.items():
         fault = _fault(drop.data)
         if seen.now - drop.updated <= seen.patience:
@@ -31,7 +31,7 @@ def drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def _reason_of_last_pass(seen: Snapshot, key: str) -> str:
     """Why the last pass skipped the file."""
-    problem = seen.passes.record.problems.get(key, "") if seen.passes is not None else ""
+    problem = seen.reconciler.record.problems.get(key, "") if seen.reconciler is not None else ""
     return f" ({problem.removesuffix(REMOVE_HINT)})" if problem else ""
 
 

@@ -33,9 +33,9 @@ def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 def left_alone_by_the_pass(seen: Snapshot) -> Iterator[SuspectedProblem]:
     """Objects that the running reconciler skips, though they can be read here."""
-    if seen.passes is None or not seen.passes_run():
+    if seen.reconciler is None or not seen.reconciler_runs():
         return
-    last = seen.passes.record
+    last = seen.reconciler.record
     named = {*seen.unreadable, *seen.misplaced, *seen.strays, *seen.drops}
     there = {key for keys in seen.keys.values() for key in keys}
     for key, problem in last.problems.items():

@@ -25,7 +25,7 @@ MAX_REPAIR_INTERVALS = 2
 
 
 ROOT_LISTING_PAGE = 100
-"""Names asked for at a time to see what lies right under the root."""
+"""Names in one page of the listing of the root's top level, which has a dozen folders."""
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class Snapshot:
         keys: by area, the names that Fray gives.
         strays: all other names there.
         foreign: names right under the root that are none of Fray's; a folder's ends in "/".
-        unlisted: by area, why it is not known what lies there; "/" stands for what else lies right under the root.
+        unlisted: by area, why its objects are not known; "/" stands for other objects right under the root.
         drops: by key, the files in the inbox.
         stored: by key, every record that was read.
         jobs, agents: by id.
         unreadable: by key, why.
-        misplaced: by key, the one under which the record that lies there belongs.
+        misplaced: by key, the one under which the record there belongs.
     """
 
     settings: ClusterSettings
@@ -65,17 +65,17 @@ class Snapshot:
         return [self.stored[key] for key in self.keys[EndpointKey.area] if key in self.stored]
 
     @property
-    def passes(self) -> Stored[ReconcilerRecord] | None:
+    def reconciler(self) -> Stored[ReconcilerRecord] | None:
         """The record of the coordinator's pass, written at the end of each."""
         return self.stored.get(CoordinatorKeys.lease)
 
-    def passes_run(self) -> bool:
+    def reconciler_runs(self) -> bool:
         """Whether an agent that has lived for long makes one pass of the coordinator after the other."""
-        passes = self.passes
-        holder = self.agents.get(passes.record.holder) if passes is not None else None
-        if passes is None or holder is None:
+        reconciler = self.reconciler
+        holder = self.agents.get(reconciler.record.holder) if reconciler is not None else None
+        if reconciler is None or holder is None:
             return False
-        fresh = self.now - passes.updated <= LEASE_INTERVALS * self.settings.pass_interval
+        fresh = self.now - reconciler.updated <= LEASE_INTERVALS * self.settings.pass_interval
         return fresh and holder.state == AgentState.LIVE and self.now - holder.started_at > self.patience
 
     @property

@@ -68,12 +68,12 @@ async def stop_orphan(core: Core, child: Stored[JobRecord]) -> JobRecord | None:
 
 async def _keep_without_record(core: Core, entry: ChildKey) -> bool:
     """An entry whose child was never created, or not yet: it stays for the quarantine, counted from its last write."""
-    lies = await core.store.get(entry.key())
-    if lies is None:
+    present = await core.store.get(entry.key())
+    if present is None:
         return False
-    if core.now() - lies.updated <= core.settings.quarantine:
+    if core.now() - present.updated <= core.settings.quarantine:
         return True
     if await core.store.get(object_keys.JobKeys.key(entry.child)) is None:
-        await core.store.delete(entry.key(), lies.version)
+        await core.store.delete(entry.key(), present.version)
         return False
     return True

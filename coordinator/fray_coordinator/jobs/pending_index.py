@@ -81,8 +81,8 @@ async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> No
 
 async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
     """Look at one entry and give it what it needs."""
-    lies = await core.store.get(key)
-    if lies is None:
+    present = await core.store.get(key)
+    if present is None:
         return
     job = await core.records.read(object_keys.JobKeys.key(entry.job), JobRecord, one_of_many=True)
     lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else it decides nothing
@@ -94,9 +94,9 @@ async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
     care = action_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
     match care:
         case IndexAction.DELETE:
-            await core.store.delete(key, lies.version)
+            await core.store.delete(key, present.version)
         case IndexAction.RENEW if job is not None:
             await create_entry(core, job.record)
-            await core.store.delete(key, lies.version)
+            await core.store.delete(key, present.version)
         case IndexAction.PUT_BACK if job is not None and lease is not None:
             await put_back(core, job, lease.agent)

@@ -18,8 +18,8 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     The job has no children left; while the inbox still names it, nothing is removed.
     """
     origin = job.record.inbox
-    lies = await core.store.get(origin.current_key) if origin is not None else None
-    in_inbox = lies.version if lies is not None else None
+    present = await core.store.get(origin.current_key) if origin is not None else None
+    in_inbox = present.version if present is not None else None
     if not is_removable(job.record, core.now(), core.settings, has_children=False, version_in_inbox=in_inbox):
         return
     update = await core.records.update(job.key, JobRecord, lambda now: mark_expiring(now) if now else None, known=job)

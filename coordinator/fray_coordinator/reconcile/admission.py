@@ -108,8 +108,8 @@ class Admission:
         origin = job.record.inbox
         if origin is None:
             return
-        lies = await self.core.store.get(origin.current_key)
-        version = lies.version if lies else None
+        present = await self.core.store.get(origin.current_key)
+        version = present.version if present else None
 
         def decide(now: JobRecord | None) -> JobRecord | None:
             if now is None or now.op != job.record.op:
@@ -176,13 +176,13 @@ class Admission:
     async def _look_aside(self, key: str) -> None:
         """A local file that was moved aside: what it held was dealt with, unless a `cp` went on writing into it."""
         parsed = InboxKeys.parse_aside(key)
-        lies = await self.core.store.get(key, one_of_many=True)
-        if parsed is None or lies is None or not self._lay_still(key, lies.version):
+        present = await self.core.store.get(key, one_of_many=True)
+        if parsed is None or present is None or not self._lay_still(key, present.version):
             return
         stem, dealt_with = parsed
-        if lies.version != dealt_with:
-            await self.core.store.put(InboxKeys.key(f"{stem}-{lies.version[:8]}"), lies.data, ABSENT)
-        await self.core.store.delete(key, lies.version)
+        if present.version != dealt_with:
+            await self.core.store.put(InboxKeys.key(f"{stem}-{present.version[:8]}"), present.data, ABSENT)
+        await self.core.store.delete(key, present.version)
 
     def _lay_still(self, key: str, version: str) -> bool:
         """Whether the file was seen unchanged over two looks, far enough apart."""

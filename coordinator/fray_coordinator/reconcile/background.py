@@ -1,4 +1,4 @@
-"""Work of the coordinator's pass that may outlast it: it goes on beside the passes that follow, one run per name.
+"""Background work of the reconciler: what may outlast a pass goes on during those that follow, one run per name.
 
 So agents are watched, and the lease is renewed, however many files lie in the inbox, however many jobs a dead agent
 held, and however long a repair takes.

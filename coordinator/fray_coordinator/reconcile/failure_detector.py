@@ -32,9 +32,9 @@ MAX_CONCURRENT_READS = 64
 MAX_PASS_READS = 2000
 """Unknown records that a look waits for at most, which take a second or two; agents that it declares dead at most.
 
-More of them are read beside the looks, those that were written last first: who is known already is judged in time.
+More of them are read in the background, the last written first: agents that are known already are judged in time.
 """
-BESIDE = "agents/ not read yet"
+UNREAD_AGENTS = "agents/ not read yet"
 """The name of that work."""
 
 VERDICT_PATIENCE = 3.0
@@ -53,14 +53,14 @@ class FailureDetector:
 
     Attributes:
         agents: by id; those that have ended and are reaped are not among them.
-        beside: does what a look need not wait for.
+        background: reads what a look need not wait for.
         problems: what went wrong in the last look, by key.
         complete: every agent's record was read that is answered.
         someone_died: an agent that lived is dead, since whoever asks reset this.
     """
 
     core: Core
-    beside: BackgroundWork = field(default_factory=BackgroundWork)
+    background: BackgroundWork = field(default_factory=BackgroundWork)
     agents: dict[str, Stored[AgentRecord]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     complete: bool = True
@@ -162,7 +162,7 @@ class FailureDetector:
         await self._read(changed, unknown)
 
     async def _read(self, changed: list[Listed], unknown: list[Listed]) -> None:
-        """Read what has changed and is new; what is new to us and very much, and what was not answered, beside."""
+        """Read changed and new records; those that are very many, or were not answered, in the background."""
         rows = {row.key: row for row in [*changed, *unknown]}
         self._unanswered = {key: why for key, why in self._unanswered.items() if key in rows}
         self.problems |= self._unanswered
@@ -173,8 +173,8 @@ class FailureDetector:
             late = sorted(unknown, key=lambda row: -(row.updated or 0.0)) + late
             unknown = []
         if late:
-            self.beside.begin(
-                BESIDE,
+            self.background.begin(
+                UNREAD_AGENTS,
                 lambda: map_noting_problems(late, self._read_background, {}, lambda row: row.key, MAX_CONCURRENT_READS),
             )
         await map_noting_problems(

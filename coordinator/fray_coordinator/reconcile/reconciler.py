@@ -23,7 +23,7 @@ from fray_coordinator.protocol.heartbeat import paced_interval, with_bounded_int
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.background import BackgroundWork
-from fray_coordinator.reconcile.failure_detector import BESIDE, FailureDetector
+from fray_coordinator.reconcile.failure_detector import UNREAD_AGENTS, FailureDetector
 from fray_coordinator.reconcile.repair import Repair
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.inbox_keys import InboxKeys
@@ -164,15 +164,15 @@ class Reconciler:
 
     async def _unreadable_lease(self) -> Stored[ReconcilerRecord] | None:
         """The stand-in for a lease that cannot be read: as held by an unknown, it ages and is then replaced."""
-        lies = await self.core.store.get(CoordinatorKeys.lease)
-        if lies is None:
+        present = await self.core.store.get(CoordinatorKeys.lease)
+        if present is None:
             return None
         return Stored(
             CoordinatorKeys.lease,
             ReconcilerRecord(holder=reconciler_lease.UNREADABLE_HOLDER),
             {},
-            lies.version,
-            lies.updated,
+            present.version,
+            present.updated,
         )
 
     async def _take(self) -> bool:
@@ -243,7 +243,7 @@ class Reconciler:
         """Begin what else there is to do, or go on with it, but not for long."""
         unreaped = self.detector.unreaped()
         self._background.forget_all_but(
-            [JobKeys.area, AgentKeys.area, BESIDE, InboxKeys.area, *(dead.key for dead in unreaped)]
+            [JobKeys.area, AgentKeys.area, UNREAD_AGENTS, InboxKeys.area, *(dead.key for dead in unreaped)]
         )
         for dead in unreaped[:MAX_CONCURRENT_REAPS]:
             self._background.begin(dead.key, partial(reaper.reap, self.core, dead))

@@ -36,17 +36,17 @@ class UnreadableHolders:
     async def look(self, agent: str) -> None:
         """Look at the agent's record once more, and write the agent off if that has not changed for long enough."""
         key = AgentKeys.key(agent)
-        lies, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()
-        if lies is None:
+        present, now = await self.core.store.get(key, one_of_many=True), self.core.clock.boottime()
+        if present is None:
             return
         version, since = self._before.get(key, ("", now))
-        self._seen[key] = first = (lies.version, since if version == lies.version else now)
+        self._seen[key] = first = (present.version, since if version == present.version else now)
         if is_lost(now - first[1], self.core.settings):
-            await write_off(self.core, agent, lies)
+            await write_off(self.core, agent, present)
 
 
-async def write_off(core: Core, agent: str, lies: Object) -> None:
+async def write_off(core: Core, agent: str, present: Object) -> None:
     """Replace the agent's unreadable record by a dead agent's, unless it has changed."""
     op = core.rng.token(16)
     dead = codec.successor(lost_agent(agent), op, None)
-    await core.store.put(AgentKeys.key(agent), codec.encode(dead), lies.version, op)
+    await core.store.put(AgentKeys.key(agent), codec.encode(dead), present.version, op)
