@@ -28,7 +28,7 @@ from fray_agents.rpc.server.server import public_methods
 
 @dataclass(frozen=True)
 class ActorContext:
-    """Where an actor runs, so that it can call other actors and launch jobs.
+    """The cluster, job and namespace of an actor, so that it can call other actors and launch jobs.
 
     Attributes:
         resolver: finds the actors of `namespace`.

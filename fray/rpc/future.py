@@ -109,10 +109,10 @@ class ActorFuture(HasReadySignal, Generic[T]):
         call.add_done_callback(self._settled)
 
     def result(self, timeout: float | None = None) -> T:
-        """What the method returned; waits for it.
+        """The value that the method returned; waits for it.
 
         Args:
-            timeout: seconds.
+            timeout: seconds to wait; None: for ever.
 
         Raises:
             TimeoutError: there is no result yet. The call goes on; ask again.

@@ -24,7 +24,7 @@ IDEMPOTENT = RetryPolicy(retries=-1)
 
 
 class EndpointSource(Protocol):
-    """Where a pool finds its actors: a `fray.rpc.Resolver`."""
+    """The resolver of a pool, which finds its actors and connects to them; see `fray.rpc.Resolver`."""
 
     patience: float
 
@@ -202,7 +202,7 @@ class BroadcastFuture:
         self._call = call
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the method returned, or the exception: returned, not raised.
+        """The value that the method returned, or the exception: returned, not raised. Waits for it.
 
         Raises:
             TimeoutError: there is no result after `timeout` seconds. The call goes on; ask again.
@@ -221,7 +221,7 @@ class BroadcastFuture:
         return isinstance(self._call, ConnectionError) or self._call.done()
 
     def exception(self) -> BaseException | None:
-        """What the method raised, or why the actor could not be called; None if it succeeded or is not done."""
+        """The exception that the method raised, or why it could not be called; None: it succeeded, or is not done."""
         if isinstance(self._call, ConnectionError):
             return self._call
         return self._call.exception() if self._call.done() else None

@@ -64,7 +64,7 @@ class ActorServer:
 
     Args:
         cluster: where the actors are announced, in its namespace; who can read its secrets can call them.
-        host: address to listen on; by default what the agent was told, which jobs have in FRAY_BIND_HOST and
+        host: address to listen on; by default that of the agent's options, which jobs have in FRAY_BIND_HOST and
             FRAY_ADVERTISE_HOST; outside of jobs loopback if the cluster is on this machine, else this host's address.
         port: 0 for any that is free.
     """
@@ -281,7 +281,7 @@ async def _ensure_rpc_key(core: Core) -> None:
     """Make the RPC key if there is none, for a caller in another language may not be able to write."""
     try:
         await rpc_keys(core)
-    except (StoreError, BadRecord) as error:  # it may be mended before the first call
+    except (StoreError, BadRecord) as error:  # it may be there, or readable, before the first call
         log.warning("nobody can be called: %s", error)
 
 
@@ -296,9 +296,9 @@ async def _is_local(core: Core) -> bool:
 
 def _network_settings(local: bool, host: str | None) -> NetworkSettings:
     environ = task_environ()
-    told = environ.get("FRAY_BIND_HOST", "")
-    bind = told if host is None else host
-    advertise = environ.get("FRAY_ADVERTISE_HOST", "") if bind == told else ""
+    configured = environ.get("FRAY_BIND_HOST", "")
+    bind = configured if host is None else host
+    advertise = environ.get("FRAY_ADVERTISE_HOST", "") if bind == configured else ""
     return NetworkSettings(bind=bind, advertise=advertise).resolved(local)
 
 

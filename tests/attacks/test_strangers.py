@@ -157,7 +157,7 @@ def test_a_connection_that_fails_within_the_server_is_opened_again(
 
 
 def test_who_takes_over_from_slow_calls_survives_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    healthy, failed = ServerConnection.relieve, threading.Event()
+    healthy, failed = ServerConnection.replace_reader, threading.Event()
 
     def flawed(self: ServerConnection, number: int) -> None:
         if not failed.is_set():
@@ -165,7 +165,7 @@ def test_who_takes_over_from_slow_calls_survives_a_thread_that_cannot_start(monk
             raise RuntimeError("can't start new thread")
         healthy(self, number)
 
-    monkeypatch.setattr(ServerConnection, "relieve", flawed)
+    monkeypatch.setattr(ServerConnection, "replace_reader", flawed)
     with subject() as server:
         first, second = own_channel(server), own_channel(server)
         assert first.call("wide", "sleep", (0.1,), {}) == 0.1

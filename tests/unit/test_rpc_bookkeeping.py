@@ -134,7 +134,7 @@ def test_who_never_comes_back_is_forgotten_when_it_leaves() -> None:
     for number in range(100):
         (record,) = table.admit(f"c{number}", 1, [request(1, f"c{number}")], caller)
         done(table, record, bytes(900))
-        table.left(f"c{number}", for_good=True)
+        table.client_left(f"c{number}", for_good=True)
     assert table._clients == {}
 
 

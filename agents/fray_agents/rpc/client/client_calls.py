@@ -30,7 +30,7 @@ class ReplySource(Protocol):
         """Tell the server that the caller of a stream has room for the items before `limit`."""
         ...
 
-    def watch(self) -> None:
+    def ensure_reading(self) -> None:
         """Have replies read though nobody waits for them."""
         ...
 
@@ -67,7 +67,7 @@ class PendingCall:
         """End with `error`, because no reply will come."""
         raise NotImplementedError
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         """Wake the thread that waits; called without the channel's lock."""
         event = self.event
         if event is not None and self.ready:
@@ -94,11 +94,11 @@ class ClientCall(PendingCall):
     def done(self) -> bool:
         """Whether the outcome has come."""
         if not self.ready:
-            self._channel.watch()
+            self._channel.ensure_reading()
         return self.ready
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the method returned.
+        """The value that the method returned; waits for it.
 
         Args:
             timeout: seconds to wait; None: for ever. Afterwards the call goes on, and may be asked again.
@@ -128,7 +128,7 @@ class ClientCall(PendingCall):
         if self.ready:
             self._run_callbacks()
         else:
-            self._channel.watch()
+            self._channel.ensure_reading()
 
     def take(self, reply: Reply) -> bool:
         self._reply = reply
@@ -139,8 +139,8 @@ class ClientCall(PendingCall):
         self._error = error
         self._unpacked = self.ready = True
 
-    def announce(self) -> None:
-        super().announce()
+    def notify(self) -> None:
+        super().notify()
         if self._callbacks:
             self._run_callbacks()
 

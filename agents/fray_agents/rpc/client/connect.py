@@ -22,7 +22,7 @@ was lost is sent again after 1, 3 and 7 seconds."""
 
 
 class Target(NamedTuple):
-    """Where an actor is served.
+    """The address of an actor on a server.
 
     Attributes:
         tcp: "host:port".
@@ -54,7 +54,7 @@ def open_connection(target: Target, keyring: Keyring, deadline: float | None = N
 def open_session(
     target: Target, keyring: Keyring, deadline: float | None, then: Callable[[ClientHandshake, Session], T]
 ) -> tuple[T, str]:
-    """What `then` makes of a handshake once the server has shown who it is; else as `open_connection`."""
+    """The result of `then`, which goes on with the handshake once the server has shown who it is; see above."""
     latest = time.monotonic() + CONNECT_TIMEOUT
     deadline = latest if deadline is None else min(latest, deadline)
     try:

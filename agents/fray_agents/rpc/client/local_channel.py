@@ -46,7 +46,7 @@ class LocalChannel(Channel):
             if pending is not None and pending.take(reply):
                 del self._calls[reply.id]
         if pending is not None:
-            pending.announce()
+            pending.notify()
 
     def wait(self, pending: PendingCall, deadline: float | None) -> None:
         """Return when `pending` is ready, or at the deadline."""
@@ -65,7 +65,7 @@ class LocalChannel(Channel):
         if stream is not None:
             stream.grant(limit)
 
-    def watch(self) -> None:
+    def ensure_reading(self) -> None:
         """Nothing: replies come by themselves."""
 
     def _pack(self, value: object) -> Payload:

@@ -22,18 +22,22 @@ from fray_agents.rpc.client.channel import Channel, Kept
 from fray_agents.rpc.client.client_calls import PendingCall, ReplySource
 from fray_agents.rpc.client.connect import Target, open_connection
 from fray_agents.rpc.errors import BadMessage, ConnectionLost, NotAuthentic, ServerGone
-from fray_agents.rpc.wire.messages import NEW_CALL, CallBatch, CallId, Reply, Request, decode_replies, encode_calls
+from fray_agents.rpc.wire.messages import (
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    NEW_CALL,
+    CallBatch,
+    CallId,
+    Reply,
+    Request,
+    decode_replies,
+    encode_calls,
+)
 from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.session import Keyring
 
 MAX_UNANSWERED = 2
 """Requests under way: one that the server holds until a reply is ready, and one with new calls."""
-
-MAX_BATCH = 512
-"""Bounds how long the first call of a request waits for the others: so many are written in less than a millisecond."""
-
-MAX_BATCH_BYTES = 2**20
-"""Bytes of calls beyond which no further one is added to a request, for the same reason."""
 
 POLL_EVERY = 64
 """Calls made in a row after which the thread that makes them looks for replies: it costs a system call."""
@@ -83,7 +87,7 @@ class RemoteChannel(Channel):
         self._sending = False
         self._reading = False
         self._unwatched = 0  # calls for which nobody waited at once
-        self._watched = False  # the pump has been told
+        self._pump_told = False  # the pump has been told
         self._pump: threading.Event | None = None
         self._announced = threading.Event()
         self._announcing = 0  # the thread that tells of lost calls
@@ -114,12 +118,12 @@ class RemoteChannel(Channel):
             self._unwatched += 1
             if self._unwatched % POLL_EVERY == 0:
                 self._poll()
-            self.watch()
+            self.ensure_reading()
         return pending
 
     def _send(self, alone: bool = False) -> None:
         """Send the calls that may leave now, unless another thread does."""
-        while (ready := self._take(alone)) is not None:
+        while (ready := self._next_batch(alone)) is not None:
             alone = False
             connection, calls, pendings = ready
             try:
@@ -134,7 +138,7 @@ class RemoteChannel(Channel):
                 with self._lock:
                     self._sending = False
 
-    def _take(self, alone: bool) -> tuple[SealedConnection, CallBatch, list[PendingCall]] | None:
+    def _next_batch(self, alone: bool) -> tuple[SealedConnection, CallBatch, list[PendingCall]] | None:
         with self._lock:
             connection = self._connection
             if connection is None or self._sending or self._unanswered >= MAX_UNANSWERED:
@@ -152,11 +156,8 @@ class RemoteChannel(Channel):
             self._unanswered += 1
             self._sending = True
             requests = [pending.request for pending in pendings]
-            return (
-                connection,
-                CallBatch(self.client, self._lowest(), alone and len(requests) == 1, requests, grants),
-                pendings,
-            )
+            calls = CallBatch(self.client, self._lowest(), alone and len(requests) == 1, requests, grants)
+            return connection, calls, pendings
 
     def _lowest(self) -> int:
         for call in self._calls:
@@ -169,7 +170,7 @@ class RemoteChannel(Channel):
         with self._lock:
             self._grants[call] = limit
         self._send()
-        self.watch()
+        self.ensure_reading()
 
     # Waiting and reading.
 
@@ -192,12 +193,12 @@ class RemoteChannel(Channel):
             elif not event.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
                 return
 
-    def watch(self) -> None:
+    def ensure_reading(self) -> None:
         """Have replies read though nobody waits for them."""
-        if self._reading or self._watched or not self._calls:
+        if self._reading or self._pump_told or not self._calls:
             return
         with self._lock:
-            self._watched = True
+            self._pump_told = True
             if self._pump is None:
                 self._pump = threading.Event()
                 threading.Thread(target=self._run_pump, args=(self._pump,), name="fray-pump", daemon=True).start()
@@ -211,7 +212,7 @@ class RemoteChannel(Channel):
                 seen = self._unwatched
                 time.sleep(PUMP_DELAY)
             with self._lock:
-                self._watched = False
+                self._pump_told = False
                 if self._reading or not self._calls:
                     continue
                 self._reading = True
@@ -237,7 +238,7 @@ class RemoteChannel(Channel):
     def _stop_reading(self) -> None:
         with self._lock:
             self._reading = False
-        self.watch()
+        self.ensure_reading()
 
     def _poll(self) -> None:
         """Take replies that have come, unless another thread does; perhaps the news that the server is gone."""
@@ -269,12 +270,12 @@ class RemoteChannel(Channel):
             return
         with self._lock:
             self._unanswered -= 1
-            given = [pending for reply in replies if (pending := self._give(reply)) is not None]
+            given = [pending for reply in replies if (pending := self._hand_over(reply)) is not None]
         self._send()
         for pending in given:
-            pending.announce()
+            pending.notify()
 
-    def _give(self, reply: Reply) -> PendingCall | None:
+    def _hand_over(self, reply: Reply) -> PendingCall | None:
         pending = self._calls.get(reply.id)
         if pending is not None and pending.take(reply):
             del self._calls[reply.id]
@@ -337,7 +338,7 @@ class RemoteChannel(Channel):
         self._announcing = threading.get_ident()
         try:
             for pending in failed:
-                pending.announce()
+                pending.notify()
         finally:
             self._announced.set()
 

@@ -176,7 +176,7 @@ class CallTable:
         """Answer a call that did not run because nobody serves its actor (any more)."""
         self.complete(served, Reply(served.request.id, ReplyKind.NO_SUCH_ACTOR, _NOTHING))
 
-    def begin(self, served: ServedCall, make: Callable[[list[ReplyReceiver]], S]) -> S:
+    def begin_stream(self, served: ServedCall, make: Callable[[list[ReplyReceiver]], S]) -> S:
         """Make the stream of a call, for all who wait for it; who asks for the call from now on joins it."""
         with self._lock:
             stream = served.stream = make(served.receivers)
@@ -193,7 +193,7 @@ class CallTable:
         with self._lock:
             return self._client(client).lowest
 
-    def left(self, client: str, for_good: bool = False) -> None:
+    def client_left(self, client: str, for_good: bool = False) -> None:
         """Note that a client's connection has ended; it may come back, unless that was `for_good`."""
         now = time.monotonic()
         with self._lock:

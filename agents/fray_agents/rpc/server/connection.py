@@ -24,17 +24,11 @@ from fray_agents.rpc.errors import BadMessage, NotAuthentic
 from fray_agents.rpc.server.call_table import CallTable, ServedCall
 from fray_agents.rpc.server.executor import ActorExecutor
 from fray_agents.rpc.wire.framing import LARGE_BODY
-from fray_agents.rpc.wire.messages import CallBatch, Reply, ReplyKind
+from fray_agents.rpc.wire.messages import MAX_BATCH, MAX_BATCH_BYTES, CallBatch, Reply, ReplyKind
 from fray_agents.rpc.wire.session import RpcKey
 
 INLINE_LIMIT = 0.002
 """Seconds that a call may keep its connection's reading thread: ten times what most calls take."""
-
-MAX_BATCH = 512
-"""Bounds how long the first reply of a response waits for the others: so many are written in under a millisecond."""
-
-MAX_BATCH_BYTES = 2**20
-"""Bytes of replies beyond which no further one is added to a response, for the same reason."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +44,7 @@ class ServedActors(Protocol):
 
 
 class WireProtocol(Protocol):
-    """What a connection speaks: reads the calls of one client, and writes replies."""
+    """The protocol that a connection speaks: it reads the calls of one client, and writes replies."""
 
     @property
     def may_reconnect(self) -> bool:
@@ -112,16 +106,16 @@ class Watchdog:
                 idle_since = now
                 if now - since >= INLINE_LIMIT:
                     self._busy.pop(connection, None)
-                    self._relieve(connection, number)
+                    self._replace_reader(connection, number)
             if now - idle_since > 1.0:
                 self._awake.clear()
                 if self._busy:  # it began while we were about to sleep
                     self._awake.set()
                 idle_since = now
 
-    def _relieve(self, connection: ServerConnection, number: int) -> None:
+    def _replace_reader(self, connection: ServerConnection, number: int) -> None:
         try:
-            connection.relieve(number)
+            connection.replace_reader(number)
         except Exception:  # no thread can be started: its client waits until the call has ended
             _log.exception("a call holds up its connection")
 
@@ -149,10 +143,10 @@ class ServerConnection:
         self._on_end = on_end
         self._state = threading.Condition()
         self._ready: deque[Reply] = deque()
-        self._held = 0  # requests without response
-        self._due = 0  # calls without reply
+        self._unanswered = 0  # requests without response
+        self._unreplied = 0  # calls without reply
         self._sending = False
-        self._here = 0  # which calls the reading thread runs itself; 0: none
+        self._inline = 0  # which calls the reading thread runs itself; 0: none
         self._client = ""
         self._reader: threading.Thread | None = None
         self.open = True
@@ -167,12 +161,12 @@ class ServerConnection:
             self._reader = before
             raise
 
-    def relieve(self, number: int) -> None:
+    def replace_reader(self, number: int) -> None:
         """Have another thread read, if the reading thread still runs the calls of that number."""
         with self._state:
-            if self._here == number:
+            if self._inline == number:
                 self.start()
-                self._here = 0
+                self._inline = 0
 
     def close(self) -> None:
         """End the connection; replies that are ready are not sent."""
@@ -188,12 +182,12 @@ class ServerConnection:
             if not self.open:
                 return  # it is kept, and asked for again
             self._ready.append(reply)
-            self._due -= reply.kind != ReplyKind.ITEM
-            if self._sending or not self._held:
+            self._unreplied -= reply.kind != ReplyKind.ITEM
+            if self._sending or not self._unanswered:
                 return
         self._flush()
 
-    def drained(self, timeout: float) -> bool:
+    def flushed(self, timeout: float) -> bool:
         """Whether all replies that are ready have left within `timeout` seconds."""
         with self._state:
             return self._state.wait_for(lambda: not self.open or not (self._ready or self._sending), timeout)
@@ -218,8 +212,8 @@ class ServerConnection:
     def _handle(self, calls: CallBatch) -> None:
         self._client = calls.client
         with self._state:
-            self._held += 1
-            self._due += len(calls.requests)
+            self._unanswered += 1
+            self._unreplied += len(calls.requests)
         for call, limit in calls.grants:
             stream = self._server.table.stream(call)
             if stream is not None:
@@ -230,7 +224,7 @@ class ServerConnection:
             if actor is None:
                 self._submit(new)
         if actor is not None:
-            self._run_here(actor, new)
+            self._run_inline(actor, new)
         self._flush()
 
     def _reserve(self, calls: list[ServedCall], alone: bool) -> ActorExecutor | None:
@@ -249,16 +243,16 @@ class ServerConnection:
             return None
         return actor if actor.reserve(len(calls)) else None
 
-    def _run_here(self, actor: ActorExecutor, calls: list[ServedCall]) -> None:
+    def _run_inline(self, actor: ActorExecutor, calls: list[ServedCall]) -> None:
         number = self._watchdog.begin(self)
         with self._state:
-            self._here = number
+            self._inline = number
         try:
             actor.run_reserved(calls)
         finally:
             self._watchdog.end(self)
             with self._state:
-                self._here = 0 if self._here == number else self._here
+                self._inline = 0 if self._inline == number else self._inline
 
     def _submit(self, calls: list[ServedCall]) -> None:
         for actor_id, group in groupby(calls, key=lambda served: served.request.actor_id):
@@ -285,13 +279,13 @@ class ServerConnection:
     def _next_batch(self) -> list[Reply] | None:
         """The replies that this thread sends now; None: there are none, or another thread sends."""
         with self._state:
-            answer = self._held and (self._ready or self._held > 1 or not self._due)
+            answer = self._unanswered and (self._ready or self._unanswered > 1 or not self._unreplied)
             if self._sending or not self.open or not answer:
                 if not self._ready:
-                    self._state.notify_all()  # for `drained`
+                    self._state.notify_all()  # for `flushed`
                 return None
             self._sending = True
-            self._held -= 1
+            self._unanswered -= 1
             batch: list[Reply] = []
             size = 0
             while self._ready and len(batch) < MAX_BATCH and size < MAX_BATCH_BYTES:
@@ -315,5 +309,5 @@ class ServerConnection:
             self.open = False
             self._state.notify_all()
         self._protocol.close()
-        self._server.table.left(self._client, for_good=not self._protocol.may_reconnect)
+        self._server.table.client_left(self._client, for_good=not self._protocol.may_reconnect)
         self._on_end(self)

@@ -62,7 +62,7 @@ class ActorExecutor:
         self._loop = loop
         lock = threading.Lock()
         self._state = threading.Condition(lock)  # there is something to run, or nothing ever will be
-        self._at_rest = threading.Condition(lock)  # nothing runs
+        self._idle_again = threading.Condition(lock)  # nothing runs
         self._queue: deque[ServedCall] = deque()
         self._running = 0
         self._idle = 0
@@ -122,10 +122,10 @@ class ActorExecutor:
         for served in refused:
             self._table.refuse(served)
 
-    def quiet(self, timeout: float) -> bool:
+    def wait_until_idle(self, timeout: float) -> bool:
         """Whether no call runs or waits within `timeout` seconds."""
         with self._state:
-            return self._at_rest.wait_for(lambda: not self._running and not self._queue, timeout)
+            return self._idle_again.wait_for(lambda: not self._running and not self._queue, timeout)
 
     def _wake(self) -> list[ServedCall]:
         """Have threads run the calls that wait; returns those that no thread will ever run, for none can be started."""
@@ -159,7 +159,7 @@ class ActorExecutor:
             self._running -= ended
             while not self._queue or self._running >= self.limit:
                 if not self._running and not self._queue:
-                    self._at_rest.notify_all()
+                    self._idle_again.notify_all()
                 self._idle += 1
                 called = self._state.wait(IDLE_THREAD_TIMEOUT)
                 self._idle -= 1
@@ -176,7 +176,7 @@ class ActorExecutor:
             if self._queue:
                 stranded = self._wake()
             elif not self._running:
-                self._at_rest.notify_all()
+                self._idle_again.notify_all()
         self._fail(stranded)
 
     def _run(self, served: ServedCall) -> bool:
@@ -228,7 +228,7 @@ class ActorExecutor:
     def _stream(self, served: ServedCall, value: Any) -> None:
         """Send the items of a stream."""
         request = served.request
-        stream = self._table.begin(served, lambda receivers: ServerStream(request.id, receivers, request.limit))
+        stream = self._table.begin_stream(served, lambda receivers: ServerStream(request.id, receivers, request.limit))
         items: Iterator[Any] | None = None
         try:
             items = self._loop().drain(value) if hasattr(value, "__anext__") else iter(value)

@@ -1,4 +1,4 @@
-"""What a connection of a client in another language speaks: calls in JSON, one at a time, with the seals of all calls.
+"""The protocol of clients in other languages: calls in JSON, one at a time on each connection, sealed like all calls.
 
     POST /v1/actors/<name>/methods/<method>    fray-seal, {"args": [...], "kwargs": {...}}
                                                ->  200  fray-seal, {"result": ...} or {"error": {...}}

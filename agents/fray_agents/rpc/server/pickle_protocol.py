@@ -1,4 +1,4 @@
-"""What a connection of a Python client speaks: batches of pickled calls and replies."""
+"""The protocol of Python clients: batches of pickled calls and replies."""
 
 from __future__ import annotations
 

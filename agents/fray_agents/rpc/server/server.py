@@ -149,11 +149,11 @@ class RpcServer:
         for actor in self._actors.values():
             actor.close()
         for actor in self._actors.values():
-            actor.quiet(deadline - time.monotonic())
+            actor.wait_until_idle(deadline - time.monotonic())
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            connection.drained(max(deadline - time.monotonic(), 0.1))
+            connection.flushed(max(deadline - time.monotonic(), 0.1))
             connection.close()
         if self._loop is not None:
             self._loop.close()

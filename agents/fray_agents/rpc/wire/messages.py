@@ -16,6 +16,12 @@ from fray_agents.rpc.wire.serialization import PICKLE, Codec, Payload, pack, pac
 
 Parts = list[Buffer]
 
+MAX_BATCH = 512
+"""Bounds how long the first call or reply of a message waits for the others: so many are written in under 1 ms."""
+
+MAX_BATCH_BYTES = 2**20
+"""Bytes of payloads beyond which nothing is added to a message, for the same reason."""
+
 
 class CallId(NamedTuple):
     """The id of one call, by which it may be asked for again.

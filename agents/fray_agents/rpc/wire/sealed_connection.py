@@ -183,7 +183,7 @@ class SealedConnection(HttpConnection):
         ]
 
     def _sizes(self, view: memoryview, length: int) -> tuple[int, tuple[int, ...]]:
-        """Where the parts begin, and their sizes; with all before them they add up to `length`."""
+        """The position of the first part, and the sizes of all. Raises BadMessage: they do not add up to `length`."""
         (count,) = _COUNT.unpack_from(view)
         begin = _COUNT.size + 8 * count
         if begin > len(view):

@@ -103,7 +103,7 @@ class Codec(Protocol):
     """How arguments and results of one call are encoded."""
 
     verb: str
-    """What is done to a value, as a participle for error messages."""
+    """Says in error messages what is done to a value: a participle."""
 
     def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The positional and keyword arguments of the call."""

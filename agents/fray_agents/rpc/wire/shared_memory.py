@@ -37,7 +37,7 @@ _SEGMENT_GRAIN = 2**20
 """Segments have multiples of so many bytes, so that buffers of similar sizes share them."""
 
 _DATA_OFFSET = 64
-"""Where the buffer begins in its segment; the first byte of the segment is 1 while the receiver has it."""
+"""The position of the buffer in its segment, whose first byte is 1 while the receiver has it."""
 
 _REFERENCE = struct.Struct("<IQ")
 """Number of a segment, bytes of the buffer in it."""
