@@ -18,12 +18,7 @@ from fray.cluster.current import current_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import FrayError
 from fray.futures import GeneratorFuture, result_of
-from fray.job.job_context import (
-    JobContext,
-    Lifetime,
-    checked_workers,
-    map_refs,
-)
+from fray.job.job_context import JobContext, Lifetime, checked_workers, map_refs
 from fray.pool.objects import ObjectRef, fetch
 from fray.pool.worker_pool import WorkerPool
 from fray.types import JobStatus, ResourceConfig

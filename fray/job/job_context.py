@@ -8,12 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, overload
 
 from fray.errors import InvalidInput
-from fray.futures import (
-    GeneratorFuture,
-    SupportsResult,
-    result_of,
-    wait,
-)
+from fray.futures import GeneratorFuture, SupportsResult, result_of, wait
 from fray.types import JobStatus
 
 T = TypeVar("T")

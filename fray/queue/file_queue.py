@@ -10,12 +10,7 @@ from weakref import WeakSet
 
 from fray import sync
 from fray.queue.api import Queue
-from fray.queue.engine import (
-    Counts,
-    Delivery,
-    EncodedItem,
-    Peeked,
-)
+from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.per_loop import PerLoop
@@ -25,12 +20,7 @@ from fray_coordinator.queue.consumer import Consumer
 from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import QueueNotFound
-from fray_coordinator.queue.open_queue import (
-    OpenQueue,
-    find_queue,
-    open_queue,
-    open_root,
-)
+from fray_coordinator.queue.open_queue import OpenQueue, find_queue, open_queue, open_root
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_coordinator.queue.producer import Producer
 from fray_coordinator.store.root_url import root_url

@@ -17,23 +17,9 @@ from fray.cluster.current import current_cluster, open_cluster
 from fray.cluster.storage import StorageCluster
 from fray.errors import InvalidInput
 from fray.queue.api import Queue
-from fray.queue.engine import (
-    Counts,
-    Delivery,
-    EncodedItem,
-    Peeked,
-    QueueEngine,
-)
+from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
 from fray.queue.memory_queue import MemoryQueue
-from fray_agents.rpc import (
-    Channel,
-    ClientCall,
-    NoSuchActor,
-    RpcServer,
-    Target,
-    client_id,
-    connect,
-)
+from fray_agents.rpc import Channel, ClientCall, NoSuchActor, RpcServer, Target, client_id, connect
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.queue.cancellation import take_or_return
 from fray_coordinator.queue.errors import QueueNotFound

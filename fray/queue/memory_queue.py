@@ -10,18 +10,8 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from fray.queue.api import Queue
-from fray.queue.engine import (
-    Counts,
-    Delivery,
-    EncodedItem,
-    Peeked,
-)
-from fray_coordinator.clock import (
-    Clock,
-    RandomSource,
-    SystemClock,
-    system_random,
-)
+from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
+from fray_coordinator.clock import Clock, RandomSource, SystemClock, system_random
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol import queue_lease as rules
 from fray_coordinator.queue.errors import UnknownLease

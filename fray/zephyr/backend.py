@@ -15,13 +15,7 @@ from fray.cluster.current_job import current_job
 from fray.cluster.storage import StorageCluster
 from fray.pool.worker_pool import WorkerPool
 from fray.types import ResourceConfig
-from fray.zephyr.compat import (
-    Dataset,
-    ListShard,
-    ShardTask,
-    TaskResult,
-    compute_plan,
-)
+from fray.zephyr.compat import Dataset, ListShard, ShardTask, TaskResult, compute_plan
 from fray.zephyr.plan import run_plan
 from fray.zephyr.stages import StageRunner, run_task
 from fray_agents.tasks.current_task import task_environ
@@ -45,10 +39,7 @@ class FrayBackend:
     """
 
     def __init__(
-        self,
-        cluster: StorageCluster | None = None,
-        max_parallelism: int = 100,
-        memory_per_worker: int | str = "2GB",
+        self, cluster: StorageCluster | None = None, max_parallelism: int = 100, memory_per_worker: int | str = "2GB"
     ) -> None:
         self._cluster = cluster or current_cluster()
         self._max_parallelism = max_parallelism

@@ -9,12 +9,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fray_coordinator.store.interface import (
-    ABSENT,
-    ANY,
-    AttemptFailed,
-    Object,
-)
+from fray_coordinator.store.interface import ABSENT, ANY, AttemptFailed, Object
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from tests.simulation.loop import Participant
 from tests.support.poison import odd_body

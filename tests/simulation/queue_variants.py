@@ -11,12 +11,7 @@ from msgspec.structs import replace
 
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue import (
-    claiming,
-    collector,
-    dead_letters,
-    scanner,
-)
+from fray_coordinator.queue import claiming, collector, dead_letters, scanner
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.finished_log import FinishedLog
 from fray_coordinator.queue.held_segment import HeldSegment

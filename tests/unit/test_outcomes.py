@@ -18,10 +18,7 @@ async def test_each_look_gives_what_came_since_the_one_before(cluster: Cluster) 
     reader = task_outcomes.OutcomeReader(driver, TASKS)
     assert await reader.look() == []
     for number in range(3):
-        batch = [
-            TaskOutcome(f"task-{number}", "value", data=b"x"),
-            TaskOutcome(f"other-{number}", "error", data=b"y"),
-        ]
+        batch = [TaskOutcome(f"task-{number}", "value", data=b"x"), TaskOutcome(f"other-{number}", "error", data=b"y")]
         await task_outcomes.write_outcomes(worker, TASKS, batch)
         await cluster.clock.sleep(1.0)
         assert await reader.look() == batch

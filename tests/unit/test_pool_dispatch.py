@@ -7,13 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fray.pool import pool_task
-from fray.pool.dispatcher import (
-    Dispatcher,
-    PoolClosed,
-    TaskDone,
-    TaskKillsWorkers,
-    WorkerDied,
-)
+from fray.pool.dispatcher import Dispatcher, PoolClosed, TaskDone, TaskKillsWorkers, WorkerDied
 from fray.pool.pool_task import PoolTask, packed_function
 
 

@@ -60,10 +60,7 @@ def _spent() -> File:
             {"failures": failures, "max_deliveries": most},
             queue_lease.is_exhausted(lease, 2, most),
         )
-    return File(
-        "an item's failures and the queue's `max_deliveries`: whether it is to be a dead letter",
-        cases,
-    )
+    return File("an item's failures and the queue's `max_deliveries`: whether it is to be a dead letter", cases)
 
 
 def _times() -> File:
@@ -84,9 +81,4 @@ def _times() -> File:
     )
 
 
-FILES = {
-    "queue-leases": _leases,
-    "queue-expiry": _chances,
-    "queue-deliveries": _spent,
-    "queue-collecting": _times,
-}
+FILES = {"queue-leases": _leases, "queue-expiry": _chances, "queue-deliveries": _spent, "queue-collecting": _times}

@@ -59,12 +59,7 @@ def taken_over(lease: QueueLease, owner: str, holder: str, timeout: float, with_
     """
     silent = bool(lease.owner) and not with_word
     return replace(
-        lease,
-        owner=owner,
-        holder=holder,
-        timeout=timeout,
-        claims=lease.claims + 1,
-        suspect=lease.suspect or silent,
+        lease, owner=owner, holder=holder, timeout=timeout, claims=lease.claims + 1, suspect=lease.suspect or silent
     )
 
 
