@@ -21,12 +21,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts import codec
 from fray_layouts.object_keys import AgentKeys, JobKeys
-from fray_layouts.records import (
-    AgentRecord,
-    ClusterSettings,
-    EndpointRecord,
-    JobRecord,
-)
+from fray_layouts.records import AgentRecord, ClusterSettings, EndpointRecord, JobRecord
 from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
-from fray_coordinator.jobs.stopping import stop
-from fray_coordinator.jobs.submission import put_blob
-from fray_coordinator.protocol.retention import SUBMITTER_TIMEOUT, retention_seconds
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
-from fray_coordinator.reconcile.repair import UNREAD_PATIENCE
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.bounds import MAX_TIME
-from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import (
-    AgentKeys,
-    ChildKey,
-    JobKeys,
-    PendingKey,
-    WorkKeys,
-)
-from fray_layouts.records import ClusterSettings, JobRecord
+from fray_layouts.object_keys import AgentKeys, JobKeys, PendingKey
+from fray_layouts.records import JobRecord
 from tests.support.participants import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
@@ -48,39 +34,6 @@ async def orphaned_entry(core: Core) -> str:
     job = JobRecord(id="job-lost", spec=(await launch(core)).spec, status="pending", submitted_at=core.now())
     await pending_index.create_entry(core, job)
     return entry_of(job).key()
-
-
-async def test_a_parent_stays_while_a_record_is_not_answered_that_may_be_its_childs(cluster: Cluster) -> None:
-    cluster.settings = ClusterSettings(retention=0.0)
-    user, agent = await cluster.core(), await join(cluster, "a")
-    parent = await launch(user)
-    held = await agent.claim()
-    child = await launch(user, attempt_of_parent=1, parent=parent.id)
-    await stop(user, child.id, "enough")
-    await agent.end(held)
-    await user.store.delete(ChildKey(parent.id, 1, child.id).key())
-    await cluster.clock.sleep(7300.0)
-    core = await cluster.core()
-    cluster.ways[2].unanswered = [("get", JobKeys.key(child.id))]
-    await passes(Reconciler(core, "p"), 100.0)
-    assert JobKeys.key(parent.id) in cluster.keys("jobs/")
-    cluster.ways[2].unanswered = []
-    await passes(Reconciler(core, "p"), 1000.0)
-    assert cluster.keys("jobs/") == []
-
-
-async def test_a_record_that_is_never_answered_keeps_other_ended_jobs_for_an_hour_only(cluster: Cluster) -> None:
-    cluster.settings = ClusterSettings(retention=0.0)
-    user, core = await cluster.core(), await cluster.core()
-    odd, other = await launch(user), await launch(user)
-    await stop(user, other.id, "enough")
-    cluster.ways[1].unanswered = [("get", JobKeys.key(odd.id))]
-    await cluster.clock.sleep(SUBMITTER_TIMEOUT + QUARANTINE)
-    coordinator = Reconciler(core, "p")
-    await passes(coordinator, UNREAD_PATIENCE - 300.0, every=60.0)
-    assert JobKeys.key(other.id) in cluster.keys("jobs/")
-    await passes(coordinator, 1000.0, every=60.0)
-    assert cluster.keys("jobs/") == [JobKeys.key(odd.id)]
 
 
 async def test_an_entry_of_a_job_that_has_ended_goes_though_the_record_of_its_agent_is_garbage(
@@ -236,173 +189,6 @@ async def test_a_record_that_cannot_be_read_is_reported_and_the_rest_is_repaired
     assert newcomer.lease is not None
     assert list(newcomer.lease.record.problems) == ["jobs/bad.json"]
     assert entry_of(job).key() in cluster.keys("pending/")
-
-
-# --- retention ---------------------------------------------------------------------------------------------------
-
-
-async def finished(cluster: Cluster, **spec: Any) -> tuple[Core, JobRecord]:
-    """A job that has run, with a log and a result."""
-    user, agent = await cluster.core(), await join(cluster, "a")
-    job = await launch(user, **spec)
-    held = await agent.claim()
-    for key in (WorkKeys.log(job.id, 1, 0, 1), WorkKeys.log(job.id, 1, 0, 2), WorkKeys.result(job.id, 1, 0)):
-        await user.store.put(key, b"x", ABSENT)
-    await agent.end(held)
-    await agent.beat(leaving=True)
-    return user, job
-
-
-async def test_a_finished_job_goes_with_all_that_is_its_own_after_its_time(cluster: Cluster) -> None:
-    user, job = await finished(cluster)
-    other = await launch(user)
-    await cluster.clock.sleep(30 * DAY - 10.0)
-    await repaired(cluster)
-    assert (await job_now(user, job.id)).status == "succeeded"
-    await cluster.clock.sleep(20.0)
-    await (await repaired(cluster)).repair.run({})
-    assert cluster.keys("jobs/") == [JobKeys.key(other.id)]
-    assert cluster.keys("work/") == []
-
-
-@pytest.mark.parametrize("step", [("put", "jobs/"), ("delete", "work/"), ("delete", "jobs/")])
-async def test_a_removal_cut_short_leaves_the_record_until_all_else_is_gone(
-    cluster: Cluster, step: tuple[str, str]
-) -> None:
-    user, job = await finished(cluster)
-    await cluster.clock.sleep(30 * DAY + 1.0)
-
-    async def die() -> None:
-        raise asyncio.CancelledError
-
-    mortal = Reconciler(await cluster.core(), "mortal")
-    cluster.ways[-1].before[step] = die
-    with pytest.raises(asyncio.CancelledError):
-        await mortal.repair.run({})
-    assert (await job_now(user, job.id)).expiring is (step != ("put", "jobs/"))
-    await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("jobs/") == cluster.keys("work/") == []
-
-
-async def test_a_parent_is_kept_as_long_as_its_children_are(cluster: Cluster) -> None:
-    user, agent = await cluster.core(), await join(cluster, "a")
-    parent = await launch(user, name="parent")
-    held = await agent.claim()
-    await pending_index.delete_entry(user, entry_of(held.record))
-    child = await launch(user, name="child", parent=parent.id)
-    assert cluster.keys("children/") == [ChildKey(parent.id, 1, child.id).key()]
-    await agent.end(held)
-    await cluster.clock.sleep(DAY)
-    for _ in range(3):  # the child is stopped a day after its parent's end, and then the index forgets it
-        await Reconciler(user, "p").repair.run({})
-    assert (await job_now(user, child.id)).status == "stopped"
-    await cluster.clock.sleep(30 * DAY - 10.0)
-    await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("jobs/") == sorted([JobKeys.key(parent.id), JobKeys.key(child.id)])
-    await cluster.clock.sleep(20.0)
-    for _ in range(2):
-        await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("jobs/") == cluster.keys("children/") == []
-
-
-async def test_a_job_is_kept_while_the_inbox_still_holds_its_file(cluster: Cluster) -> None:
-    user = await cluster.core()
-    key = InboxKeys.key("a")
-    await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-    coordinator = Reconciler(user, "p")
-    await coordinator.try_pass()
-    (job,) = cluster.keys("jobs/")
-    agent = await join(cluster, "a")
-    await agent.end(await agent.claim())
-    await cluster.clock.sleep(30 * DAY + 1.0)
-    await user.store.put(key, b'{"name": "job", "entrypoint": {"command": ["true"]}}', ANY)
-    await coordinator.repair.run({})
-    assert cluster.keys("jobs/") == [job]
-    await user.store.delete(key)
-    await coordinator.repair.run({})
-    assert cluster.keys("jobs/") == []
-
-
-async def test_agents_that_are_no_more_are_forgotten_after_the_same_time(cluster: Cluster) -> None:
-    user, _ = await finished(cluster)
-    gone = await agent_now(user, "a")
-    assert gone.state == "left"
-    coordinator = Reconciler(user, "p")
-    await cluster.clock.sleep(30 * DAY - 10.0)
-    await coordinator.try_pass()
-    assert cluster.keys("agents/") == ["agents/a.json"]
-    await cluster.clock.sleep(20.0)
-    await coordinator.try_pass()
-    assert cluster.keys("agents/") == []
-
-
-async def test_a_blob_goes_once_no_job_names_it_and_its_month_is_past(cluster: Cluster) -> None:
-    call = {"callable": {"pickle": base64.b64encode(bytes(100_000)).decode()}}
-    user, ended = await finished(cluster, entrypoint=call)
-    kept = await launch(user, entrypoint={"callable": {"pickle": base64.b64encode(bytes(100_001)).decode()}})
-    gone = blob_of(ended)
-    assert cluster.keys("blobs/") == sorted([gone, blob_of(kept)])
-    coordinator = Reconciler(user, "p")
-    for _ in range(4 * 30):
-        await coordinator.repair.run({})
-        if JobKeys.key(ended.id) in cluster.keys("jobs/"):
-            assert gone in cluster.keys("blobs/")
-        await cluster.clock.sleep(DAY)
-    assert cluster.keys("blobs/") == [blob_of(kept)]
-
-
-async def test_a_blob_that_may_yet_be_named_stays(cluster: Cluster) -> None:
-    """Its submitter stored it at the end of a month, and has not written the record yet."""
-
-    user = await cluster.core()
-    await cluster.clock.sleep(datetime(2027, 1, 31, 23, 59, 59, tzinfo=UTC).timestamp() - user.now())
-    key = await put_blob(user, bytes(100))
-    await cluster.clock.sleep(SUBMITTER_TIMEOUT)
-    await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("blobs/") == [key]
-    await cluster.clock.sleep(DAY)
-    await Reconciler(user, "p").repair.run({})
-    assert cluster.keys("blobs/") == []
-
-
-async def test_a_job_that_cannot_be_read_may_need_any_blob(cluster: Cluster) -> None:
-    user = await cluster.core()
-    key = await put_blob(user, bytes(100))
-    await user.store.put("jobs/odd.json", b"[]", ANY)
-    await cluster.clock.sleep(70 * DAY)
-    coordinator = Reconciler(user, "p")
-    await coordinator.repair.run({})
-    assert cluster.keys("blobs/") == [key]
-    await user.store.delete("jobs/odd.json")
-    await coordinator.repair.run({})
-    assert cluster.keys("blobs/") == []
-
-
-def blob_of(job: JobRecord) -> str:
-    call = job.spec.entrypoint.callable
-    assert call is not None
-    return call.blob
-
-
-async def test_reasons_of_rejections_go_after_the_same_time(cluster: Cluster) -> None:
-    user = await cluster.core()
-    await user.store.put(InboxKeys.key("odd"), b'{"name": 1}', ANY)
-    coordinator = Reconciler(user, "p")
-    await coordinator.try_pass()
-    (key,) = cluster.keys(InboxKeys.area)
-    assert key.startswith(InboxKeys.rejected_prefix)
-    await cluster.clock.sleep(30 * DAY - 10.0)
-    await passes(coordinator, 9.0, every=1.0)
-    assert cluster.keys(InboxKeys.area) == [key]
-    await cluster.clock.sleep(3600.0)
-    await coordinator.try_pass()
-    assert cluster.keys(InboxKeys.area) == []
-    assert ("get", key) not in cluster.ways[0].asked
-
-
-def test_retention_is_longer_than_any_submitter_tries() -> None:
-    hasty = ClusterSettings(retention=1.0)
-    assert retention_seconds(hasty) >= hasty.quarantine + SUBMITTER_TIMEOUT
 
 
 async def test_many_jobs_are_repaired_with_few_reads(cluster: Cluster) -> None:
