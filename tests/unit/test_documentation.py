@@ -21,6 +21,7 @@ PACKAGES = [
 CODE = ("layouts", "coordinator", "agents", "fray", "tests", "benchmarks", "examples", "docs")
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 SECOND_NAMES = ("fray/v1", "fray/v2")
+ABSENT = {"entry_point", "fn_thunk", "iris_backend", "isolated_env", "set_job_backend"}
 ID = {"ids": lambda page: str(page.relative_to(ROOT))}
 
 
@@ -97,6 +98,21 @@ def test_every_file_that_a_flow_crosses_exists() -> None:
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = set(re.findall(r"`([\w./-]+\.(?:py|txt|mjs|svg))(?:::\w+)?`", prose(page)))
     assert [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in files())] == []
+
+
+@pytest.mark.parametrize("page", PAGES, **ID)
+def test_every_name_with_an_underscore_is_one_of_the_code(page: Path) -> None:
+    """Fields, functions and settings; docs/client.md also has some that programs ask for in vain."""
+    named = {name for span in re.findall(r"`([^`\n]+)`", prose(page)) for name in re.findall(r"[A-Za-z]*_\w+", span)}
+    assert sorted(named - words() - ABSENT) == []
+
+
+@cache
+def words() -> set[str]:
+    """Every word of the code, and of the names of its files."""
+    texts = [path.read_text() for path in map(ROOT.joinpath, ("Makefile", "pyproject.toml"))]
+    texts += [(ROOT / path[1:]).read_text() for path in files() if path.endswith((".py", ".pyi", ".mjs"))]
+    return set(re.findall(r"\w+", "\n".join([*texts, *files()])))
 
 
 @pytest.mark.parametrize("page", PAGES, **ID)
