@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from fray.types import JobGroupConfig, JobId, JobInfo, JobRequest, Namespace, ReservationConfig
 from fray_coordinator.jobs.logs import LogLine
+from fray_layouts.errors import InvalidInput
 from fray_layouts.records import ResourceUsage
 
 if TYPE_CHECKING:
@@ -159,7 +160,14 @@ class Cluster(Protocol):
             JobGone: retention removed the job while it was waited for.
             InvalidInput: no id is given.
         """
-        ...
+        wanted = job_ids if job_id is None else job_id
+        if wanted is None:
+            raise InvalidInput("job_id", None, "give the id of a job, or several")
+        if isinstance(wanted, str):
+            return self._wait([wanted], raise_on_failure or fail_on_error, timeout)[0]
+        return self._wait(list(wanted), raise_on_failure or fail_on_error, timeout)
+
+    def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]: ...
 
     def monitor(self, job_id: JobId) -> JobInfo:
         """Print everything the job prints to this program's stdout, until the job has ended; its final state.

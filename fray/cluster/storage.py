@@ -11,7 +11,7 @@ from contextlib import aclosing
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fray import sync
 from fray.cluster.api import Cluster
@@ -45,7 +45,6 @@ from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_coordinator.store.root_url import root_url
-from fray_layouts.errors import InvalidInput
 from fray_layouts.records import JobRecord, JobResult, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
 
@@ -143,62 +142,6 @@ class StorageCluster(Cluster):
     def poll(self, job_id: JobId) -> JobInfo:
         return info_of(self.root, sync.run(self._read(job_id)))
 
-    @overload
-    def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
-        self,
-        job_id: JobId,
-        raise_on_failure: bool = False,
-        timeout: float | None = None,
-        *,
-        fail_on_error: bool = False,
-    ) -> JobInfo: ...
-    @overload
-    def wait(
-        self,
-        job_id: Sequence[JobId],
-        raise_on_failure: bool = False,
-        timeout: float | None = None,
-        *,
-        fail_on_error: bool = False,
-    ) -> list[JobInfo]: ...
-    @overload
-    def wait(  # type: ignore[overload-overlap]
-        self,
-        *,
-        job_ids: JobId,
-        raise_on_failure: bool = False,
-        timeout: float | None = None,
-        fail_on_error: bool = False,
-    ) -> JobInfo: ...
-    @overload
-    def wait(
-        self,
-        *,
-        job_ids: Sequence[JobId],
-        raise_on_failure: bool = False,
-        timeout: float | None = None,
-        fail_on_error: bool = False,
-    ) -> list[JobInfo]: ...
-    def wait(
-        self,
-        job_id: JobId | Sequence[JobId] | None = None,
-        raise_on_failure: bool = False,
-        timeout: float | None = None,
-        *,
-        fail_on_error: bool = False,
-        job_ids: JobId | Sequence[JobId] | None = None,
-    ) -> JobInfo | list[JobInfo]:
-        raise_on_failure = raise_on_failure or fail_on_error
-        wanted = job_ids if job_id is None else job_id
-        if wanted is None:
-            raise InvalidInput("job_id", None, "give the id of a job, or several")
-        ids = [wanted] if isinstance(wanted, str) else list(wanted)
-        records = sync.run(self._wait(ids, raise_on_failure, timeout))
-        infos = [info_of(self.root, records[job]) for job in ids]
-        if raise_on_failure:
-            _raise_first_failure(infos)
-        return infos[0] if isinstance(wanted, str) else infos
-
     def monitor(self, job_id: JobId) -> JobInfo:
         for line in self.logs(job_id, follow=True):
             print(line.data.decode(errors="replace"), end="\n" if line.complete else "", file=sys.stdout)
@@ -271,6 +214,13 @@ class StorageCluster(Cluster):
         if os.getpid() == process:  # a fork has this hook too
             sync.run(self._leave())
 
+    def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
+        records = sync.run(self._ended_records(ids, raise_on_failure, timeout))
+        infos = [info_of(self.root, records[job]) for job in ids]
+        if raise_on_failure:
+            _raise_first_failure(infos)
+        return infos
+
     # --- in the background loop
 
     async def _open_driver(self) -> Driver:
@@ -306,7 +256,7 @@ class StorageCluster(Cluster):
     async def _read(self, job_id: JobId) -> JobRecord:
         return (await read_job(await self._core.get(), job_id)).record
 
-    async def _wait(self, ids: list[JobId], any_failure: bool, timeout: float | None) -> dict[str, JobRecord]:
+    async def _ended_records(self, ids: list[JobId], any_failure: bool, timeout: float | None) -> dict[str, JobRecord]:
         return await wait_for(await self._core.get(), ids, timeout, any_failure, on_waiting=_warn)
 
     async def _follow(self, job_id: JobId) -> AsyncIterator[list[LogLine]]:
