@@ -79,7 +79,17 @@ class Client(Protocol):
             InvalidInput: an argument is wrong or cannot be pickled. Nothing was created.
             ParentNotRunning: this job, or the one that stands for this program, was stopped.
         """
-        ...
+        group = self.create_actor_group(
+            actor_class,
+            *args,
+            name=name,
+            count=1,
+            resources=resources,
+            actor_config=actor_config,
+            environment=environment,
+            **kwargs,
+        )
+        return group.handles[0]
 
     def create_actor_group(
         self,

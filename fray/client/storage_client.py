@@ -16,7 +16,6 @@ from fray_layouts.spec import check_name, check_namespace
 
 if TYPE_CHECKING:
     from fray.actor.group import ActorGroup
-    from fray.actor.handle import ActorHandle
     from fray.actor.hosting import HostedActor
 
 T = TypeVar("T")
@@ -46,28 +45,6 @@ class StorageClient(Client):
             raise JobAlreadyExists(request.name, JobHandle(self._cluster, job_id))
         own_id = object_keys.JobId.own(request.name, job_id)
         return JobHandle(self._cluster, self._cluster.launch(replace(request, id=own_id, namespace=namespace)))
-
-    def create_actor(
-        self,
-        actor_class: type[T],
-        *args: Any,
-        name: str,
-        resources: ResourceConfig | None = None,
-        actor_config: ActorConfig | None = None,
-        environment: EnvironmentConfig | None = None,
-        **kwargs: Any,
-    ) -> ActorHandle[T]:
-        group = self.create_actor_group(
-            actor_class,
-            *args,
-            name=name,
-            count=1,
-            resources=resources,
-            actor_config=actor_config,
-            environment=environment,
-            **kwargs,
-        )
-        return group.handles[0]
 
     def create_actor_group(
         self,
