@@ -12,15 +12,7 @@ from msgspec.structs import replace
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import MAX_DEPTH, parse_json
-from fray_layouts.records import (
-    MAX_RECENT_OPS,
-    AgentRecord,
-    Doorbell,
-    EndpointRecord,
-    Holding,
-    JobLease,
-    JobRecord,
-)
+from fray_layouts.records import MAX_RECENT_OPS, AgentRecord, Doorbell, EndpointRecord, Holding, JobLease, JobRecord
 
 FUTURE_JOB: dict[str, Any] = {
     "op": "1",

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from fray_layouts.errors import InvalidInput, Permanent
-from fray_layouts.escaping import (
-    escaped,
-    escaped_bytes,
-    escaped_json,
-    one_line,
-)
+from fray_layouts.escaping import escaped, escaped_bytes, escaped_json, one_line
 
 OBEYED = [*"\x07\x08\r\x7f\u202e\u2066\u200f\u061c\u2028\ud800", "\x1b[2J", "\x9b31m"]
 

@@ -10,19 +10,8 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.cascade import ChildVerdict, adopted, judge_child
-from fray_coordinator.protocol.claiming import (
-    AVOIDED_HOST_SECONDS,
-    Skip,
-    claim,
-    holds_attempt,
-    is_pending_too_long,
-)
-from fray_coordinator.protocol.commit import (
-    AlreadySettled,
-    AttemptEnd,
-    end_of_attempt,
-    requeue_lost,
-)
+from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS, Skip, claim, holds_attempt, is_pending_too_long
+from fray_coordinator.protocol.commit import AlreadySettled, AttemptEnd, end_of_attempt, requeue_lost
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import (
     TERMINAL,

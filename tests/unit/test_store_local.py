@@ -22,14 +22,7 @@ from fray_coordinator.store import file_objects, local
 from fray_coordinator.store.file_locks import LOCK_TIMEOUT, lock_holders
 from fray_coordinator.store.file_objects import forgo_syncs
 from fray_coordinator.store.file_tree import FileTree
-from fray_coordinator.store.interface import (
-    ABSENT,
-    ANY,
-    Applied,
-    NameAbsent,
-    NotApplied,
-    Rejected,
-)
+from fray_coordinator.store.interface import ABSENT, ANY, Applied, NameAbsent, NotApplied, Rejected
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.store import Store
 

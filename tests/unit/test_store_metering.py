@@ -10,20 +10,9 @@ from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.store.buckets import ServerClock
 from fray_coordinator.store.http_errors import classify_status
-from fray_coordinator.store.interface import (
-    ABSENT,
-    ANY,
-    NotApplied,
-    PreconditionFailed,
-    Refused,
-    Unknown,
-)
+from fray_coordinator.store.interface import ABSENT, ANY, NotApplied, PreconditionFailed, Refused, Unknown
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.metering import (
-    GCS_PRICES,
-    S3_PRICES,
-    RequestCounts,
-)
+from fray_coordinator.store.metering import GCS_PRICES, S3_PRICES, RequestCounts
 from fray_coordinator.store.store import Store
 from tests.support.name_limit import LimitedMemory, NameLimit
 from tests.unit.test_store_outcomes import FakeClock

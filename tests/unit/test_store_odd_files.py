@@ -17,13 +17,7 @@ import pytest
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.store import size_limits
-from fray_coordinator.store.interface import (
-    ABSENT,
-    ANY,
-    Listed,
-    NameAbsent,
-    Object,
-)
+from fray_coordinator.store.interface import ABSENT, ANY, Listed, NameAbsent, Object
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.probe import probe
 from fray_coordinator.store.store import Store

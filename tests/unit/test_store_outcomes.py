@@ -29,12 +29,7 @@ from fray_coordinator.store.interface import (
 )
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.metering import RequestCounts
-from fray_coordinator.store.store import (
-    FIRST_RETRY_WAIT,
-    MAX_RETRY_WAIT,
-    REFUSED_PATIENCE,
-    Store,
-)
+from fray_coordinator.store.store import FIRST_RETRY_WAIT, MAX_RETRY_WAIT, REFUSED_PATIENCE, Store
 
 LOST = Unknown("no answer")
 FULL = PreconditionFailed("412")

@@ -8,14 +8,7 @@ from typing import Any
 import msgspec
 
 from fray_agents.runner import task_log
-from fray_coordinator.store.interface import (
-    ABSENT,
-    ANY,
-    Applied,
-    Expectation,
-    Object,
-    Superseded,
-)
+from fray_coordinator.store.interface import ABSENT, ANY, Applied, Expectation, Object, Superseded
 from fray_coordinator.store.store import outcome_of_write
 from fray_layouts import codec, queue_records, schemas
 from fray_layouts.errors import InvalidInput, Malformed
