@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from fray.futures import HasReadySignal
 from fray_agents.rpc import ClientCall
@@ -57,18 +57,6 @@ class RetryQueue:
             work()
 
 
-class SentCall(Protocol):
-    """A call that was sent, or one that could not be sent and so was lost at once."""
-
-    def result(self, timeout: float | None = None) -> Any: ...
-
-    def done(self) -> bool: ...
-
-    def exception(self) -> BaseException | None: ...
-
-    def add_done_callback(self, function: Callable[[Any], object]) -> None: ...
-
-
 class UnsentCall:
     """A call that could not be sent, and so was lost at once by `error`."""
 
@@ -100,8 +88,8 @@ class ActorFuture(HasReadySignal, Generic[T]):
 
     __slots__ = ("_again", "_call", "_coming", "_moved", "_queue")
 
-    def __init__(self, call: SentCall, again: Again, queue: RetryQueue) -> None:
-        self._call: SentCall = call
+    def __init__(self, call: ClientCall | UnsentCall, again: Again, queue: RetryQueue) -> None:
+        self._call: ClientCall | UnsentCall = call
         self._again: Again | None = again
         self._queue = queue
         self._moved: Future[None] | None = None
@@ -171,7 +159,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
             if not self._coming.done():
                 self._coming.set_result(None)
 
-    def _lost(self, call: SentCall, error: ConnectionError) -> Future[None] | None:
+    def _lost(self, call: ClientCall | UnsentCall, error: ConnectionError) -> Future[None] | None:
         """Send `call` again, which was lost; done when it was sent. None: it has been sent again already."""
         with _lock:
             if call is not self._call:

@@ -7,8 +7,9 @@ caller said that this does no harm; see `calling`.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.errors import ActorNotFoundError, CallInterrupted
@@ -23,14 +24,26 @@ NEVER_TWICE = RetryPolicy()
 IDEMPOTENT = RetryPolicy(retries=-1)
 
 
-class EndpointSource(Protocol):
-    """The resolver of a pool, which finds its actors and connects to them; see `fray.rpc.Resolver`."""
+class EndpointSource(ABC):
+    """Finds actors by name and connects to them; see `fray.rpc.Resolver`.
 
-    patience: float
+    Attributes:
+        patience: seconds that a call waits for an actor to come up.
+    """
 
-    def find(self, name: str) -> Sequence[ActorEndpoint]: ...
+    patience = 60.0
 
-    def connect(self, endpoint: ActorEndpoint) -> Channel: ...
+    @abstractmethod
+    def find(self, name: str) -> Sequence[ActorEndpoint]:
+        """The actors that have the name now, perhaps none. Raises InvalidInput: it cannot be a name."""
+
+    @abstractmethod
+    def connect(self, endpoint: ActorEndpoint) -> Channel:
+        """A channel to an actor's server, which all callers in this process share.
+
+        Raises:
+            ConnectionLost, NotAuthentic: the server cannot be reached.
+        """
 
 
 class PoolCaller(ActorCaller):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fray.cluster.current import open_cluster, opened_clusters
 from fray.cluster.endpoint import ActorEndpoint, ActorId
 from fray.cluster.storage import StorageCluster
-from fray.rpc.pool import ActorPool
+from fray.rpc.pool import ActorPool, EndpointSource
 from fray.rpc.running import running_servers, server_at
 from fray.types import JobId, Namespace
 from fray_agents.rpc import Channel, Keyring, Target, connect
@@ -21,26 +20,8 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import check_name
 
 
-class Resolver(ABC):
-    """Finds actors by name and connects to them; a subclass says where they are looked for.
-
-    Attributes:
-        patience: seconds that a call waits for an actor to come up.
-    """
-
-    patience = 60.0
-
-    @abstractmethod
-    def find(self, name: str) -> Sequence[ActorEndpoint]:
-        """The actors that have the name now, perhaps none. Raises InvalidInput: it cannot be a name."""
-
-    @abstractmethod
-    def connect(self, endpoint: ActorEndpoint) -> Channel:
-        """A channel to an actor's server, which all callers in this process share.
-
-        Raises:
-            ConnectionLost, NotAuthentic: the server cannot be reached.
-        """
+class Resolver(EndpointSource):
+    """Gives pools of the actors that have a name; a subclass says where they are found, by `find` and `connect`."""
 
     def lookup(self, name: str) -> ActorPool[Any]:
         """A pool of the actors of that name, even if there is none yet; they are looked up when first needed."""

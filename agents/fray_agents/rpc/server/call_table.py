@@ -19,9 +19,9 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from fray_agents.rpc.server.streams import ReplyReceiver, ServerStream, with_receiver
 from fray_agents.rpc.wire.messages import NEW_CALL, CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload
 
@@ -48,39 +48,6 @@ class Journal(Protocol):
         ...
 
 
-class ReplyReceiver(Protocol):
-    """A receiver of replies: a connection, or a channel of this process."""
-
-    @property
-    def open(self) -> bool:
-        """Whether it can still take replies."""
-        ...
-
-    def reply(self, reply: Reply) -> None:
-        """Take a reply; never blocks for long."""
-        ...
-
-
-class ActiveStream(Protocol):
-    """A stream under way; see `streams.ServerStream`."""
-
-    def resume(self, receiver: ReplyReceiver, have: int, limit: int) -> None:
-        """Send the items from `have` on to `receiver`, which has asked for the call again."""
-        ...
-
-    def grant(self, limit: int) -> None:
-        """Wait before the item `limit` from now on; negative: the caller wants no more."""
-        ...
-
-
-def with_receiver(receivers: Sequence[ReplyReceiver], receiver: ReplyReceiver) -> list[ReplyReceiver]:
-    """The receivers of a call once `receiver` has asked for it too, without those that are closed."""
-    return [*(other for other in receivers if other.open and other is not receiver), receiver]
-
-
-S = TypeVar("S", bound=ActiveStream)
-
-
 class ServedCall:
     """A call on the server.
 
@@ -99,7 +66,7 @@ class ServedCall:
         self.receivers = [receiver]
         self.kept = True
         self.reply: Reply | None = None
-        self.stream: ActiveStream | None = None
+        self.stream: ServerStream | None = None
 
 
 class _KnownClient:
@@ -176,13 +143,14 @@ class CallTable:
         """Answer a call that did not run because nobody serves its actor (any more)."""
         self.complete(served, Reply(served.request.id, ReplyKind.NO_SUCH_ACTOR, _NOTHING))
 
-    def begin_stream(self, served: ServedCall, make: Callable[[list[ReplyReceiver]], S]) -> S:
-        """Make the stream of a call, for all who wait for it; who asks for the call from now on joins it."""
+    def begin_stream(self, served: ServedCall) -> ServerStream:
+        """The stream of a call that begins, for all who wait for it; who asks for the call from now on joins it."""
         with self._lock:
-            stream = served.stream = make(served.receivers)
+            request = served.request
+            stream = served.stream = ServerStream(request.id, served.receivers, request.limit)
         return stream
 
-    def stream(self, call: CallId) -> ActiveStream | None:
+    def stream(self, call: CallId) -> ServerStream | None:
         """The stream of a call, if it is under way."""
         with self._lock:
             served = self._client(call.client).calls.get(call.sequence)

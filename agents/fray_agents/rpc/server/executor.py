@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fray_agents.rpc.errors import RemoteError
 from fray_agents.rpc.server.call_table import CallTable, Journal, ServedCall
-from fray_agents.rpc.server.streams import ConsumerGone, ServerStream
+from fray_agents.rpc.server.streams import ConsumerGone
 from fray_agents.rpc.wire.messages import Reply, ReplyKind
 from fray_agents.rpc.wire.serialization import BY_REFERENCE, PICKLE, Payload, pack
 
@@ -228,7 +228,7 @@ class ActorExecutor:
     def _stream(self, served: ServedCall, value: Any) -> None:
         """Send the items of a stream."""
         request = served.request
-        stream = self._table.begin_stream(served, lambda receivers: ServerStream(request.id, receivers, request.limit))
+        stream = self._table.begin_stream(served)
         items: Iterator[Any] | None = None
         try:
             items = self._loop().drain(value) if hasattr(value, "__anext__") else iter(value)

@@ -95,10 +95,10 @@ class JsonProtocol(HttpConnection):
         self._number += 1
         return Request(CallId(client, call.number or self._number), actor_id, method, Payload(body), codec=JSON)
 
-    def _answer(self, field: bytes, packed: Payload) -> None:
+    def _answer(self, field: bytes, payload: Payload) -> None:
         assert self._path is not None, "a request waits for it"
         path, self._path = self._path, None  # before the client can have the reply, and send the next call
-        body = b'{"%b":%b}' % (field, packed.data)
+        body = b'{"%b":%b}' % (field, payload.data)
         self.sock.sendall(_HEAD % (len(body), self._outgoing.next_json(path, body)) + body)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
-from fray_agents.rpc.server.call_table import ReplyReceiver, with_receiver
 from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind
 from fray_agents.rpc.wire.serialization import Payload
 
@@ -21,6 +21,24 @@ as a caller tries to connect again (`remote_channel.RECONNECT_TIMEOUT`)."""
 
 class ConsumerGone(Exception):
     """Nobody wants more items of a stream."""
+
+
+class ReplyReceiver(Protocol):
+    """A receiver of replies: a connection, or a channel of this process."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it can still take replies."""
+        ...
+
+    def reply(self, reply: Reply) -> None:
+        """Take a reply; never blocks for long."""
+        ...
+
+
+def with_receiver(receivers: Sequence[ReplyReceiver], receiver: ReplyReceiver) -> list[ReplyReceiver]:
+    """The receivers of a call once `receiver` has asked for it too, without those that are closed."""
+    return [*(other for other in receivers if other.open and other is not receiver), receiver]
 
 
 class ServerStream:
@@ -34,13 +52,13 @@ class ServerStream:
         self._count = 0
         self._changed = threading.Condition()
 
-    def put(self, packed: Payload) -> None:
+    def put(self, payload: Payload) -> None:
         """Send an item, once the caller has room for it.
 
         Raises:
             ConsumerGone: the caller wants no more items, or has been gone for long.
         """
-        item = Reply(self._id, ReplyKind.ITEM, packed)
+        item = Reply(self._id, ReplyKind.ITEM, payload)
         with self._changed:
             while 0 <= self._limit <= self._count:
                 if not self._changed.wait(ORPHAN_TIMEOUT) and not any(receiver.open for receiver in self._receivers):
