@@ -235,7 +235,7 @@ async def test_what_stays_wrong_is_said_once_an_hour(
 ) -> None:
     with caplog.at_level(logging.WARNING, "fray"):
         async with with_an_agent(cluster, tmp_path) as (user, _):
-            with mock.patch.object(Reconciler, "turn", side_effect=RecursionError("a fault of ours")):
+            with mock.patch.object(Reconciler, "try_pass", side_effect=RecursionError("a fault of ours")):
                 await asyncio.sleep(3 * 3600)
             await succeeded(user, await launch(user, name="quick"))
     assert 3 <= caplog.text.count("cannot run the coordinator's pass") <= 4

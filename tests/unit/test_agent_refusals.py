@@ -217,7 +217,7 @@ async def test_an_agent_whose_beats_are_refused_puts_its_tasks_down_as_in_an_out
         (Heartbeat, "_look_for_mail", "cannot look for mail: ValueError: odd"),
         (Claimer, "_poll", "cannot look for work: ValueError: odd"),
         (JobWatch, "check", "cannot look at what it holds: ValueError: odd"),
-        (Reconciler, "turn", "cannot run the coordinator's pass: ValueError: odd"),
+        (Reconciler, "try_pass", "cannot run the coordinator's pass: ValueError: odd"),
     ],
 )
 async def test_no_error_in_a_loop_ends_the_agent(
