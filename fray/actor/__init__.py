@@ -4,6 +4,9 @@ counter = client.create_actor(Counter, 10, name="counter")
 counter.add(1)                        # call and wait
 future = counter.add.remote(1)        # call; future.result() waits
 for item in counter.count.stream():   # what a generator yields, as it comes
+
+Clients create actors through `create`. Read it, then `hosting` (the actor's process), `handle` and `caller` (the
+caller's side), `group`, `named` and `checkpointing`.
 """
 
 from fray.lazy_exports import attach_stub

@@ -3,6 +3,9 @@
 with set_current_client(StorageClient("gs://bucket/fray")) as client:
     jobs = [client.submit(JobRequest(f"part-{i}", Entrypoint.from_callable(work, args=(i,)))) for i in range(100)]
     wait_all(jobs)
+
+Programs use a client instead of a cluster and `fray.actor` side by side. Read `api` (the interface), `storage_client`,
+then `fray.local_backend` and `fray.current_client`.
 """
 
 from fray.client.api import Client

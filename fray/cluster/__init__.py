@@ -3,6 +3,9 @@
 cluster = current_cluster()
 job = cluster.launch(JobRequest("train", Entrypoint.from_callable(train, args=(config,))))
 cluster.wait(job, raise_on_failure=True)
+
+Everything above launches and finds jobs through this package; it uses the services of `fray_coordinator`. Read `api`
+(the interface), `storage`, `submission`, `job_info` and `job_results`, then `current` and `local_cluster`.
 """
 
 from fray.lazy_exports import attach_stub

@@ -6,6 +6,9 @@ queue.push_many(range(1000))
 for lease in queue:
     with lease:
         work(lease.item)
+
+The protocol is in `fray_coordinator.queue`; here is what programs hold. Read `api`, `lease` and `engine`, then the
+three engines: `file_queue`, `memory_queue` and `http_queue`.
 """
 
 from fray.queue.api import AsyncQueue, DeadLetter, Queue
