@@ -15,7 +15,7 @@ from fray_layouts import object_keys
 from fray_layouts.records import LAYOUT_VERSION, ClusterSettings
 
 LOCAL_SETTINGS = ClusterSettings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
-"""Where requests cost nothing, everyone may look often."""
+"""For stores where requests are free: polls, passes and repairs are frequent."""
 
 
 @dataclass(frozen=True, slots=True)

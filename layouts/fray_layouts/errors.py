@@ -54,7 +54,7 @@ _MAX_CHARACTERS, _MAX_ITEMS, _MAX_PART = 100, 5, 240
 
 
 def _shorten(value: object, depth: int = 2) -> str:
-    """`repr` of so much of the value as a person reads; the rest is not looked at, however large it is."""
+    """`repr` of as much of the value as a person reads; the rest is not touched, however large it is."""
     if isinstance(value, (str, bytes)):
         return (
             f"{value[:_MAX_CHARACTERS]!r}... ({len(value)} characters)" if len(value) > _MAX_CHARACTERS else repr(value)

@@ -72,7 +72,7 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (queue_checks.large_items, (NameKeys.area, QueueKeys.area)),
     (queue_checks.idle_pools, (NameKeys.area, QueueKeys.area, TaskKeys.area, JobKeys.area)),
 )
-"""Each look, and the areas without which it would see what is not so."""
+"""Each check, and the areas without which it would find problems that are none."""
 
 
 async def check(core: Core) -> list[Problem]:

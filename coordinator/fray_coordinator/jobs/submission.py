@@ -32,7 +32,7 @@ from fray_layouts.spec import MAX_INLINE_BYTES, CallableSpec, JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A job that a submission made, or found: `found` is True if a job with this id existed before."""
+    """The job of a submission. found: a job with this id existed before."""
 
     job: JobRecord
     found: bool
@@ -41,7 +41,7 @@ class Submitted:
 async def submit(
     core: Core, specs: Sequence[JobSpec], attempt_of_parent: int | None = None, ids: Sequence[str] = ()
 ) -> list[Submitted]:
-    """Submit jobs, sharing what they can: one look at each parent and one ring of each pool's doorbell.
+    """Submit jobs, with one read of each parent and one ring of each pool's doorbell.
 
     Args:
         specs: checked specs. One with an `id` finds the job that was submitted with that id before, under the same
@@ -72,7 +72,7 @@ async def submit(
 
 
 async def running_parent(core: Core, parent: str) -> JobRecord:
-    """The record of `parent`, which runs; raises ParentNotRunning."""
+    """The record of the running job `parent`. Raises ParentNotRunning."""
     found = await core.records.read(object_keys.JobKeys.key(object_keys.JobId.checked(parent, "parent")), JobRecord)
     if found is None or found.record.status != Status.RUNNING:
         state = "unknown" if found is None else found.record.status

@@ -1,4 +1,4 @@
-"""Outcomes of tasks as objects: workers write batches, drivers read what came since they looked last.
+"""Outcomes of tasks as objects: workers write batches, drivers read those that came since they last read.
 
 The name of a batch begins with the storage's time at which it was written, so a driver lists behind what it has read.
 A write may land late, under a name in the past: the driver lists from `LATE_WRITE_SECONDS` before the newest name it
@@ -24,7 +24,7 @@ from fray_layouts.queue_keys import TaskKeys
 log = logging.getLogger("fray")
 
 LATE_WRITE_SECONDS = 5.0
-"""Seconds that a batch may land after the time in its name and still be found by the next look."""
+"""Seconds that a batch may land after the time in its name and still be found by the next reading."""
 
 
 async def write_outcomes(core: Core, tasks: TaskKeys, outcomes: Iterable[TaskOutcome]) -> None:

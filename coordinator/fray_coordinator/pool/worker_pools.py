@@ -22,7 +22,7 @@ from fray_layouts.queue_records import QueueRecord
 NAME_KIND = "queue"
 """A pool has its name together with its queue."""
 OUTCOME_SAMPLE = 100
-"""Names of outcomes looked at to see whether there are any."""
+"""Names listed to see whether a pool has outcomes: a hundred, for some of them may be odd."""
 
 
 async def create(

@@ -40,13 +40,7 @@ def record_of_drop(key: str, version: str, updated: float, spec: JobSpec, parent
         origin.staged_key = key
     token = digest_text(hashlib.sha256(f"{key}\n{version}\n{updated}".encode()).digest())
     job_id, spec = identify(spec, parent, JobId.fresh(spec.name, updated, token))
-    return JobRecord(
-        id=job_id,
-        spec=spec,
-        status=str(Status.UNADMITTED),
-        submitted_at=updated,
-        inbox=origin,
-    )
+    return JobRecord(id=job_id, spec=spec, status=str(Status.UNADMITTED), submitted_at=updated, inbox=origin)
 
 
 def admit_or_withdraw(job: JobRecord, version_in_inbox: str | None, now: float) -> JobRecord | None:

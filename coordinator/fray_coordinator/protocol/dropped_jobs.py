@@ -20,7 +20,7 @@ from fray_layouts.records import AgentRecord
 from fray_layouts.states import AgentState
 
 UNLISTED_BEATS = 2
-"""Beats that do not list the job, counted from the first look at it."""
+"""Beats that do not list the job, counted from the first sighting: one may have been composed before it."""
 
 
 @dataclass(frozen=True, slots=True)

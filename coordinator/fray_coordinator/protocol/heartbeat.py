@@ -107,7 +107,7 @@ def with_bounded_interval(record: AgentRecord, settings: ClusterSettings) -> Age
 
 
 def paced_interval(interval: float, count: int, a_second: float) -> float:
-    """Seconds between looks, at least `interval`, so that `count` agents (or objects) make `a_second` a second."""
+    """Seconds between two rounds, at least `interval`, so that `count` agents (or objects) make `a_second` a second."""
     return max(interval, count / a_second)
 
 

@@ -34,7 +34,7 @@ MAX_CONCURRENT_FILES, MAX_CONCURRENT_LOCAL_FILES = 16, 2
 """Files that are dealt with at a time. Local files are read and written by few threads, which beats need too."""
 
 REJECTION_SWEEP_INTERVAL = 600.0
-"""Seconds between two looks at the reasons of rejections, of which there may be many for a month."""
+"""Seconds between two sweeps of old rejections, of which there may be many for a month."""
 
 _MAX_REJECTED_CONTENT = 64 * 1024
 """Bytes of a rejected file that its rejection repeats: a whole spec, as a rule, but no pickle of megabytes."""
@@ -55,7 +55,7 @@ class Admission:
 
     @property
     def waiting(self) -> bool:
-        """Whether some file must be looked at again before it can be judged."""
+        """Whether some file must be read again before it can be judged."""
         return bool(self._seen)
 
     async def run(self) -> None:
@@ -185,7 +185,7 @@ class Admission:
         await self.core.store.delete(key, present.version)
 
     def _lay_still(self, key: str, version: str) -> bool:
-        """Whether the file was seen unchanged over two looks, far enough apart."""
+        """Whether the file was unchanged between two reads far enough apart."""
         now = self.core.clock.boottime()
         known, since = self._seen.get(key, ("", now))
         if known != version:

@@ -34,7 +34,7 @@ from fray_layouts.records import AgentRecord, JobRecord
 
 T = TypeVar("T")
 POOL_SWEEP_INTERVAL = 3600.0
-"""Seconds between looks for worker pools that nobody uses any more."""
+"""Seconds between two sweeps of unused worker pools, which are kept for weeks."""
 UNREAD_PATIENCE = 3600.0
 """Seconds for which a record that is not answered keeps all ended jobs: it may be the child of any.
 
@@ -77,7 +77,7 @@ class Repair:
         return len(self._jobs) + len(self._ended)
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
-        """One repair. `live`: the agents, by id, that a look just before saw alive."""
+        """Run a repair. `live`: the agents, by id, that were just seen alive."""
         self._problems = {}
         await self._read_jobs()
         steps = {
@@ -174,7 +174,7 @@ class Repair:
             await self._look_at_unlisted(key, known)
 
     async def _put_back_if_orphaned(self, job: Stored[JobRecord]) -> None:
-        """Put the job back if its holder is gone; its children and endpoints are looked at with that in mind."""
+        """Put the job back if its holder is gone; its children and endpoints are then judged by that."""
         try:
             now = await pending_index.put_back_if_orphaned(self.core, job)
         except BadRecord:

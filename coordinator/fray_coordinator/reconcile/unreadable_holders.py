@@ -30,7 +30,7 @@ class UnreadableHolders:
     _before: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A round of looks begins; what the last one did not come upon is forgotten."""
+        """Begin a round; holders that the last one did not meet are forgotten."""
         self._before, self._seen = self._seen, {}
 
     async def look(self, agent: str) -> None:

@@ -44,9 +44,8 @@ class FileObjects:
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
-        self._synced = not os.path.exists(
-            tree.root / PRIVATE_FOLDER / _UNSYNCED_MARKER
-        )  # False without the right to look
+        marker = tree.root / PRIVATE_FOLDER / _UNSYNCED_MARKER
+        self._synced = not os.path.exists(marker)  # True without the right to see it
 
     def prepare(self) -> None:
         """Make the private folders; where they are, sweep what killed processes left."""
