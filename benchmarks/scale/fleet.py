@@ -30,7 +30,7 @@ from fray_layouts.records import (
     Resources,
 )
 from fray_layouts.spec import JobSpec, parse_spec
-from tests.support.faketask import FakeTask
+from tests.support.fake_tasks import FakeTask
 
 ROOM = 2**40
 """Memory and disk of a host: never what keeps a job from it."""

@@ -22,7 +22,7 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from tests.simulation.strangers import is_misfit
-from tests.support.poison import odd_object
+from tests.support.malformed_objects import odd_object
 
 SPARSE = 200 * 10**9
 """Bytes that a sparse file seems to have."""

@@ -6,7 +6,7 @@ import random
 
 from hypothesis import strategies as st
 
-from tests.support.poison import odd_body
+from tests.support.malformed_objects import odd_body
 
 draws = st.randoms(use_true_random=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.explorer import Found, explore
-from tests.model.mailworld import MailWorld, Rules
+from tests.model.mailboxworld import MailWorld, Rules
 
 
 def explored(rules: Rules) -> Found:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fray_coordinator.store.interface import ABSENT, ANY, AttemptFailed, Object
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from tests.simulation.loop import Participant
-from tests.support.poison import odd_body
+from tests.support.malformed_objects import odd_body
 
 if TYPE_CHECKING:
     from tests.simulation.queues import QueueWorld

@@ -37,7 +37,7 @@ from fray_layouts.records import (
 )
 from tests.simulation.loop import Participant
 from tests.simulation.work import drawn_spec
-from tests.support.poison import odd_body, odd_object
+from tests.support.malformed_objects import odd_body, odd_object
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -22,8 +22,8 @@ from fray_coordinator.jobs.lookup import live_agents, read_agents, waiting_reaso
 from fray_coordinator.jobs.stopping import stop
 from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys
 from fray_layouts.records import EndpointRecord, JobRecord, Resources
-from tests.support.faketask import FakeTask
-from tests.support.participants import agent_now, job_now, launch
+from tests.support.fake_tasks import FakeTask
+from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster
 from tests.support.waiting import eventually
 

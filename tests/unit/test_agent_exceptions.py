@@ -23,8 +23,8 @@ from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import BlobKeys, JobKeys
 from fray_layouts.records import JobRecord, Resources
-from tests.support.faketask import FakeTask, fake
-from tests.support.participants import agent_now, job_now, launch
+from tests.support.fake_tasks import FakeTask, fake
+from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster, VirtualClock
 
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)

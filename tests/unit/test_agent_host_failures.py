@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fray_agents.agent.agent import Agent, AgentOptions
 from fray_layouts.records import Resources
-from tests.support.faketask import fake
-from tests.support.participants import job_now, launch
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import job_now, launch
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

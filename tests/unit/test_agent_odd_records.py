@@ -34,8 +34,8 @@ from fray_layouts.records import (
     ReconcilerRecord,
     Resources,
 )
-from tests.support.faketask import fake
-from tests.support.participants import job_now, join, launch, pass_now
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import job_now, join, launch, pass_now
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=8000, memory=2**33, disk=2**33)

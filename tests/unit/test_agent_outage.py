@@ -10,8 +10,8 @@ import pytest
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import Resources
-from tests.support.faketask import fake
-from tests.support.participants import agent_now, launch
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import agent_now, launch
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

@@ -17,8 +17,8 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import StoreRefused
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.records import Resources
-from tests.support.faketask import fake
-from tests.support.participants import agent_now, job_now, launch
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import agent_now, job_now, launch
 from tests.support.virtual import Cluster, Way, run
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

@@ -10,7 +10,7 @@ from fray_agents.agent.leases import HeldLease
 from fray_layouts.object_keys import PendingKey
 from fray_layouts.records import Resources
 from tests.support.members import trusted_member
-from tests.support.participants import join, launch
+from tests.support.scripted_agents import join, launch
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

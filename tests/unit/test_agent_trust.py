@@ -12,8 +12,8 @@ from fray_agents.agent.membership import Membership
 from fray_agents.tasks.handle import TaskHandle, TaskSpec
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_layouts.records import AgentRecord, Resources
-from tests.support.faketask import fake
-from tests.support.participants import launch
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import launch
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

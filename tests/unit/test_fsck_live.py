@@ -20,9 +20,9 @@ from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.records import JobRecord, Resources
-from tests.support.faketask import fake
+from tests.support.fake_tasks import fake
 from tests.support.looks import looked_at, slow_core
-from tests.support.participants import launch
+from tests.support.scripted_agents import launch
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

@@ -23,8 +23,8 @@ from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import AgentKeys, EndpointKey, JobKeys, WorkKeys
 from fray_layouts.records import EndpointRecord, Resources
 from fray_layouts.spec import MAX_INLINE_BYTES
-from tests.support.faketask import fake
-from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.fake_tasks import fake
+from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster, Way
 
 HOST = Resources(cpu=4000, memory=2**33, disk=2**33)

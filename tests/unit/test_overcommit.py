@@ -18,7 +18,7 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
 from fray_layouts.records import JobRecord, Resources
 from tests.support.members import trusted_member
-from tests.support.participants import Hand, join, launch
+from tests.support.scripted_agents import Hand, join, launch
 from tests.support.virtual import Cluster
 
 

@@ -16,8 +16,8 @@ from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import SegmentName
-from tests.support.engines import KINDS, World, bodies, push
-from tests.support.hands import hand
+from tests.support.queue_engines import KINDS, World, bodies, push
+from tests.support.queue_processes import hand
 from tests.support.virtual import Cluster
 
 

@@ -24,7 +24,7 @@ from fray_coordinator.store.interface import ANY, Refused
 from fray_layouts.queue_keys import QueueKeys, SegmentName
 from fray_layouts.queue_records import SegmentHeader, encode_segment
 from tests.support.damage import a_queue
-from tests.support.hands import NAMES, Hand, hand
+from tests.support.queue_processes import NAMES, Hand, hand
 from tests.support.virtual import Cluster, run
 
 TWO = encode_segment(SegmentHeader(encoding="json", sizes=[1, 1]), [b"1", b"2"])

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from fray_coordinator.protocol import queue_scan as look
-from tests.support.hands import NAMES, hand
+from tests.support.queue_processes import NAMES, hand
 from tests.support.virtual import Cluster, Way
 
 SECONDS = 20

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from fray_coordinator.errors import StoreUnavailable
-from tests.support.hands import NAMES, Hand, hand
+from tests.support.queue_processes import NAMES, Hand, hand
 from tests.support.virtual import Cluster
 
 LOCAL = pytest.mark.parametrize("local", [True, False])

@@ -23,7 +23,7 @@ from fray_layouts.records import (
     ReconcilerRecord,
     Resources,
 )
-from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
 DEATH, LOOK = 25.0, 8.0

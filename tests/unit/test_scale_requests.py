@@ -19,7 +19,7 @@ from fray_coordinator.jobs.waiting import wait_for
 from fray_layouts import object_keys
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
-from tests.support.faketask import fake
+from tests.support.fake_tasks import fake
 from tests.support.virtual import Cluster
 
 HOST = Resources(cpu=1000, memory=2**33, disk=2**33)

@@ -13,7 +13,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_layouts.object_keys import ChildKey, JobKeys
 from fray_layouts.records import Holding, JobRecord
-from tests.support.participants import Hand, job_now, join, launch
+from tests.support.scripted_agents import Hand, job_now, join, launch
 from tests.support.virtual import Cluster
 
 SPEC: dict[str, Any] = {"name": "job", "entrypoint": {"command": ["true"]}}

@@ -21,7 +21,7 @@ from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import ChildKey, JobKeys, WorkKeys
 from fray_layouts.records import ClusterSettings, JobRecord
-from tests.support.participants import agent_now, job_now, join, launch, passes
+from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
 QUARANTINE = 600.0

@@ -11,7 +11,7 @@ from fray_coordinator.jobs import stopping
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys
-from tests.support.participants import agent_now, job_now, join, launch, passes
+from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
 SPEC: dict[str, Any] = {"name": "job", "entrypoint": {"command": ["true"]}}

@@ -15,7 +15,7 @@ from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.bounds import MAX_TIME
 from fray_layouts.object_keys import AgentKeys, JobKeys, PendingKey
 from fray_layouts.records import JobRecord
-from tests.support.participants import agent_now, job_now, join, launch, passes
+from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
 QUARANTINE = 600.0

@@ -16,7 +16,7 @@ from fray_coordinator.store.interface import ANY
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.records import JobRecord, Rejection
-from tests.support.participants import job_now, join, launch
+from tests.support.scripted_agents import job_now, join, launch
 from tests.support.virtual import Cluster
 
 SPEC: dict[str, Any] = {"name": "job", "entrypoint": {"command": ["true"]}}

@@ -19,7 +19,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT
 from fray_layouts.object_keys import EndpointKey, JobId, NameKeys
 from fray_layouts.records import EndpointRecord, JobRecord
-from tests.support.participants import join, launch, passes
+from tests.support.scripted_agents import join, launch, passes
 from tests.support.virtual import Cluster, run
 
 

@@ -10,8 +10,8 @@ from fray_coordinator.queue import admin
 from fray_coordinator.queue.dead_letters import open_dead_letters
 from fray_coordinator.queue.errors import UnknownLease
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
-from tests.support.engines import KINDS, MOST, World, bodies, push
-from tests.support.hands import Hand, hand
+from tests.support.queue_engines import KINDS, MOST, World, bodies, push
+from tests.support.queue_processes import Hand, hand
 from tests.support.virtual import Cluster
 
 

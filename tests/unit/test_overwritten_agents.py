@@ -11,7 +11,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
-from tests.support.participants import Hand, agent_now, job_now, join, launch, passes
+from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster
 
 SILENT = 1200.0

@@ -14,7 +14,7 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import ClusterSettings, Holding, Suspect
-from tests.support.participants import Hand, agent_now, job_now, join, launch, pass_now, passes
+from tests.support.scripted_agents import Hand, agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
 DEATH = 25.0

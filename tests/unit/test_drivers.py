@@ -22,7 +22,7 @@ from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts import codec
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, EndpointRecord, JobRecord
-from tests.support.participants import agent_now, job_now, join, launch, pass_now, passes
+from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster
 
 SETTINGS = ClusterSettings(poll_interval=0.05, repair_interval=3600.0)

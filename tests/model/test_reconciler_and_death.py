@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.model.explorer import Found, explore
-from tests.model.passworld import PassWorld, Rules
+from tests.model.reconcilerworld import PassWorld, Rules
 
 TOO_EARLY = "a live agent is declared dead too early"
 ONE_AFTER_ANOTHER = {"once": False, "life": 2}

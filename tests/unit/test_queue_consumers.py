@@ -19,7 +19,7 @@ from fray_coordinator.queue.held_segment import HeldSegment
 from fray_coordinator.queue.open_queue import standalone_core
 from fray_coordinator.store.store import Store
 from fray_layouts.queue_keys import SegmentName
-from tests.support.hands import NAMES, hand
+from tests.support.queue_processes import NAMES, hand
 from tests.support.virtual import Cluster, VirtualClock, Way
 
 
