@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from fray import sync
 from fray.queue.api import Queue
 from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked
+from fray_agents.tasks.current_task import task_environ
 from fray_coordinator.actors import naming
 from fray_coordinator.core import Core
 from fray_coordinator.per_loop import PerLoop
@@ -70,7 +71,7 @@ class FileQueue(Queue[T]):
         super().__init__(PerLoop(self._open), encoding)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (type(self), self._address, self._encoding)
+        return _reopened, (type(self), {**asdict(self._address), "name": self._address.name or None}, self._encoding)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._address})"
@@ -98,7 +99,7 @@ class QueueAddress:
         root = root_url(path)
         if name is None:
             return QueueAddress(root, "", "", max_deliveries)
-        space = namespace or os.environ.get("FRAY_NAMESPACE") or "default"
+        space = namespace or task_environ().get("FRAY_NAMESPACE") or "default"
         check_namespace(space)
         return QueueAddress(root, QueueKeys.checked(name), space, max_deliveries, incarnation)
 
@@ -109,11 +110,11 @@ class QueueAddress:
             if create and self.incarnation is None:
                 wanted = QueueRecord(max_deliveries=self.max_deliveries)
                 return await open_queue(core, await self._taken(core), wanted)
-            names = await self._found(core)
-            home = await find_queue(core, names) if names else None
-            if home is None:
+            keys = await self._found(core)
+            queue = await find_queue(core, keys) if keys else None
+            if queue is None:
                 raise QueueNotFound(f"{self}: {QueueNotFound.__doc__}")
-            return home
+            return queue
         except BaseException:
             await core.store.close()
             raise
@@ -133,7 +134,8 @@ class QueueAddress:
         return QueueKeys.of(self.namespace, self.name, record.incarnation)
 
     def __str__(self) -> str:
-        return f"{self.root!r}, name={self.name!r}" if self.name else repr(self.root)
+        named = f", name={self.name!r}, namespace={self.namespace!r}" if self.name else ""
+        return f"{self.root!r}{named}"
 
 
 class FileEngine:
@@ -209,15 +211,8 @@ class FileEngine:
         await self.queue.core.store.close()
 
 
-def _reopened(kind: type[FileQueue[T]], address: QueueAddress, encoding: str) -> FileQueue[T]:
-    return kind(
-        address.root,
-        name=address.name or None,
-        namespace=address.namespace,
-        encoding=encoding,
-        max_deliveries=address.max_deliveries,
-        incarnation=address.incarnation,
-    )
+def _reopened(kind: type[FileQueue[T]], address: dict[str, Any], encoding: str) -> FileQueue[T]:
+    return kind(address.pop("root"), encoding=encoding, **address)
 
 
 _open_queues: WeakSet[FileQueue[Any]] = WeakSet()

@@ -91,37 +91,36 @@ class HttpEngine:
         await self._call("release", leases, failed)
 
     async def extend(self, lease: str, timeout: float) -> float:
-        deadline: float = await self._call("extend", lease, timeout)
-        return deadline
+        return await self._ask(float, "extend", lease, timeout)
 
     async def bury(self, lease: str, reason: str) -> None:
         await self._call("bury", lease, reason)
 
     async def counts(self) -> Counts:
-        counts: Counts = await self._call("counts")
-        return counts
+        return await self._ask(Counts, "counts")
 
     async def peek(self, limit: int) -> list[Peeked]:
-        peeked: list[Peeked] = await self._call("peek", limit)
-        return peeked
+        return await self._ask(list[Peeked], "peek", limit)
 
     async def letters(self, limit: int) -> list[Peeked]:
-        letters: list[Peeked] = await self._call("letters", limit)
-        return letters
+        return await self._ask(list[Peeked], "letters", limit)
 
     async def redrive(self, limit: int | None) -> int:
-        moved: int = await self._call("redrive", limit)
-        return moved
+        return await self._ask(int, "redrive", limit)
 
     async def purge(self) -> int:
-        purged: int = await self._call("purge")
-        return purged
+        return await self._ask(int, "purge")
 
     async def close(self) -> None:
         """Nothing to do: the connection is shared, and leases are the server's to give back when they run out."""
 
     async def _return(self, taken: list[Delivery]) -> None:
         await self.release([one.id for one in taken], failed=False)
+
+    async def _ask(self, kind: type[T], method: str, *args: Any) -> T:
+        """Call a method that returns a value of this type."""
+        value: T = await self._call(method, *args)
+        return value
 
     async def _call(self, method: str, *args: Any) -> Any:
         channel = await asyncio.to_thread(self._channel)

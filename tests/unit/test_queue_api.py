@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from fray.queue import AsyncQueue, DeadLetter, FileQueue, Lease, LeaseLost, MemoryQueue, Queue, UnknownLease, errors
+from fray_agents.tasks.current_task import thread_environ
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.per_loop import PerLoop
 from fray_layouts.errors import InvalidInput
@@ -411,3 +412,12 @@ def test_a_memory_queue_stays_where_it_is() -> None:
 def test_a_lost_lease_is_an_unknown_one() -> None:
     assert issubclass(LeaseLost, UnknownLease)
     assert issubclass(UnknownLease, ValueError)
+
+
+def test_in_a_job_that_is_a_thread_a_name_is_one_of_that_jobs_namespace(tmp_path: Path) -> None:
+    before = thread_environ.set({"FRAY_NAMESPACE": "team"})
+    try:
+        queue: Queue[Any] = FileQueue(tmp_path, name="tasks")
+    finally:
+        thread_environ.reset(before)
+    assert repr(pickle.loads(pickle.dumps(queue))) == repr(FileQueue(tmp_path, name="tasks", namespace="team"))
