@@ -25,12 +25,12 @@ class ReconcilerDuty:
         self._reconciler = Reconciler(member.core, member.id, lambda: member.stored.record.beat if member.stored else 0)
 
     async def run(self) -> None:
-        """Take turns, for ever."""
+        """Try to run the pass whenever it may be due, for ever."""
         core = self.member.core
         try:
             while True:
                 begun = core.clock.boottime()
-                await self._take_turn()
+                await self._try_pass()
                 took = core.clock.boottime() - begun
                 if self._is_on_duty():  # between the starts of two passes, or no age of silent agents accumulates
                     wait = max(core.jittered(core.settings.pass_interval) - took, core.settings.poll_interval)
@@ -40,12 +40,15 @@ class ReconcilerDuty:
         finally:
             self._reconciler.stop()
 
-    async def _take_turn(self) -> None:
+    async def _try_pass(self) -> None:
         member, reconciler = self.member, self._reconciler
         with member.problems.tolerated("run the coordinator's pass"):
             if member.trusts() and not member.leaving:
-                await reconciler.try_pass()
-                member.live_agents, member.pool_slots = reconciler.fleet(), reconciler.pool_slots(member.record.pool)
+                try:
+                    await reconciler.try_pass()
+                finally:  # what was read of the last pass counts, also where this one failed
+                    member.live_agents = reconciler.fleet()
+                    member.pool_slots = reconciler.pool_slots(member.record.pool)
             elif member.leaving and reconciler.holds_lease:
                 await reconciler.resign()
 
