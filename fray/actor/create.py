@@ -15,36 +15,9 @@ from fray_layouts.errors import InvalidInput
 from fray_layouts.spec import check_name
 
 if TYPE_CHECKING:
-    from fray.actor.handle import ActorHandle
     from fray.cluster.storage import StorageCluster
 
 T = TypeVar("T")
-
-
-def create_actor(
-    cluster: StorageCluster,
-    cls: type[T],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    name: str,
-    resources: ResourceConfig | None = None,
-    actor_config: ActorConfig | None = None,
-    environment: EnvironmentConfig | None = None,
-) -> ActorHandle[T]:
-    """The handle of a group of one. Returns at once; the first call waits until the actor is up."""
-    group = create_actor_group(
-        cluster,
-        cls,
-        args,
-        kwargs,
-        name=name,
-        count=1,
-        resources=resources,
-        actor_config=actor_config,
-        environment=environment,
-    )
-    return group.handles[0]
 
 
 def create_actor_group(

@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError
-from fray.actor.create import create_actor, create_actor_group, host_actor
+from fray.actor.create import create_actor_group, host_actor
 from fray.cluster import LocalCluster, StorageCluster
 from fray.types import Entrypoint, JobRequest, JobStatus, ResourceConfig
 from fray_agents.rpc.errors import RemoteTraceback
@@ -33,7 +33,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def create(cluster: StorageCluster, cls: type, *args: Any, name: str = "actor", **config: Any) -> Any:
-    return create_actor(cluster, cls, args, name=name, resources=SMALL, actor_config=ActorConfig(**config))
+    chosen = ActorConfig(**config)
+    group = create_actor_group(cluster, cls, args, name=name, count=1, resources=SMALL, actor_config=chosen)
+    return group.handles[0]
 
 
 def test_calls_keep_the_actors_state(cluster: StorageCluster) -> None:

@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from fray.actor import ActorConfig, ActorUnavailableError, CallInterrupted, CheckpointConfig, idempotent
-from fray.actor.create import create_actor
+from fray.actor.create import create_actor_group
 from fray.cluster import StorageCluster
 from fray.types import ResourceConfig
 from fray_coordinator.actors import discovery
@@ -75,7 +75,9 @@ class Worker:
 
 
 def create(cluster: StorageCluster, cls: type, *args: Any, **config: Any) -> Any:
-    return create_actor(cluster, cls, args, name="actor", resources=SMALL, actor_config=ActorConfig(**config))
+    chosen = ActorConfig(**config)
+    group = create_actor_group(cluster, cls, args, name="actor", count=1, resources=SMALL, actor_config=chosen)
+    return group.handles[0]
 
 
 def kill(pid: int) -> None:
