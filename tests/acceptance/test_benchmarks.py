@@ -18,7 +18,7 @@ BENCHES = Path(__file__).parents[2] / "benchmarks"
 def figures(bench: str) -> dict[str, Any]:
     """The one line of a quick run."""
     command = [sys.executable, str(BENCHES / f"{bench}.py"), "--quick"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert ran.returncode == 0, ran.stderr
     (line,) = ran.stdout.splitlines()
     found: dict[str, Any] = json.loads(line)

@@ -27,7 +27,7 @@ def said(place: Path) -> str:
     (place / "tmp").mkdir()
     command = [sys.executable, str(DEMO), "--files", str(FILES), "--shards", str(SHARDS), "--output", "pictures"]
     environment = {**os.environ, "TMPDIR": str(place / "tmp"), "COLUMNS": "120"}
-    ran = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=110)
+    ran = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=200)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -20,7 +20,7 @@ SAID = ["Response to: Hello Response to: World", "1 2", "2 4 6 8 10", "6"]
 
 def run_example(**environment: str) -> list[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FRAY_")} | environment
-    ran = subprocess.run([sys.executable, str(EXAMPLE)], env=environ, capture_output=True, text=True, timeout=100)
+    ran = subprocess.run([sys.executable, str(EXAMPLE)], env=environ, capture_output=True, text=True, timeout=200)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
 
@@ -35,4 +35,4 @@ def test_on_a_root_with_two_agents_and_nothing_goes_on_afterwards(tmp_path: Path
     with agents(root, tmp_path / "work", count=2):
         assert run_example(FRAY_CLUSTER_SPEC=root) == SAID
         cluster = StorageCluster(root)
-        cluster.wait([job.job_id for job in cluster.list_jobs()], timeout=60)
+        cluster.wait([job.job_id for job in cluster.list_jobs()], timeout=200)

@@ -59,7 +59,7 @@ class Running:
         return re.search(pattern, self.said, re.MULTILINE) is not None
 
     def finished(self) -> str:
-        assert self.process.wait(100) == 0, self.said
+        assert self.process.wait(200) == 0, self.said
         return self.said
 
     def __enter__(self) -> Running:

@@ -107,7 +107,7 @@ def test_a_client_in_node_hears_of_failures_and_stops_jobs(root: str) -> None:
         assert following.stdout is not None
         assert following.stdout.readline() == "begun\n"
         node.said(node.node("client.mjs", root, "stop", endless, "enough"))
-        assert following.wait(30) == 1
+        assert following.wait(200) == 1
     node.said(node.node("client.mjs", root, "stop", waiting, "not needed"))
     followed = node.node("client.mjs", root, "follow", failing)
 
@@ -240,7 +240,7 @@ def test_producers_and_consumers_of_both_sides_share_a_queue(root: str) -> None:
                 queue.done(leases)
             assert consumer.stdout is not None
             printed = [json.loads(line) for line in consumer.stdout]
-            assert consumer.wait(30) == 0
+            assert consumer.wait(200) == 0
     assert sorted(taken + printed) == sorted(ours + theirs)
 
 
@@ -260,7 +260,7 @@ def test_what_fails_in_a_consumer_in_node_is_a_dead_letter_for_both(root: str) -
     with FileQueue[str](root, name="poison", namespace="lab", encoding="json") as queue:
         queue.push_many(["good", "bad", "better"], batch=3)
         command = [node.NODE, "--input-type=module", "--eval", POISON, root]
-        done = subprocess.run(command, cwd=node.FOLDER, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=node.FOLDER, capture_output=True, text=True, timeout=200)
         assert node.said(done) == "good\nbetter\n"
         (letter,) = queue.letters()
         assert (letter.item, letter.deliveries) == ("bad", 5)
@@ -324,7 +324,7 @@ def test_a_caller_in_node_calls_an_actor_and_finds_it_again_after_it_died(root: 
         command = [node.NODE, "--input-type=module", "--eval", CALLS, root]
         calls = [{"method": "add"}, {"method": "die"}, {"method": "add", "args": [5]}]
         given = "".join(f"{json.dumps(call)}\n" for call in calls)
-        done = subprocess.run(command, input=given, cwd=node.FOLDER, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, input=given, cwd=node.FOLDER, capture_output=True, text=True, timeout=200)
         assert node.said(done) == "8\nCallInterrupted\n5\n"
 
 

@@ -174,7 +174,7 @@ def test_calls_end_though_the_keys_cannot_be_read_when_the_connection_breaks() -
         call = channel.start("wide", "wait", (), {})
         proxy.cut()
         with pytest.raises(ConnectionLost, match="the bucket is away"):
-            call.result(30)
+            call.result(200)
 
 
 # --- between a caller and a server
@@ -285,7 +285,7 @@ class Bucket:
         self.reads = 0
 
     def read(self) -> list[tuple[str, bytes]]:
-        assert self.gate.wait(30)
+        assert self.gate.wait(200)
         self.reads += 1
         return [(key.id, key.secret) for key in self.current]
 

@@ -146,7 +146,7 @@ def test_a_call_that_may_have_run_is_not_made_again(cluster: StorageCluster, tmp
 
 def test_a_call_is_made_again_as_often_as_it_may_be(cluster: StorageCluster, tmp_path: Path) -> None:
     worker = create(cluster, Worker, tmp_path / "notes", max_task_retries=1)
-    assert worker.once.remote("a", die_in_attempts=1).result(60) == "a"
+    assert worker.once.remote("a", die_in_attempts=1).result(200) == "a"
     assert worker.noted("a") == 2
     with pytest.raises(CallInterrupted):
         worker.once("b", die_in_attempts=2)
@@ -163,7 +163,7 @@ def test_calls_that_did_not_begin_are_made_again_in_their_order(cluster: Storage
     kill(diary.pid())
     futures = [diary.note.remote(number) for number in range(50)]
     for future in futures:
-        future.result(60)
+        future.result(200)
     assert diary.read() == list(range(50))
 
 
@@ -259,7 +259,7 @@ def test_an_actor_of_a_host_that_is_gone_comes_back_elsewhere(
         try:
             end(first)
             wait_for_end(pid)
-            assert worker.add.remote().result(60) == 1
+            assert worker.add.remote().result(200) == 1
             assert worker.pid() != pid
         finally:
             second.kill()

@@ -85,7 +85,7 @@ def make_two() -> tuple[Any, Any]:
 
 def test_a_detached_actor_outlives_its_creator_and_others_do_not(cluster: StorageCluster) -> None:
     job = cluster.launch(JobRequest("maker", Entrypoint.from_callable(make_two), resources=SMALL))
-    (first, detached), (second, bound) = cluster.result(job, timeout=60)
+    (first, detached), (second, bound) = cluster.result(job, timeout=200)
     assert (first, second) == (1, 1)
     wait_until(lambda: actor_status(bound).finished())
     assert detached.add() == 2
@@ -104,4 +104,4 @@ def test_actors_end_with_a_creator_that_fails(cluster: StorageCluster) -> None:
     info = cluster.wait(cluster.launch(JobRequest("maker", Entrypoint.from_callable(create_and_die), resources=SMALL)))
     assert info.exit is not None
     for job in info.exit.message.removeprefix("LookupError: ").split():
-        assert cluster.wait(job, timeout=60).status is JobStatus.STOPPED
+        assert cluster.wait(job, timeout=200).status is JobStatus.STOPPED

@@ -153,7 +153,7 @@ while True:
 
             await eventually(told)
             agent.send(signal.SIGTERM)
-            assert agent.process.wait(20) == 0
+            assert agent.process.wait(200) == 0
             assert (await job(core, job_id)).status == "pending"
 
 
@@ -169,7 +169,7 @@ os.kill(agent, signal.SIGKILL)
         job_id = await launch(core, code)
         for _ in range(3):  # each buries its predecessor at once: the host's lock tells that it is gone
             agent = AgentProcess(core.root, tmp_path / "work")
-            assert agent.process.wait(30) == -signal.SIGKILL
+            assert agent.process.wait(200) == -signal.SIGKILL
         with agents(core.root, tmp_path / "work") as (survivor,):
             record = await ended(core, job_id)
             assert (record.status, record.failures, record.preemptions) == ("failed", 1, 2)

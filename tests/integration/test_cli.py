@@ -58,7 +58,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     assert "2 cores, 3.7 GiB" in agent.stdout.readline()
     yield shell
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(30) == 0
+    assert agent.wait(200) == 0
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_drained_agent_finishes_what_it_has_and_leaves(empty: Shell, tmp_path:
     later = empty.detached("--", "true")
     wait_until(lambda: not empty.json("agents")[0].get("mail"))  # the agent has taken the wish
     (tmp_path / "go").touch()
-    assert agent.wait(30) == 0
+    assert agent.wait(200) == 0
     assert empty.json("status", running)["status"] == "succeeded"
     assert empty.json("status", later)["status"] == "pending"
     assert "no live agent" in empty("drain", row["id"], code=1).stderr
@@ -227,7 +227,7 @@ def test_ctrl_c_stops_the_job_where_nobody_can_be_asked(shell: Shell) -> None:
     following = shell.start("run", "--name", "interrupted", "--", "sleep", "1000", stdin=subprocess.DEVNULL)
     wait_until(lambda: any(job["spec"]["name"] == "interrupted" and job["lease"] for job in shell.json("ps")))
     following.send_signal(signal.SIGINT)
-    assert following.wait(30) == 130
+    assert following.wait(200) == 130
     shell.until_status("interrupted", "stopped")
 
 
@@ -241,7 +241,7 @@ def test_ctrl_c_asks_at_a_terminal(shell: Shell, answer: str, status: str) -> No
     os.write(keyboard, f"{answer}\n".encode())
     assert following.stderr is not None
     assert f"stop {name}" in following.stderr.read()
-    assert following.wait(30) == 130
+    assert following.wait(200) == 130
     shell.until_status(name, status)
     shell("stop", name)
     for end in (keyboard, terminal):
@@ -260,7 +260,7 @@ def test_tables_are_drawn_on_a_terminal(shell: Shell) -> None:
     except OSError:  # what Linux says when the other end is closed
         pass
     os.close(screen)
-    assert showing.wait(30) == 0
+    assert showing.wait(200) == 0
     assert b"\x1b[" in seen
     assert b"drawn" in seen
     plain = shell("ps", "--all").stdout
@@ -416,7 +416,7 @@ def test_one_record_that_cannot_be_read_hides_no_other(empty: Shell) -> None:
 
 def test_debug_shows_the_traceback(empty: Shell) -> None:
     failing = empty.start("status", "no-such-job", "--debug", stderr=subprocess.PIPE)
-    _, text = failing.communicate(timeout=30)
+    _, text = failing.communicate(timeout=200)
     assert failing.returncode == 1
     assert "Traceback" in text
     assert "JobNotFound" in text

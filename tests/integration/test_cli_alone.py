@@ -31,7 +31,7 @@ def left(place: Path) -> list[Path]:
 def test_it_ends_like_the_command_and_leaves_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
     script = "echo $PWD; echo err >&2; test -d ${FRAY_CLUSTER_SPEC#file://}; echo $?; exit 7"
     ran = fray_run(tmp_path, "--gpus", "8", "--cpu", "5000", "--", "sh", "-c", script, **environ)
-    out, err = ran.communicate(timeout=60)
+    out, err = ran.communicate(timeout=200)
     assert (out, ran.returncode) == (f"{os.getcwd()}\n0\n", 7)
     assert err.splitlines()[1] == "err"
     assert left(tmp_path) == []
@@ -43,7 +43,7 @@ def test_a_signal_lets_the_command_come_to_its_end(tmp_path: Path, number: int) 
     assert ran.stdout is not None
     pid = int(ran.stdout.readline())
     ran.send_signal(number)
-    out, err = ran.communicate(timeout=60)
+    out, err = ran.communicate(timeout=200)
     assert (out, ran.returncode) == ("bye\n", 130), err
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -52,6 +52,6 @@ def test_a_signal_lets_the_command_come_to_its_end(tmp_path: Path, number: int) 
 
 def test_a_private_cluster_cannot_be_left_running(tmp_path: Path) -> None:
     ran = fray_run(tmp_path, "--detach", "true")
-    _, err = ran.communicate(timeout=60)
+    _, err = ran.communicate(timeout=200)
     assert ran.returncode == 2
     assert "give --root" in err

@@ -51,7 +51,7 @@ def call(name: str, fn: object, *args: object, **fields: object) -> JobRequest:
 
 def test_a_callable_runs_and_its_job_is_waited_for(client: StorageClient) -> None:
     job = client.submit(call("add", lambda a, b: a + b, 1, 2))
-    assert job.wait(timeout=60) is JobStatus.SUCCEEDED
+    assert job.wait(timeout=200) is JobStatus.SUCCEEDED
     assert job.status() is JobStatus.SUCCEEDED
     assert job.job_id.startswith("add-")
     assert client.cluster.result(job.job_id) == 3
@@ -64,7 +64,7 @@ def fail_clearly() -> None:
 def test_a_failure_is_told_with_its_own_words(client: StorageClient) -> None:
     job = client.submit(call("fails", fail_clearly))
     with pytest.raises(JobFailed, match="no such shard: 7") as caught:
-        job.wait(timeout=60)
+        job.wait(timeout=200)
     assert "in fail_clearly" in str(caught.value)
     assert isinstance(caught.value.__cause__, LookupError)
     assert job.wait(raise_on_failure=False) is JobStatus.FAILED
@@ -72,10 +72,10 @@ def test_a_failure_is_told_with_its_own_words(client: StorageClient) -> None:
 
 def test_all_are_waited_for_together(client: StorageClient) -> None:
     jobs = [client.submit(call(f"part-{i}", time.sleep, 0.01)) for i in range(4)]
-    assert wait_all(jobs, timeout=60) == [JobStatus.SUCCEEDED] * 4
+    assert wait_all(jobs, timeout=200) == [JobStatus.SUCCEEDED] * 4
     endless = client.submit(call("endless", sleep_in_small_steps))
     with pytest.raises(JobFailed, match="no such shard"):
-        wait_all([endless, client.submit(call("fails", fail_clearly))], timeout=60)
+        wait_all([endless, client.submit(call("fails", fail_clearly))], timeout=200)
     endless.terminate()
     assert endless.wait(timeout=60, raise_on_failure=False) is JobStatus.STOPPED
 
@@ -124,7 +124,7 @@ def leave(code: int) -> None:
 
 def test_an_exit_code_is_told(client: StorageClient) -> None:
     with pytest.raises(JobFailed, match="exited: exit code 3"):
-        client.submit(call("leaves", leave, 3)).wait(timeout=60)
+        client.submit(call("leaves", leave, 3)).wait(timeout=200)
 
 
 class Diary:
@@ -148,7 +148,7 @@ def test_variables_reach_callables_commands_and_actors(client: StorageClient) ->
     failing = client.submit(call("prints", print_both, environment=ENVIRONMENT))
     actor = client.create_actor(Diary, name="diary", environment=ENVIRONMENT)
     assert actor.write("in a call") == "ab"
-    command.wait(timeout=60)
+    command.wait(timeout=200)
     assert command.logs() == ("ab",)
     assert failing.wait(timeout=60, raise_on_failure=False) is JobStatus.FAILED
     assert set(failing.logs()) > {"to stdout", "to stderr", "LookupError: ab"}
@@ -156,7 +156,7 @@ def test_variables_reach_callables_commands_and_actors(client: StorageClient) ->
 
 def test_logs_are_the_last_lines(client: StorageClient) -> None:
     job = client.submit(JobRequest("says", Entrypoint.from_binary("sh", ["-c", "echo one; echo two; echo three"])))
-    job.wait(timeout=60)
+    job.wait(timeout=200)
     assert job.logs() == ("one", "two", "three")
     assert job.logs(max_lines=2) == ("two", "three")
 
@@ -172,7 +172,7 @@ def submit_a_child() -> tuple[str, str, str]:
 def test_in_a_job_the_current_client_is_that_of_its_cluster(client: StorageClient) -> None:
     job = client.submit(call("parent", submit_a_child))
     kind = "LocalClient" if isinstance(client, LocalClient) else "StorageClient"
-    assert client.cluster.result(job.job_id, timeout=60) == (client.cluster.root, kind, job.job_id)
+    assert client.cluster.result(job.job_id, timeout=200) == (client.cluster.root, kind, job.job_id)
 
 
 WHERE = "from fray.current_client import current_client; print(current_client().cluster.root)"
@@ -184,11 +184,11 @@ def ask_a_subprocess(python: str) -> str:
 
 def test_what_a_job_starts_as_a_process_finds_the_cluster_too(client: StorageClient) -> None:
     job = client.submit(JobRequest("asks", Entrypoint.from_binary(sys.executable, ["-c", WHERE])))
-    job.wait(timeout=60)
+    job.wait(timeout=200)
     assert job.logs() == (client.cluster.root,)
     if not isinstance(client, LocalClient):
         nested = client.submit(call("asks-deeper", ask_a_subprocess, sys.executable))
-        assert client.cluster.result(nested.job_id, timeout=60) == client.cluster.root
+        assert client.cluster.result(nested.job_id, timeout=200) == client.cluster.root
 
 
 class Reporter:
@@ -214,14 +214,14 @@ def root_here() -> str:
 
 def test_actors_are_created_alone_in_groups_and_right_here(client: StorageClient) -> None:
     alone = client.create_actor(Reporter, 5, name="alone")
-    assert (alone.add(1), alone.add.remote(1).result(timeout=60)) == (6, 7)
+    assert (alone.add(1), alone.add.remote(1).result(timeout=200)) == (6, 7)
     group = client.create_actor_group(Reporter, start=10, name="several", count=2)
-    assert [handle.add(index) for index, handle in enumerate(group.wait_ready(timeout=60))] == [10, 11]
+    assert [handle.add(index) for index, handle in enumerate(group.wait_ready(timeout=200))] == [10, 11]
     group.shutdown()
     assert wait_all(group.jobs, timeout=60, raise_on_failure=False) == [JobStatus.STOPPED] * 2
     hosted = client.host_actor(Reporter, 1, name="here")
     job = client.submit(call("calls", lambda handle: handle.add(1), hosted.handle))
-    assert client.cluster.result(job.job_id, timeout=60) == 2
+    assert client.cluster.result(job.job_id, timeout=200) == 2
     hosted.shutdown()
 
 
@@ -258,16 +258,16 @@ class Stillborn:
 
 def test_an_actor_creates_others_whose_init_calls_it(client: StorageClient) -> None:
     parent = client.create_actor(Parent, name="parent")
-    assert parent.create.remote(Child).result(timeout=60).whose.remote().result(timeout=60) == "parent"
-    never = parent.create.remote(Stillborn).result(timeout=60)
+    assert parent.create.remote(Child).result(timeout=200).whose.remote().result(timeout=200) == "parent"
+    never = parent.create.remote(Stillborn).result(timeout=200)
     with pytest.raises(ActorUnavailableError, match="KeyError: 'parent'"):
-        never.whose.remote().result(timeout=60)
+        never.whose.remote().result(timeout=200)
 
 
 FROM_OUTSIDE = """
 import pickle, sys, threading
 holder, lock = pickle.load(sys.stdin.buffer), threading.Lock()
-for call in (lambda: holder.take.remote(lock).result(60), lambda: holder.take(lock), holder.give):
+for call in (lambda: holder.take.remote(lock).result(200), lambda: holder.take(lock), holder.give):
     try:
         print(call())
     except Exception as error:

@@ -51,7 +51,7 @@ def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there()
     assert seen == [1, 2]
     group = local.create_actor_group(Collecting, seen, name="several", count=3)
     assert group.ready_count == 3, "more than there are threads for jobs"
-    assert local.submit(call("beside", int)).wait(timeout=60) is JobStatus.SUCCEEDED
+    assert local.submit(call("beside", int)).wait(timeout=200) is JobStatus.SUCCEEDED
     with pytest.raises(KeyError, match="mine"):
         local.create_actor_group(Refusing, name="refusing", count=2)
     local.shutdown(wait=False)
@@ -59,7 +59,7 @@ def test_actors_of_a_local_client_are_ready_or_have_failed_when_they_are_there()
 
 class Slow:
     def __init__(self, gate: threading.Event) -> None:
-        gate.wait(60)
+        gate.wait(200)
 
     def ready(self) -> bool:
         return True
@@ -74,29 +74,29 @@ def test_a_creation_that_waits_for_an_init_says_so(
         created = thread.submit(lambda: local.create_actor(Slow, gate, name="slow"))
         wait_until(lambda: "waits for their __init__: 0 of the 1 actors of 'slow'" in caplog.text)
         gate.set()
-        assert created.result(60).ready()
+        assert created.result(200).ready()
     local.shutdown(wait=False)
 
 
 def test_what_cannot_be_pickled_goes_as_it_is_within_a_local_client_and_nothing_else_does() -> None:
     local, event, mine = LocalClient(), threading.Event(), [1]
     holder = local.create_actor(actors.Holder, name="holder")
-    assert holder.take.remote(event).result(timeout=60) == 1, "before there is a connection"
-    assert (holder.take(event=event), holder.take.remote(event).result(timeout=60), holder.take(mine)) == (2, 3, 4)
+    assert holder.take.remote(event).result(timeout=200) == 1, "before there is a connection"
+    assert (holder.take(event=event), holder.take.remote(event).result(timeout=200), holder.take(mine)) == (2, 3, 4)
     lock = holder.give()
-    assert lock is holder.give.remote().result(timeout=60)
+    assert lock is holder.give.remote().result(timeout=200)
     assert holder.give() is lock
     *themselves, copy = holder.give_all.stream()
     assert [id(one) for one in themselves] == [id(lock), *[id(event)] * 3]
     assert copy == mine
     assert copy is not mine
     pool = ClusterResolver(local.cluster).lookup("holder")
-    assert pool.take.remote(event).result(timeout=60) == 5
+    assert pool.take.remote(event).result(timeout=200) == 5
     assert pool.take(event) == 6
     durable = ActorConfig(checkpoint=CheckpointConfig(replies=True))
     lasting = local.create_actor(Lasting, name="lasting", actor_config=durable)
     with pytest.raises(RemoteError, match="cannot be pickled"):
-        lasting.give.remote().result(timeout=60)
+        lasting.give.remote().result(timeout=200)
     local.shutdown(wait=False)
 
 
@@ -123,7 +123,7 @@ def test_threads_look_at_neither_devices_nor_replicas() -> None:
         slices = ResourceConfig.with_tpu("v5litepod-16", slice_count=4, container_profile="gvisor")
         request = call("tpu", lambda: "here", resources=slices, max_task_failures=1, processes_per_task=2)
         job = current_client().submit(request)
-    assert local.cluster.result(job.job_id, timeout=60) == "here"
+    assert local.cluster.result(job.job_id, timeout=200) == "here"
     assert os.environ.get("FRAY_JOB_ID") is None
     waiting = local.submit(call("last", time.sleep, 0.2))
     local.shutdown()

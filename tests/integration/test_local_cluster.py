@@ -56,7 +56,7 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("value", [None, {"a": [1, 2.5, "é"]}, (1, 2), Fraction(1, 3), b"\0\xff", "x" * 200_000])
 def test_a_result_comes_back_as_it_was_returned(cluster: LocalCluster, value: object) -> None:
-    assert cluster.result(cluster.launch(call(lambda: value)), timeout=30) == value
+    assert cluster.result(cluster.launch(call(lambda: value)), timeout=200) == value
 
 
 def test_a_command_leaves_a_result_in_a_file_or_none(cluster: LocalCluster) -> None:
@@ -287,8 +287,8 @@ def test_what_other_machines_have_is_not_looked_at_here(cluster: LocalCluster, r
         mine = current()
         return mine.result(mine.launch(request))
 
-    assert cluster.result(cluster.launch(request), timeout=30) == "a"
-    assert cluster.result(cluster.launch(call(driver)), timeout=30) == "a"
+    assert cluster.result(cluster.launch(request), timeout=200) == "a"
+    assert cluster.result(cluster.launch(call(driver)), timeout=200) == "a"
 
 
 @pytest.mark.parametrize("resources", [ResourceConfig(ram="lots"), ResourceConfig(cpu=-1)])

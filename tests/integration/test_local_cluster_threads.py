@@ -74,7 +74,7 @@ def test_calls_are_kept_until_their_jobs_have_ended() -> None:
             yield call(id, marker)
 
     with LocalCluster(use_processes=False) as cluster:
-        waits = cluster.launch(call(lambda: go.wait(60)))
+        waits = cluster.launch(call(lambda: go.wait(200)))
         cluster.wait(cluster.launch_many(list(requests())), raise_on_failure=True)
         go.set()
         cluster.wait([waits, cluster.launch(call(int))], raise_on_failure=True)
@@ -130,7 +130,7 @@ def test_a_thread_can_be_stopped_and_timed_out_between_instructions(cluster: Loc
     assert cluster.wait(job).status is JobStatus.STOPPED
     for thread in threading.enumerate():
         if thread.name in (late, job):
-            thread.join(20)
+            thread.join(200)
             assert not thread.is_alive()
 
 
@@ -145,7 +145,7 @@ def test_a_thread_that_does_not_listen_counts_as_ended_after_its_grace(cluster: 
     job = cluster.launch(call(wait_for_the_stubborn, grace=0.05))
     wait_until_running(cluster, job)
     cluster.terminate(job)
-    assert cluster.wait(job, timeout=20).status is JobStatus.STOPPED
+    assert cluster.wait(job, timeout=200).status is JobStatus.STOPPED
     release.set()
 
 
@@ -153,7 +153,7 @@ STUBBORN: dict[str, threading.Event] = {}
 
 
 def wait_for_the_stubborn() -> None:
-    STUBBORN["event"].wait(60)
+    STUBBORN["event"].wait(200)
 
 
 def test_a_command_still_is_a_process(cluster: LocalCluster) -> None:
@@ -196,7 +196,7 @@ def say(*words: str) -> None:
     for word in words:
         print(word)
         _gates["said"].set()
-        _gates["say more"].wait(60)
+        _gates["say more"].wait(200)
 
 
 def lines(cluster: LocalCluster, job: Any) -> list[str]:
@@ -206,7 +206,7 @@ def lines(cluster: LocalCluster, job: Any) -> list[str]:
 def test_what_threads_print_is_kept_apart_and_shown(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     _gates["said"], _gates["say more"] = threading.Event(), threading.Event()
     jobs = cluster.launch_many([call(say, "one", "two"), call(say, "uno", "dos")])
-    _gates["said"].wait(60)
+    _gates["said"].wait(200)
     assert isinstance(pickle.loads(cloudpickle.dumps(sys.stdout)), type(sys.stdout))
     while not all(lines(cluster, job) for job in jobs):  # followers need not wait for the end
         time.sleep(0.01)
@@ -239,7 +239,7 @@ def test_a_long_line_without_an_end_is_kept_whole(cluster: LocalCluster) -> None
 def look(name: str, gate: str = "") -> str | None:
     if gate:
         _gates["looking"].set()
-        _gates[gate].wait(60)
+        _gates[gate].wait(200)
     return os.environ.get(name)
 
 
@@ -251,7 +251,7 @@ def test_variables_are_set_for_as_long_as_a_job_wants_them(
     _gates["looking"], _gates["enough"] = threading.Event(), threading.Event()
     wanted = EnvironmentConfig(env_vars={"HAD": "mine"}, secret_env_vars={"NEW": "secret"})
     first = cluster.launch(call(look, "HAD", "enough", environment=wanted))
-    _gates["looking"].wait(60)
+    _gates["looking"].wait(200)
     assert cluster.result(cluster.launch(call(look, "NEW", environment=wanted))) == "secret"
     other = cluster.launch(call(look, "NEW", environment=EnvironmentConfig(env_vars={"NEW": "other"})))
     with pytest.raises(JobFailed, match=r"NEW has another value.*one after the other, or as processes"):

@@ -49,7 +49,7 @@ def descend(depth: int) -> int:
 
 def test_jobs_that_wait_for_children_of_their_own_have_room_for_them(cluster: LocalCluster) -> None:
     steps = cluster.launch_many([call(descend, 2, name=f"step-{number}") for number in range(3)])
-    assert [cluster.result(step, timeout=60) for step in steps] == [2, 2, 2]
+    assert [cluster.result(step, timeout=200) for step in steps] == [2, 2, 2]
 
 
 def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_from_its_room(
@@ -65,7 +65,7 @@ def test_a_child_that_ended_or_waits_to_be_tried_again_does_not_keep_the_next_fr
 
     steps = cluster.launch_many([call(parent) for _ in range(2)])
     ends = [JobStatus.FAILED, JobStatus.SUCCEEDED]
-    assert [cluster.result(step, timeout=60) for step in steps] == [ends, ends]
+    assert [cluster.result(step, timeout=200) for step in steps] == [ends, ends]
 
 
 async def why_it_waits(core: Core, job: str) -> list[str]:
@@ -112,11 +112,11 @@ def test_what_computes_keeps_to_the_slots(cluster: LocalCluster) -> None:
     assert "cpu: 1 cores wanted, 0 free" in why
     for job in first:
         cluster.terminate(job)
-    assert cluster.wait(late, timeout=60).status is JobStatus.SUCCEEDED
+    assert cluster.wait(late, timeout=200).status is JobStatus.SUCCEEDED
 
 
 def test_threads_have_no_limit_of_their_own() -> None:
     together = threading.Barrier(40)
     with LocalCluster(use_processes=False) as threads:
-        jobs = threads.launch_many([call(lambda: together.wait(60) and None) for _ in range(40)])
-        assert {info.status for info in threads.wait(jobs, timeout=60)} == {JobStatus.SUCCEEDED}
+        jobs = threads.launch_many([call(lambda: together.wait(200) and None) for _ in range(40)])
+        assert {info.status for info in threads.wait(jobs, timeout=200)} == {JobStatus.SUCCEEDED}

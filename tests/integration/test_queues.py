@@ -241,7 +241,7 @@ def test_a_fork_has_a_hold_of_its_own(tmp_path: Path) -> None:
         mine = popped(queue)
         child = FORK.Process(target=_consume_one, args=(queue,))
         child.start()
-        child.join(30)
+        child.join(200)
         assert child.exitcode == 0
         queue.done(mine)
         assert queue.pop() is not None
@@ -270,7 +270,7 @@ def test_fifty_consumers_complete_each_item_once_and_seldom_beat_each_other(tmp_
         assert consumer.stdin is not None
         consumer.stdin.write("go\n")
         consumer.stdin.flush()
-    told = [json.loads(consumer.communicate(timeout=100)[0]) for consumer in consumers]
+    told = [json.loads(consumer.communicate(timeout=200)[0]) for consumer in consumers]
     assert all(one["done"] for one in told), "one process did it all before the others began"
     assert Counter(item for one in told for item in one["done"]) == Counter(range(items))
     assert sum(one["beaten"] for one in told) / sum(one["won"] for one in told) < 0.3
@@ -282,8 +282,8 @@ def test_what_a_killed_consumer_held_comes_back_and_what_it_did_does_not(tmp_pat
         started = FORK.Queue()
         child = FORK.Process(target=_die_with_an_item, args=(str(tmp_path), started))
         child.start()
-        assert started.get(timeout=60) == [0, 1]
-        child.join(30)
+        assert started.get(timeout=200) == [0, 1]
+        child.join(200)
         assert child.exitcode == -signal.SIGKILL
         got: Counter[int] = Counter()
         while len(got) < 5:
@@ -308,7 +308,7 @@ def test_what_kills_its_consumers_is_a_dead_letter_and_its_neighbours_are_done(t
     for _ in range(8):
         child = FORK.Process(target=_consume_deadly, args=(str(tmp_path),))
         child.start()
-        child.join(60)
+        child.join(200)
         if child.exitcode == 0:
             break
     with FileQueue[str](tmp_path) as queue:

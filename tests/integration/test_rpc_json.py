@@ -48,7 +48,7 @@ class Subject:
         return len(self.notes)
 
     def wait(self) -> int:
-        self.gate.wait(60)
+        self.gate.wait(200)
         return self.note("waited")
 
     async def soon(self, value: Any) -> Any:
@@ -207,7 +207,7 @@ def test_a_call_whose_reply_was_lost_is_asked_for_again_and_runs_once(served: Se
     lost.start()
     wait_until(lambda: "json:node-1" in served.server.table._clients)
     first._http.sock.shutdown(socket.SHUT_RDWR)
-    lost.join(60)
+    lost.join(200)
     served.subject.gate.set()
     assert served.connect("node-1").call("wait", [], number=1) == 1
     assert served.subject.notes == ["waited"]

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import types
 import typing
 import uuid
@@ -240,7 +241,7 @@ def test_an_object_with_two_names_has_one_limit(cluster: StorageCluster, limit: 
     server.serve_background()
     resolver = ClusterResolver(cluster)
     calls = [resolver.lookup(name).enter.remote(0.2 if limit == 1 else 30) for name in ("one", "other")]
-    assert max(call.result(30) for call in calls) == inside
+    assert max(call.result(200) for call in calls) == inside
     server.shutdown()
 
 
@@ -389,10 +390,10 @@ def test_a_fork_does_not_end_its_parent_s_server(tmp_path: Path) -> None:
 def test_keys_that_nobody_has_cost_the_storage_one_read_a_second(cluster: StorageCluster) -> None:
     ring = cluster.keyring
     ring.keys()
-    before = cluster.requests()
+    before, began = cluster.requests(), time.monotonic()
     for _ in range(100):
         ring.keys(fresh=True)
-    assert (cluster.requests() - before).reads <= 1
+    assert (cluster.requests() - before).reads <= 1 + time.monotonic() - began
 
 
 def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -> None:
@@ -400,14 +401,14 @@ def test_several_calls_at_once_if_the_actor_allows_it(cluster: StorageCluster) -
 
     class Meeting:
         def meet(self) -> None:
-            together.wait(30)
+            together.wait(200)
 
     server = ActorServer(cluster)
     server.register("meeting", Meeting(), max_concurrency=8)
     server.serve_background()
     pool = ClusterResolver(cluster).lookup("meeting")
     for future in [pool.meet.remote() for _ in range(8)]:
-        future.result(30)
+        future.result(200)
     server.shutdown()
 
 

@@ -71,7 +71,7 @@ class Meeting:
         self.barrier = threading.Barrier(size)
 
     def arrive(self) -> int:
-        return self.barrier.wait(30)
+        return self.barrier.wait(200)
 
 
 class Async:
@@ -123,7 +123,7 @@ class Self:
         current_actor().fail(LookupError("it is not here"))
 
     def until_shutdown(self) -> str:
-        current_actor().shutdown_event.wait(60)
+        current_actor().shutdown_event.wait(200)
         time.sleep(0.3)  # still within the grace
         return "flushed"
 

@@ -58,7 +58,7 @@ class AgentProcess:
         if self.process.poll() is None:
             self.send(signal.SIGCONT)
             self.send(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(200)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def command(program: str, *words: str) -> list[str]:
 
 def node(program: str, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     """Runs a program of the folder to its end."""
-    return subprocess.run(command(program, *words), input=given, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command(program, *words), input=given, capture_output=True, text=True, timeout=200)
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
@@ -54,4 +54,4 @@ def agent(root: str, pool: str, folder: Path) -> Iterator[subprocess.Popen[str]]
 def leave(process: subprocess.Popen[str]) -> int:
     """SIGTERM, and the exit code."""
     process.send_signal(signal.SIGTERM)
-    return process.wait(30)
+    return process.wait(200)

@@ -90,7 +90,7 @@ class Subject:
     def wait(self) -> bool:
         """Until `open` is called; needs max_concurrency above 1."""
         self.entered = True
-        return self.gate.wait(30)
+        return self.gate.wait(200)
 
     def open(self) -> None:
         self.gate.set()
@@ -106,7 +106,7 @@ class Subject:
     def note_slowly(self, value: Any) -> Any:
         """Noted only once `open` was called."""
         self.entered = True
-        self.gate.wait(30)
+        self.gate.wait(200)
         return self.note(value)
 
     def meet(self, number: int) -> bool:
@@ -277,7 +277,7 @@ def serving(**options: Any) -> Iterator[Target]:
         yield Target("subject", *ours.recv())
     finally:
         ours.close()
-        process.join(20)
+        process.join(200)
 
 
 def _serve(pipe: Any, options: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ def _process(command: list[str], stdout: int) -> Iterator[subprocess.Popen[str]]
 
 def request(method: str, url: str, data: bytes | None = None) -> None:
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    urllib.request.urlopen(request, timeout=60).close()
+    urllib.request.urlopen(request, timeout=200).close()
 
 
 def _until(process: subprocess.Popen[str], works: Callable[[], None], seconds: float = 60) -> None:

@@ -22,7 +22,7 @@ class Served:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do `work` in the server's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=200)
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def serving(app: web.Application) -> Iterator[Served]:
         port: int = runner.addresses[0][1]
         return port
 
-    port = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=30)
+    port = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=200)
     served = Served(f"http://127.0.0.1:{port}", loop)
     try:
         yield served

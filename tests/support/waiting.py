@@ -10,8 +10,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 100.0
-"""Seconds: a busy machine needs long, and the time limit of a test is 120."""
+PATIENCE = 200.0
+"""Seconds: a busy machine needs long, and the time limit of a test is 300."""
 
 PAUSE = 0.02
 """Seconds between two looks."""

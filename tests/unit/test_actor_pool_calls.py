@@ -81,7 +81,7 @@ class FakeChannel:
 
     def resend(self, request: Request) -> FakeCall:
         self.reached.set()
-        assert self.gate.wait(20), "somebody overtakes"
+        assert self.gate.wait(200), "somebody overtakes"
         call = FakeCall(request)
         self.started.append(call)
         return call

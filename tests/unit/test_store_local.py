@@ -169,7 +169,7 @@ def test_a_cancelled_writer_keeps_its_lock_until_its_thread_is_done(
 
         def slow_replace(source: str, target: str, **folders: int) -> None:
             loop.call_soon_threadsafe(reached.set)
-            asyncio.run_coroutine_threadsafe(go.wait(), loop).result(timeout=30)
+            asyncio.run_coroutine_threadsafe(go.wait(), loop).result(timeout=200)
             held_at_rename.append(bool(list(lock_holders(FileTree(tmp_path)))))
             replace(source, target, **folders)
 

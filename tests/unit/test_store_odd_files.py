@@ -91,7 +91,7 @@ def quickly(store: Store, key: str) -> BaseException | object:
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(200)
     assert answer, "the read blocks"
     return answer[0]
 
