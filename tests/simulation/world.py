@@ -169,7 +169,11 @@ class World(Reports):
 
     def _close_up(self) -> None:
         """People stop what would never end, but not before it is seen whether mail that the storm lost is missed."""
-        self._in(calm.AT_EASE + calm.HEARD_ANYWAY, self._stop_all, _is_endless)
+        self._in(calm.AT_EASE + calm.HEARD_ANYWAY, self._stop_all, self._is_to_be_stopped)
+
+    def _is_to_be_stopped(self, job: JobRecord) -> bool:
+        """Also a child whose parent nobody can end as yet: others need its room."""
+        return _is_endless(job) or (job.spec.name == "endless" and self.strangers.excuses(job))
 
     def _settle(self) -> None:
         """Until everything has ended, the next of it always within the bound."""

@@ -15,7 +15,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.repair import Repair
-from fray_coordinator.store.interface import ANY, Object
+from fray_coordinator.store.interface import ANY, Listed, Object
 from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
@@ -108,6 +108,28 @@ async def test_very_many_new_records_keep_no_known_agent_from_being_declared_dea
     assert not coordinator.detector.complete
     await passes(coordinator, 90.0)
     assert coordinator.detector.complete
+
+
+async def test_a_listing_that_takes_long_adds_to_the_age_of_those_whom_it_shows(cluster: Cluster) -> None:
+    """Three pages, a second and a half each; each look begins 2 s after the last has ended."""
+    user, core = await cluster.core(), await cluster.core(local=False)
+    way = cluster.ways[1]
+    listed = way.list
+
+    async def list_slowly(prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
+        rows = await listed(prefix, after, limit, versions)
+        await cluster.clock.sleep(1.5 * len(rows) / 1000 if prefix == AgentKeys.area else 0.0)
+        return rows
+
+    for number in range(3000):
+        left = AgentRecord(id=f"a{number}", host="h", pool="default", state="left")
+        await user.records.write(AgentKeys.key(left.id), AgentRecord, left, None)
+    coordinator = Reconciler(core, "p")
+    await passes(coordinator, 10.0)
+    way.list = list_slowly  # type: ignore[method-assign]
+    silent = await join(cluster, "silent")
+    await passes(coordinator, DEATH + 3 * LOOK, every=2.0)
+    assert (await agent_now(user, silent.id)).state == "dead"
 
 
 async def test_many_records_that_are_never_answered_delay_no_death(cluster: Cluster) -> None:

@@ -12,7 +12,13 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreUnavailable, describe_error, is_outage
-from fray_coordinator.protocol.failure_detection import defer_mass_failure, has_timed_out, needs_reaping, observe
+from fray_coordinator.protocol.failure_detection import (
+    MAX_GAP_INTERVALS,
+    defer_mass_failure,
+    has_timed_out,
+    needs_reaping,
+    observe,
+)
 from fray_coordinator.protocol.heartbeat import is_fenced, with_bounded_interval
 from fray_coordinator.protocol.retention import removable_agents
 from fray_coordinator.protocol.scheduling import free_slots
@@ -20,6 +26,7 @@ from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.background import BackgroundWork
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
 from fray_layouts.bounds import MAX_SAFE_INTEGER
 from fray_layouts.object_keys import AgentKeys
@@ -71,6 +78,7 @@ class FailureDetector:
     _known: dict[str, Suspect] = field(default_factory=dict)
     _confirmed: dict[str, Suspect] = field(default_factory=dict)
     _read_at: dict[str, float] = field(default_factory=dict)
+    _listed_at: float = 0.0
     _unanswered: dict[str, str] = field(default_factory=dict)
 
     def live(self) -> dict[str, Stored[AgentRecord]]:
@@ -85,20 +93,24 @@ class FailureDetector:
     async def look(self, suspects: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Read every agent's record once, declare the dead, and return what is now known of the others.
 
-        A row of a listing that shows the known version is a successful read. Each agent's age is counted from the end
-        of one read of its record to the begin of the next look, which is never more than the time between what the two
-        saw. (From the end of one look to the begin of the next would be too little: a look at many agents takes long.)
+        A row of a listing that shows the known version is a successful read. Each agent's age is counted from the
+        answer to one read of its record to the begin of the next, which is never more than the time between what the
+        two saw. (From the end of one look to the begin of the next would be too little: a look at many takes long.)
         """
         self.problems, self._lived = {}, frozenset(self.live())
-        begun, read_at = self.core.clock.boottime(), self._read_at
-        await self._read_all()
+        begun, listed_at, read_at = self.core.clock.boottime(), self._listed_at, self._read_at
+        asked_at = await self._read_all()
+
+        def gap(agent: Stored[AgentRecord]) -> float | None:
+            """Seconds of silence seen, or, where those are too many to count, the rest between the two looks."""
+            read = read_at.get(agent.record.id)
+            if read is None:
+                return None
+            between = asked_at.get(agent.key, begun) - read
+            return between if between <= MAX_GAP_INTERVALS * agent.record.interval else begun - max(read, listed_at)
+
         seen = {
-            name: observe(
-                agent.record,
-                self._known.get(name),
-                suspects.get(name),
-                begun - read_at[name] if name in read_at else None,
-            )
+            name: observe(agent.record, self._known.get(name), suspects.get(name), gap(agent))
             for name, agent in self.live().items()
         }
         seen |= await self._judge(seen)
@@ -142,17 +154,33 @@ class FailureDetector:
             pool: replace(view, hint_endpoints=_hint_endpoints(hearing.get(pool, ()))) for pool, view in views.items()
         }
 
-    async def _read_all(self) -> None:
-        rows = await self.core.store.list(AgentKeys.area, versions=True)
-        listed_at = self.core.clock.boottime()
-        rows = self._unreadable.sift((row for row in rows if AgentKeys.parse(row.key)), self.problems)
+    async def _list(self) -> dict[str, tuple[Listed, float, float]]:
+        """Every row by key, with the times when its page was asked for and answered."""
+        page = None if self.core.store.local else ROWS_PER_REQUEST
+        rows: dict[str, tuple[Listed, float, float]] = {}
+        after: str | None = None
+        while True:
+            asked = self.core.clock.boottime()
+            found = await self.core.store.list(AgentKeys.area, after, page, versions=True)
+            answered = self.core.clock.boottime()
+            rows |= {row.key: (row, asked, answered) for row in found}
+            if page is None or len(found) < page:
+                return rows
+            after = found[-1].key
+
+    async def _read_all(self) -> dict[str, float]:
+        """Read what is not known; returns when the listing of each key was asked for."""
+        listed = await self._list()
+        self._listed_at = self.core.clock.boottime()
+        agents = (row for row, _, _ in listed.values() if AgentKeys.parse(row.key))
+        rows = self._unreadable.sift(agents, self.problems)
         before = {agent.key: agent for agent in self.agents.values()}
         ended, self._ended, self.agents, self._read_at = self._ended, {}, {}, {}
         changed: list[Listed] = []
         unknown: list[Listed] = []
         for row in rows:
             if (known := before.get(row.key)) is not None and known.version == row.version:
-                self._keep(known, listed_at)
+                self._keep(known, listed[row.key][2])
             elif (gone := ended.get(row.key)) is not None and gone.version == row.version:
                 self._ended[row.key] = gone
             else:
@@ -160,6 +188,7 @@ class FailureDetector:
                 if known is not None:
                     self.agents[known.record.id] = known  # until it is read
         await self._read(changed, unknown)
+        return {key: asked for key, (_, asked, _) in listed.items()}
 
     async def _read(self, changed: list[Listed], unknown: list[Listed]) -> None:
         """Read changed and new records; those that are very many, or were not answered, in the background."""
