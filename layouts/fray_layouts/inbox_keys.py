@@ -1,4 +1,4 @@
-"""The names of what people drop into the inbox, and of what becomes of it; see `names`."""
+"""The keys of files that people drop into the inbox, and of what becomes of them; see `object_keys`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of what belongs to queues and to the tasks of worker pools; see `names`."""
+"""The keys of queues, and of the tasks of worker pools; see `object_keys`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ from fray_agents.agent.leases import HeldLease
 from fray_coordinator.protocol.transitions import TERMINAL, Status
 from fray_coordinator.reconcile.repair import POOL_SWEEP_INTERVAL
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import ChildKey, JobKeys
+from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation.invariants import Broken, job_named_by, told
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fray_coordinator.protocol.transitions import TERMINAL, TRANSITIONS, Status
-from fray_layouts.object_keys import AgentKeys, ChildKey, WorkKeys
+from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import AgentKeys, WorkKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from tests.simulation.invariants import (
     Broken,

@@ -12,18 +12,9 @@ from fray_coordinator.store.interface import Object
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import (
-    AgentKeys,
-    CoordinatorKeys,
-    JobKeys,
-    PendingKey,
-)
-from fray_layouts.records import (
-    AgentRecord,
-    JobRecord,
-    ReconcilerRecord,
-    Record,
-)
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.records import AgentRecord, JobRecord, ReconcilerRecord, Record
 from tests.simulation import agent_invariants, invariants, job_invariants
 from tests.simulation.loop import Participant
 

@@ -20,16 +20,8 @@ import msgspec
 
 from fray_layouts import object_keys
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import (
-    AgentKeys,
-    ChildKey,
-    CoordinatorKeys,
-    EndpointKey,
-    JobKeys,
-    NameKeys,
-    PoolKeys,
-    SecretKeys,
-)
+from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, PoolKeys, SecretKeys
 from fray_layouts.records import (
     AgentRecord,
     ChildEntry,

@@ -14,20 +14,9 @@ from fray_coordinator.protocol.heartbeat import HeartbeatInput, is_fenced, next_
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import (
-    AgentKeys,
-    CoordinatorKeys,
-    JobKeys,
-    PendingKey,
-)
-from fray_layouts.records import (
-    AgentRecord,
-    AttemptExit,
-    Holding,
-    JobRecord,
-    ReconcilerRecord,
-    Resources,
-)
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
+from fray_layouts.records import AgentRecord, AttemptExit, Holding, JobRecord, ReconcilerRecord, Resources
 from fray_layouts.spec import parse_spec
 from tests.support.virtual import Cluster
 

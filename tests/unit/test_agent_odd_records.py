@@ -22,12 +22,8 @@ from fray_coordinator.store.interface import ANY, Object
 from fray_coordinator.store.memory import digest
 from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import (
-    AgentKeys,
-    ChildKey,
-    CoordinatorKeys,
-    JobKeys,
-)
+from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import (
     AgentRecord,
     JobRecord,

@@ -7,7 +7,7 @@ import contextlib
 
 from fray_agents.agent.claimer import Claimer
 from fray_agents.agent.leases import HeldLease
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import Resources
 from tests.support.members import trusted_member
 from tests.support.scripted_agents import join, launch

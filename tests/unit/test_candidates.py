@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from fray_agents.agent.candidates import STALE, Candidates
 from fray_coordinator.protocol.scheduling import HostKind, listing_start
 from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
-from fray_layouts.object_keys import PendingKey, Shape
+from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 
 GIB = 2**30

@@ -13,17 +13,8 @@ from fray_coordinator.jobs.stopping import stop
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec
-from fray_layouts.object_keys import (
-    AgentKeys,
-    CoordinatorKeys,
-    EndpointKey,
-    JobKeys,
-    NameKeys,
-    PendingKey,
-    SecretKeys,
-    Shape,
-    WorkKeys,
-)
+from fray_layouts.index_keys import PendingKey, Shape
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, SecretKeys, WorkKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.queue_records import QueueLease
 from fray_layouts.records import (

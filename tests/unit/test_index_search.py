@@ -15,7 +15,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
 from fray_coordinator.jobs.submission import submit
 from fray_coordinator.store.interface import Object
-from fray_layouts.object_keys import PendingKey, Shape
+from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 from fray_layouts.spec import parse_spec
 from tests.support.members import trusted_member

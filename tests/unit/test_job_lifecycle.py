@@ -14,7 +14,8 @@ from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import Applied, Expectation, Unknown
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import JobId, JobKeys, NameKeys, PendingKey, PoolKeys
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import JobId, JobKeys, NameKeys, PoolKeys
 from fray_layouts.records import JobResult
 from fray_layouts.spec import parse_spec
 from tests.support.scripted_agents import job_now, join, launch

@@ -11,19 +11,17 @@ from hypothesis import example, given, settings, strategies as st
 from fray_coordinator.store.key_rules import check_key
 from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.index_keys import ChildKey, PendingKey, Shape
 from fray_layouts.key_encoding import decode_time, encode_time
 from fray_layouts.object_keys import (
     AgentKeys,
     BlobKeys,
     CheckpointKey,
-    ChildKey,
     EndpointKey,
     JobId,
     JobKeys,
     NameKeys,
-    PendingKey,
     PoolKeys,
-    Shape,
     WorkKeys,
 )
 from fray_layouts.queue_keys import QueueKeys, TaskKeys, owner_of

@@ -16,7 +16,8 @@ from hypothesis import example, given, strategies as st
 from fray_coordinator.protocol.scheduling import shape_of
 from fray_layouts.bounds import MAX_ATTEMPTS
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import JobId, JobKeys, PendingKey
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.spec import JobSpec, parse_spec
 from fray_layouts.units import format_bytes, parse_bytes
 

@@ -15,7 +15,8 @@ from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ANY
-from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord, Resources
 from tests.support.members import trusted_member
 from tests.support.scripted_agents import Hand, join, launch

@@ -12,7 +12,8 @@ from fray_coordinator.protocol.admission import admit_or_withdraw, record_of_dro
 from fray_coordinator.protocol.pending_index import IndexAction, action_for, is_created_late
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, free_slots, remaining_after, shape_of, shortage
 from fray_coordinator.protocol.transitions import TERMINAL
-from fray_layouts.object_keys import JobId, Shape
+from fray_layouts.index_keys import Shape
+from fray_layouts.object_keys import JobId
 from fray_layouts.records import AgentRecord, ClusterSettings, Holding, JobLease, JobRecord, Resources
 from fray_layouts.spec import parse_spec
 

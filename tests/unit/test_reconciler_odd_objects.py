@@ -24,7 +24,8 @@ from fray_coordinator.store.records import Records
 from fray_layouts import codec
 from fray_layouts.bounds import MAX_SAFE_INTEGER, MAX_TIME
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys, PendingKey, Shape
+from fray_layouts.index_keys import PendingKey, Shape
+from fray_layouts.object_keys import AgentKeys, CoordinatorKeys, JobKeys
 from fray_layouts.records import AgentRecord, ClusterSettings, ReconcilerRecord, Resources
 from tests.support.scripted_agents import agent_now, job_now, join, launch, pass_now, passes
 from tests.support.virtual import Cluster

@@ -13,7 +13,8 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.bounds import MAX_TIME
-from fray_layouts.object_keys import AgentKeys, JobKeys, PendingKey
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import JobRecord
 from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster

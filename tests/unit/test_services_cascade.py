@@ -11,7 +11,8 @@ from fray_coordinator.jobs import cascade, pending_index
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.reconcile.reconciler import Reconciler
-from fray_layouts.object_keys import ChildKey, JobKeys
+from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import Holding, JobRecord
 from tests.support.scripted_agents import Hand, job_now, join, launch
 from tests.support.virtual import Cluster

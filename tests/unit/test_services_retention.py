@@ -19,7 +19,8 @@ from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.repair import UNREAD_PATIENCE
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import ChildKey, JobKeys, WorkKeys
+from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import JobKeys, WorkKeys
 from fray_layouts.records import ClusterSettings, JobRecord
 from tests.support.scripted_agents import agent_now, job_now, join, launch, passes
 from tests.support.virtual import Cluster

@@ -7,7 +7,8 @@ import pytest
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.store.interface import ANY, Applied, Expectation, PreconditionFailed, Unknown
-from fray_layouts.object_keys import JobKeys, PendingKey
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import JobKeys
 from tests.support.scripted_agents import join, launch
 from tests.support.virtual import Cluster, Way
 

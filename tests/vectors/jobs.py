@@ -14,7 +14,7 @@ from fray_coordinator.protocol.naming import announced, holder_of, taken_for
 from fray_coordinator.protocol.pending_index import action_for
 from fray_coordinator.protocol.scheduling import HostKind, entry_of, shortage
 from fray_coordinator.protocol.stopping import request_stop
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import (
     AgentRecord,
     AttemptExit,

@@ -12,18 +12,9 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.file_locks import STRIPES
 from fray_coordinator.store.memory import digest
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.key_encoding import encode_time, is_id, is_name
-from fray_layouts.object_keys import (
-    AgentKeys,
-    BlobKeys,
-    CheckpointKey,
-    ChildKey,
-    EndpointKey,
-    JobId,
-    NameKeys,
-    PendingKey,
-    WorkKeys,
-)
+from fray_layouts.object_keys import AgentKeys, BlobKeys, CheckpointKey, EndpointKey, JobId, NameKeys, WorkKeys
 from fray_layouts.queue_keys import QueueKeys, SegmentName, TaskKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.spec import parse_spec

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fray_coordinator.protocol.scheduling import HostKind, shortage
-from fray_layouts.object_keys import PendingKey, Shape
+from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import Resources
 
 STALE = math.inf

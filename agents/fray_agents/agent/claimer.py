@@ -13,7 +13,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused
 from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
 from fray_coordinator.protocol.heartbeat import paced_interval
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.states import HoldingPhase
 
 CLAIM_WAIT = 10.0

@@ -17,7 +17,8 @@ from fray_coordinator.core import Core
 from fray_coordinator.protocol.heartbeat import paced_interval
 from fray_coordinator.protocol.scheduling import listing_start
 from fray_coordinator.store.interface import NotModified, Version
-from fray_layouts.object_keys import PendingKey, PoolKeys
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import PoolKeys
 
 PAGE_SIZE = 1000
 """Entries of one listing: what S3 and GCS return at most for the price of one request."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fray_agents.tasks.handle import TaskHandle
 from fray_coordinator.protocol.scheduling import HostKind, remaining_after, shortage
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import Holding, JobRecord, Resources
 from fray_layouts.states import ExitKind, HoldingPhase
 

@@ -15,7 +15,8 @@ from fray_agents.tasks.environment import CHILDREN_MARKER, ENDPOINTS_FILE
 from fray_coordinator.errors import BadRecord
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_layouts.object_keys import ChildKey, JobKeys, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.states import HoldingPhase
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 
 from fray_coordinator.fsck.report import BY_HAND
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.index_keys import ChildKey, PendingKey
 from fray_layouts.object_keys import (
     CLUSTER_KEY,
     AgentKeys,
     BlobKeys,
-    ChildKey,
     CoordinatorKeys,
     DoctorKeys,
     EndpointKey,
     JobKeys,
     NameKeys,
-    PendingKey,
     PoolKeys,
     SecretKeys,
     WorkKeys,

@@ -29,17 +29,8 @@ from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.repair import Repair
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import (
-    AgentKeys,
-    BlobKeys,
-    ChildKey,
-    CoordinatorKeys,
-    EndpointKey,
-    JobKeys,
-    NameKeys,
-    PendingKey,
-    WorkKeys,
-)
+from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.object_keys import AgentKeys, BlobKeys, CoordinatorKeys, EndpointKey, JobKeys, NameKeys, WorkKeys
 from fray_layouts.queue_keys import QueueKeys, TaskKeys
 
 MAX_PROBLEMS_NAMED = 1000

@@ -13,7 +13,8 @@ from fray_coordinator.jobs.submission import create_child_entry
 from fray_coordinator.protocol.pending_index import IndexAction, action_for
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import record_of
-from fray_layouts.object_keys import AgentKeys, ChildKey, JobKeys, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import JobRecord
 
 

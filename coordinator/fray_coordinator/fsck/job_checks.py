@@ -9,7 +9,8 @@ from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, PendingKey, WorkKeys
+from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, WorkKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.states import AgentState
 

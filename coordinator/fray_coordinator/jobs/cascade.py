@@ -10,7 +10,7 @@ from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts import object_keys
-from fray_layouts.object_keys import ChildKey
+from fray_layouts.index_keys import ChildKey
 from fray_layouts.records import JobRecord
 from fray_layouts.states import StopOrigin
 

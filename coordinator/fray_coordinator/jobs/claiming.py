@@ -13,7 +13,7 @@ from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts import object_keys
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import JobLease, JobRecord
 
 RECORD_ARRIVAL_SECONDS = 10.0

@@ -8,7 +8,7 @@ from fray_coordinator.protocol.claiming import holds_attempt
 from fray_coordinator.protocol.commit import AlreadySettled, AttemptEnd, end_of_attempt
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import Stored
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import JobRecord
 
 

@@ -12,7 +12,8 @@ from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_in
 from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
-from fray_layouts.object_keys import AgentKeys, JobId, JobKeys, PendingKey, Shape
+from fray_layouts.index_keys import PendingKey, Shape
+from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.states import AgentState
 

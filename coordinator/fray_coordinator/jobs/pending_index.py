@@ -12,7 +12,7 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts import codec, object_keys
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
 
 

@@ -26,6 +26,7 @@ from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
 from fray_layouts import object_keys
 from fray_layouts.errors import InvalidInput
+from fray_layouts.index_keys import ChildKey
 from fray_layouts.records import ChildEntry, JobRecord, ParentLink
 from fray_layouts.spec import MAX_INLINE_BYTES, CallableSpec, JobSpec
 
@@ -129,7 +130,7 @@ def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt:
 async def create_child_entry(core: Core, job: JobRecord) -> None:
     """Create the `children/` entry of a job that has a parent; it comes before the record."""
     if job.parent is not None and not job.parent.detached:
-        entry = object_keys.ChildKey(job.parent.job, job.parent.attempt, job.id)
+        entry = ChildKey(job.parent.job, job.parent.attempt, job.id)
         await core.records.write(entry.key(), ChildEntry, ChildEntry(child=job.id), None)
 
 

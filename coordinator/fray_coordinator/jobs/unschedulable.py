@@ -10,7 +10,7 @@ from fray_coordinator.jobs.live_usage import refreshed_agents
 from fray_coordinator.jobs.lookup import live_agents, unschedulable_reason, waiting_reasons
 from fray_coordinator.protocol.scheduling import shape_of
 from fray_coordinator.protocol.transitions import Status
-from fray_layouts.object_keys import Shape
+from fray_layouts.index_keys import Shape
 from fray_layouts.records import JobRecord
 
 DIAGNOSE_AFTER = 3.0

@@ -19,7 +19,7 @@ from enum import Enum
 from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
-from fray_layouts.object_keys import PendingKey
+from fray_layouts.index_keys import PendingKey
 from fray_layouts.records import AgentRecord, ClusterSettings, JobRecord
 
 

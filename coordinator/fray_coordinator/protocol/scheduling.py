@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from fray_layouts.bounds import MAX_TIME
-from fray_layouts.object_keys import PendingKey, Shape
+from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.records import JobRecord, Resources
 from fray_layouts.spec import JobSpec
 

@@ -28,7 +28,8 @@ from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import AgentKeys, BlobKeys, ChildKey, EndpointKey, JobKeys, PendingKey
+from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.object_keys import AgentKeys, BlobKeys, EndpointKey, JobKeys
 from fray_layouts.queue_keys import TaskKeys
 from fray_layouts.records import AgentRecord, JobRecord
 

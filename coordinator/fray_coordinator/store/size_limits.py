@@ -5,7 +5,8 @@ from __future__ import annotations
 from fray_coordinator.store.interface import BadObject
 from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
-from fray_layouts.object_keys import ChildKey, PendingKey, PoolKeys
+from fray_layouts.index_keys import ChildKey, PendingKey
+from fray_layouts.object_keys import PoolKeys
 
 MAX_SPEC_BYTES = 4 * 1024**2
 """Bytes of what people drop into the inbox; a callable of `INLINE_LIMIT` and a full environment need a tenth of it."""

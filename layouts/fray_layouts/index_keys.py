@@ -1,0 +1,147 @@
+"""The keys of the derived indexes: entries of pending jobs, whose names are the schedule, and of children."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fray_layouts.key_encoding import (
+    ATTEMPT_PATTERN,
+    BASE32_DIGITS,
+    MAX_KEY_PART_BYTES,
+    NUMBER_PATTERN,
+    decode_time,
+    encode_time,
+    is_id,
+    is_name,
+)
+from fray_layouts.records import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The resources of a pending job, as far as an agent must know them to see from the key alone whether it fits."""
+
+    cpu: int
+    memory: int
+    disk: int
+    device: str
+    device_count: int
+    on_demand: bool
+    actor: bool = False
+
+    def resources(self) -> Resources:
+        return Resources(
+            cpu=self.cpu, memory=self.memory, disk=self.disk, device=self.device, device_count=self.device_count
+        )
+
+
+_SHAPE_PART = (
+    rf"c{NUMBER_PATTERN}m{NUMBER_PATTERN}d{NUMBER_PATTERN}(o?)(a?)(?:g{NUMBER_PATTERN}([A-Za-z][A-Za-z0-9._-]*))?"
+)
+_PENDING_KEY = re.compile(
+    rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
+)
+_MIB = 1024 * 1024
+"""The unit of memory and disk in keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingKey:
+    """`pending/<pool>/<order>-<job_id>~<attempt>~<shape>`: list order is the schedule.
+
+    `order` is the inverted priority and the submission time, so it is a function of the record and the same for every
+    attempt. Memory and disk in the shape are MiB, rounded up.
+    """
+
+    pool: str
+    priority: int
+    time: float
+    job: str
+    attempt: int
+    shape: Shape
+
+    area: ClassVar[str] = "pending/"
+
+    def key(self) -> str:
+        s = self.shape
+        shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
+        shape += "o" * s.on_demand + "a" * s.actor
+        if s.device:
+            shape += f"g{s.device_count}{s.device}"
+        return f"{PendingKey.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
+
+    @staticmethod
+    def before(pool: str, priority: int, time: float) -> str:
+        """The text that sorts right before the entries of this priority from `time` on."""
+        return f"{PendingKey.prefix(pool)}{499 - priority:03d}{encode_time(time)}"
+
+    @staticmethod
+    def prefix(pool: str) -> str:
+        return f"pending/{pool}/"
+
+    @staticmethod
+    def behind_priority_of(key: str) -> str:
+        """The text that sorts right behind all entries of the pool that have the same priority as this key."""
+        folder, _, name = key.rpartition("/")
+        return f"{folder}/{name[:3]}~"
+
+    @staticmethod
+    def shape_text(key: str) -> str:
+        """The shape in a key, as text: keys of one shape have the same."""
+        return key.rpartition("~")[2]
+
+    @staticmethod
+    def parse(key: str) -> PendingKey | None:
+        """The entry that a key names; None for any other key."""
+        found = _PENDING_KEY.fullmatch(key)
+        if found is None:
+            return None
+        pool, order, time, job, attempt, cpu, memory, disk, on_demand, actor, count, device = found.groups()
+        if not is_name(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
+            return None
+        return PendingKey(
+            pool=pool,
+            priority=499 - int(order),
+            time=decode_time(time),
+            job=job,
+            attempt=int(attempt),
+            shape=Shape(
+                cpu=int(cpu),
+                memory=int(memory) * _MIB,
+                disk=int(disk) * _MIB,
+                device=device or "",
+                device_count=int(count or 0),
+                on_demand=bool(on_demand),
+                actor=bool(actor),
+            ),
+        )
+
+
+_CHILD_KEY = re.compile(rf"children/([^/]+)/{ATTEMPT_PATTERN}/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildKey:
+    """`children/<parent>/<attempt>/<child>`: what the parent's attempt launched."""
+
+    parent: str
+    attempt: int
+    child: str
+
+    area: ClassVar[str] = "children/"
+
+    def key(self) -> str:
+        return f"{ChildKey.prefix(self.parent)}{self.attempt}/{self.child}"
+
+    @staticmethod
+    def prefix(parent: str) -> str:
+        return f"children/{parent}/"
+
+    @staticmethod
+    def parse(key: str) -> ChildKey | None:
+        found = _CHILD_KEY.fullmatch(key)
+        if found is None or not is_id(found[1]) or not is_id(found[3]):
+            return None
+        return ChildKey(found[1], int(found[2]), found[3])
