@@ -73,7 +73,7 @@ def test_what_could_change_its_size_is_refused_and_let_go_of(odd: str) -> None:
     assert descriptors() == before - 1
 
 
-def test_no_more_is_borrowed_than_may_be_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_segments_are_mapped_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "MAX_SHARED_BYTES", 4 * SIZE)
     receiver = SegmentReceiver()
     for _ in range(4):
@@ -82,7 +82,7 @@ def test_no_more_is_borrowed_than_may_be_lent(monkeypatch: pytest.MonkeyPatch) -
         receiver.add([segment(REQUIRED_SEALS)])
 
 
-def test_a_lent_segment_never_shrinks() -> None:
+def test_a_segment_that_was_sent_never_shrinks() -> None:
     sender = SegmentSender()
     assert sender.send(bytes(500_000)) is not None
     (descriptor,) = sender.new_descriptors()

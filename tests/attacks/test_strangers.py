@@ -78,7 +78,7 @@ def test_connections_that_break_at_once_harm_nobody(tls: bool, data: bytes) -> N
 
 
 @pytest.mark.parametrize("step", ["_accept", "_receive", "_expire"])
-def test_no_exception_of_one_connection_ends_the_door(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_no_exception_of_one_connection_ends_the_acceptor(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     failures = iter([MemoryError(), ValueError("odd"), RuntimeError("can't start new thread")])
     healthy = getattr(Acceptor, step)
     failed = threading.Semaphore(0)

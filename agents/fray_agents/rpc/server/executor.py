@@ -74,11 +74,12 @@ class ActorExecutor:
         """Whether each call ends before the next begins."""
         return self.limit == 1
 
-    def submit(self, calls: Sequence[ServedCall]) -> None:
-        """Run calls when their turn comes."""
+    def submit(self, calls: Sequence[ServedCall], first: bool = False) -> None:
+        """Run calls when their turn comes; `first`: before all others."""
         with self._state:
             closed = self._closed
-            self._queue.extend(() if closed else calls)
+            if not closed:
+                self._queue.extendleft(reversed(calls)) if first else self._queue.extend(calls)
             stranded = self._wake()
         self._fail(stranded)
         for served in calls if closed else ():
@@ -96,22 +97,12 @@ class ActorExecutor:
         """Run calls in this thread, one after the other, after `reserve`."""
         for number, served in enumerate(calls, 1):
             if not self._run(served):
-                self._put_back(calls[number:])
+                self.submit(calls[number:], first=True)
                 return
             if self._closed:
-                self._put_back(calls[number:])
+                self.submit(calls[number:], first=True)
                 break
         self._ended()
-
-    def _put_back(self, calls: Sequence[ServedCall]) -> None:
-        """Queue calls again, before all others."""
-        with self._state:
-            closed = self._closed
-            self._queue.extendleft(() if closed else reversed(calls))
-            stranded = self._wake()
-        self._fail(stranded)
-        for served in calls if closed else ():
-            self._table.refuse(served)
 
     def close(self) -> None:
         """Refuse calls that did not begin; those that run go on."""

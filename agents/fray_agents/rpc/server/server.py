@@ -60,6 +60,7 @@ class RpcServer:
         address: "host:port" that it listens on.
         unix_path: of its Unix socket; empty: there is none.
         fingerprint: of its certificate; empty: it does not encrypt.
+        is_serving: it was started, and neither closed nor left behind by a fork.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class RpcServer:
         by_reference: bool = False,
     ) -> None:
         self.identity = secrets.token_hex(16)
+        self.is_serving = False
         self.table = CallTable()
         certificate = certificate_if(tls)
         self.fingerprint = certificate.fingerprint if certificate is not None else ""
@@ -132,17 +134,14 @@ class RpcServer:
     def start(self) -> None:
         """Accept calls from now on, in threads of their own."""
         _serving[self.identity] = self
+        self.is_serving = True
         self._acceptor.start()
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether it was started, and neither closed nor left behind by a fork."""
-        return self.identity in _serving
 
     def close(self, grace: float = 0.0) -> None:
         """Accept no more connections, then wait up to `grace` seconds for calls that run and replies on their way."""
         deadline = time.monotonic() + grace
         _serving.pop(self.identity, None)
+        self.is_serving = False
         self._acceptor.close()
         if self.unix_path:
             Path(self.unix_path).unlink(missing_ok=True)
@@ -160,6 +159,7 @@ class RpcServer:
 
     def abandon(self) -> None:
         """In the child of a fork: close the sockets, or callers would not see when the server itself dies."""
+        self.is_serving = False
         self._acceptor.abandon()
         for connection in self._connections:
             connection.abandon()

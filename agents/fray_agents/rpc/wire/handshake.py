@@ -75,7 +75,7 @@ class ClientHandshake:
         self.sock = sock
         self._certificate = certificate
         self._deadline = deadline
-        self._framing = MessageParser(requests=False, max_body=0)
+        self._parser = MessageParser(requests=False, max_body=0)
 
     def greet(self, keyring: Keyring, identity: str) -> tuple[Session, str]:
         """A session with the server, which has shown that it holds the key, and the identity of the server.
@@ -113,11 +113,11 @@ class ClientHandshake:
         """The response to a request."""
         self._limit_wait()
         self.sock.sendall(data)
-        while (message := self._framing.next()) is None:
+        while (message := self._parser.next()) is None:
             self._limit_wait()
             if not (received := self.sock.recv(4096)):
                 raise ConnectionResetError("closed before it was established")
-            self._framing.feed(received)
+            self._parser.feed(received)
         return message
 
     def _limit_wait(self) -> None:
