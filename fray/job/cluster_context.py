@@ -64,11 +64,11 @@ class ClusterContext(JobContext):
         self._closes_at_exit = False
 
     def put(self, obj: Any) -> ObjectRef:
-        """Store an object."""
+        """Store an object; see `JobContext.put`."""
         return self._pool.put(obj)
 
     def get(self, ref: Any) -> Any:
-        """What a reference or a future stands for; see `JobContext.get`. Raises ObjectGone."""
+        """Wait for the value of a reference or a future; see `JobContext.get`. Raises ObjectGone."""
         return map_refs(ref, lambda one: fetch(result_of(one)))
 
     @overload
@@ -90,7 +90,7 @@ class ClusterContext(JobContext):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> ActorHandle[Any]:
-        """An actor in a job of its own; see `JobContext.create_actor`."""
+        """Create an actor in a job of its own; see `JobContext.create_actor`."""
         return named.create_named_actor(
             self._cluster,
             actor_class,
@@ -108,7 +108,7 @@ class ClusterContext(JobContext):
         named.delete_actor(actor)
 
     def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
-        """That of the actor's job; see `JobContext.get_actor_status`."""
+        """The state of the actor's job; see `JobContext.get_actor_status`."""
         return named.actor_status(actor)
 
     def close(self) -> None:

@@ -150,7 +150,7 @@ class ThreadContext(_LocalContext):
 
 
 class LocalActorHandle:
-    """An object whose methods run one at a time: `handle.method(x)`, or `handle.method.remote(x)` for a future."""
+    """A handle of an object whose methods run one at a time: `handle.method(x)`, or `handle.method.remote(x)`."""
 
     def __init__(self, instance: object, run: CallRunner) -> None:
         self._instance = instance

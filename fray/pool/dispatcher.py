@@ -198,7 +198,7 @@ class Dispatcher:
     def _send(self) -> None:
         """Send what was assigned, outside of the lock.
 
-        A task may end while it is sent, and its end lead back here: whoever sends already goes on with what that adds.
+        A task may end while it is sent, which leads back here; the sender that is active goes on with what that adds.
         """
         while True:
             with self._lock:

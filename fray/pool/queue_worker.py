@@ -109,7 +109,7 @@ class QueueWorker:
     def _prepare(self) -> None:
         """Import the next task's function before the task is taken; others may be ready for it meanwhile."""
         if (item := self._queue.peek()) is not None:
-            with suppress(BaseException):  # whoever runs the task tells what is wrong with it
+            with suppress(BaseException):  # the run of the task reports what is wrong with it
                 self._function(item[1])
 
     def _next(self) -> Lease[QueuedTask] | None:

@@ -229,12 +229,12 @@ class WorkerPool:
         return with_progress_bar(done, len(wanted), progress) if progress else done
 
     def resize(self, num_workers: int | Sequence[int]) -> None:
-        """Have another number of workers; busy ones are ended when they have nothing to do."""
+        """Change the number of workers; busy ones end when they have nothing more to do."""
         self._limits = PoolSize.of(num_workers)
         self._adjust()
 
     def shutdown(self, wait: bool = True) -> None:
-        """End the workers, and remove what is in storage.
+        """End the workers, and remove tasks and outcomes from storage.
 
         Args:
             wait: until all tasks are done; otherwise what is not done raises `PoolClosed`.
@@ -247,7 +247,7 @@ class WorkerPool:
             self._transport.end()
 
     def detach(self) -> None:
-        """End the workers of a pool with a queue; its tasks and what came of them stay, and `attach` goes on."""
+        """End the workers of a pool with a queue; its tasks and their outcomes stay, and `attach` goes on with them."""
         queued = self._queued("detach")
         if self._end():
             queued.detach()
@@ -277,7 +277,7 @@ class WorkerPool:
                 self._transport.grow(missing)
 
     def _keep_size(self) -> None:
-        """Start workers, replace those whose jobs have ended, and end those that had too little to do for a while."""
+        """Adjust the number of workers, until the pool ends: start, replace and end them."""
         spare_at = time.monotonic() + SPARE_SECONDS
         while not self._ended.wait(_RESIZE_PAUSE):
             self._look_now.wait(_RESIZE_INTERVAL)
@@ -296,7 +296,7 @@ class WorkerPool:
                 return
 
     def _end(self) -> bool:
-        """Start no more workers; whether that was not so already."""
+        """Start no more workers; whether this is the first call."""
         with self._lock:
             first = not self._ended.is_set()
             self._ended.set()

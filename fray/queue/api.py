@@ -312,7 +312,7 @@ class AsyncQueue(Generic[T]):
         except Unreadable as error:
             reason = str(error)
             with suppress(UnknownLease):
-                await self._on(lambda engine: engine.bury(taken.id, reason))
+                await self._on(lambda engine: engine.give_up(taken.id, reason))
             return None
         return Lease(item, taken.id, taken.taken_at, taken.number, taken.deadline, self._queue)
 

@@ -46,7 +46,7 @@ class QueueEngine(Protocol):
         """Hold an item for `timeout` seconds from now at least; returns its new deadline."""
         ...
 
-    async def bury(self, lease: str, reason: str) -> None:
+    async def give_up(self, lease: str, reason: str) -> None:
         """Make the item a dead letter."""
         ...
 

@@ -149,7 +149,7 @@ class FileEngine:
 
     @staticmethod
     async def open(address: QueueAddress, create: bool = True) -> FileEngine:
-        """Raises as `QueueAddress.open` does."""
+        """Open the engine of a queue. Raises as `QueueAddress.open` does."""
         return FileEngine(await address.open(create))
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
@@ -168,8 +168,8 @@ class FileEngine:
     async def extend(self, lease: str, timeout: float) -> float:
         return await self._consumer.extend(lease, timeout)
 
-    async def bury(self, lease: str, reason: str) -> None:
-        await self._consumer.bury(lease, reason)
+    async def give_up(self, lease: str, reason: str) -> None:
+        await self._consumer.give_up(lease, reason)
 
     async def counts(self) -> Counts:
         return await admin.count_items(self.queue, self._consumer.held)

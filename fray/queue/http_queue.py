@@ -93,8 +93,8 @@ class HttpEngine:
     async def extend(self, lease: str, timeout: float) -> float:
         return await self._ask(float, "extend", lease, timeout)
 
-    async def bury(self, lease: str, reason: str) -> None:
-        await self._call("bury", lease, reason)
+    async def give_up(self, lease: str, reason: str) -> None:
+        await self._call("give_up", lease, reason)
 
     async def counts(self) -> Counts:
         return await self._ask(Counts, "counts")
@@ -192,7 +192,7 @@ class HttpQueueServer:
             if name not in self._queues:
                 behind = self._queues[name] = queue or MemoryQueue()
                 self._server.add(name, _ServedEngine(behind._engine), max_concurrency=_MAX_CONCURRENCY)
-            elif queue is not None and repr(queue) != repr(self._queues[name]):  # it says where the queue lies
+            elif queue is not None and repr(queue) != repr(self._queues[name]):  # the representation names the place
                 raise InvalidInput("queue", queue, f"behind {name!r} is {self._queues[name]!r}; choose another name")
         return HttpQueue(self.get_client_host(), self.port, name, cluster=self._cluster)
 

@@ -20,7 +20,7 @@ from fray_layouts.queue_records import DeadLetterOrigin, QueueRecord
 
 T = TypeVar("T")
 POLL_INTERVAL = 0.005
-"""Seconds between looks at an empty queue: unnoticed by whoever waits, and cheap enough for hundreds of them."""
+"""Seconds between looks at an empty queue: too few to be noticed, and cheap for hundreds of waiting threads."""
 
 
 class MemoryQueue(Queue[T]):
@@ -111,10 +111,10 @@ class MemoryEngine:
         entry.expires = max(entry.expires, self._clock.boottime() + timeout)
         return self._clock.wall() + entry.expires - self._clock.boottime()
 
-    async def bury(self, lease: str, reason: str) -> None:
+    async def give_up(self, lease: str, reason: str) -> None:
         entry = self._entry(lease)
         self._end(entry)
-        self._bury(entry, reason)
+        self._move_to_dead_letters(entry, reason)
 
     async def counts(self) -> Counts:
         self._expire()
@@ -155,7 +155,7 @@ class MemoryEngine:
                 break
             heapq.heappop(self._free)
             if spent:
-                self._bury(entry, f"given up after {entry.deliveries} deliveries")
+                self._move_to_dead_letters(entry, f"given up after {entry.deliveries} deliveries")
             else:
                 taken.append(self._lease(entry, timeout, isolation))
         return taken
@@ -216,7 +216,7 @@ class MemoryEngine:
         self._end(entry)
         heapq.heappush(self._free, entry.number)
 
-    def _bury(self, entry: _MemoryItem, reason: str) -> None:
+    def _move_to_dead_letters(self, entry: _MemoryItem, reason: str) -> None:
         del self._entries[entry.number]
         letter = DeadLetterOrigin(reason=reason, segment="", item=entry.number, deliveries=entry.deliveries)
         self._letters.append(Peeked(entry.item, str(entry.number), 0, letter))

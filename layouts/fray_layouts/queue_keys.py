@@ -1,4 +1,4 @@
-"""The keys of queues, and of the tasks of worker pools; see `object_keys`."""
+"""The keys of queues, and of the tasks of worker pools; the others are in `object_keys`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class QueueKeys:
 
     @staticmethod
     def around(key: str) -> QueueKeys | None:
-        """The cluster's queue that a key under `queues/` belongs to; None if it belongs to none."""
+        """The keys of the queue that a key under `queues/` belongs to; None if there is none."""
         found = _owned(key)
         return QueueKeys(found[0]) if found and found[1] == "queues" else None
 
@@ -167,7 +167,7 @@ class QueueKeys:
         return decode_time(name[:TIME_DIGITS]) if _FINISHED.fullmatch(name) else None
 
     def parse(self, key: str) -> tuple[str, bool] | None:
-        """(segment, whether this is its lease) of a key under `segments`; None for anything else that lies there."""
+        """(segment, whether this is its lease) of a key under `segments`; None for any other key."""
         name = key.rpartition("/")[2]
         segment = name.removesuffix(_LEASE)
         if _SEGMENT.fullmatch(segment) is None:
@@ -176,7 +176,7 @@ class QueueKeys:
         return (segment, is_lease) if key == (self.lease(segment) if is_lease else self.segment(segment)) else None
 
     def parse_large(self, key: str) -> tuple[str, int] | None:
-        """(segment, item) of a key under `all_large`; None for anything else that lies there."""
+        """(segment, item) of a key under `all_large`; None for any other key."""
         found = _LARGE.fullmatch(key.rpartition("/")[2])
         parsed = (found[1], int(found.groups()[-1])) if found else None
         return parsed if parsed and self.large(*parsed) == key else None
@@ -184,7 +184,7 @@ class QueueKeys:
 
 @dataclass(frozen=True, slots=True)
 class TaskKeys:
-    """`tasks/<namespace>/<name>~<incarnation>/...`: what belongs to the tasks of one worker pool, but for its queue."""
+    """The keys of one worker pool's tasks, `tasks/<namespace>/<name>~<incarnation>/...`, without those of its queue."""
 
     prefix: str
     area: ClassVar[str] = "tasks/"
@@ -195,7 +195,7 @@ class TaskKeys:
 
     @staticmethod
     def around(key: str) -> TaskKeys | None:
-        """The pool's tasks that a key under `tasks/` belongs to; None if it belongs to none."""
+        """The keys of the pool that a key under `tasks/` belongs to; None if there is none."""
         found = _owned(key)
         return TaskKeys(found[0].removesuffix(_DEAD)) if found and found[1] == "tasks" else None
 
@@ -223,7 +223,7 @@ class TaskKeys:
         return f"{self.outcomes}{name[:5]}/{name[5:7]}/{name}"
 
     def time_of(self, key: str) -> float | None:
-        """When the batch of this name was written; None for anything else that lies under `outcomes`."""
+        """When the batch of this name was written; None for any other key."""
         found = _OUTCOME.fullmatch(key.removeprefix(self.outcomes))
         return decode_time(found[3]) if found and key.startswith(self.outcomes) else None
 

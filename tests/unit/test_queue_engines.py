@@ -61,7 +61,7 @@ async def test_a_dead_letter_says_how_often_it_was_delivered(cluster: Cluster, k
     engine = await World(cluster, kind).engine()
     await push(engine, "unreadable", "failing", batch=1)
     unreadable, failing = await engine.take(2, 60.0, 0.0)
-    await engine.bury(unreadable.id, "it cannot be read")
+    await engine.give_up(unreadable.id, "it cannot be read")
     await engine.release([failing.id], True)
     (again,) = await engine.take(1, 60.0, 0.0)
     await engine.release([again.id], True)

@@ -31,7 +31,7 @@ class Counts:
         pending: in segments that somebody holds.
         segments: objects that hold items, finished ones included.
         oldest: when the oldest item that is not done was pushed, storage's clock; None if there is none.
-        problems: segments that are set aside, and those whose leases cannot be read; `fray fsck` tells why.
+        problems: segments that are set aside, and those whose leases cannot be read; `fray fsck` says why.
     """
 
     available: int = 0
@@ -89,7 +89,7 @@ async def peek_items(queue: OpenQueue, mine: Mapping[str, HeldSegment], limit: i
     for segment in sorted(free + leased):
         if len(found) >= limit:
             break
-        with suppress(BadRecord):  # whoever claims it sets it aside
+        with suppress(BadRecord):  # a consumer that claims it sets it aside
             found += await _available_in(queue, segment, segment in leased, mine.get(segment))
     return found[:limit]
 
@@ -108,7 +108,7 @@ async def purge_items(queue: OpenQueue) -> dict[str, int]:
             closed = len(rules.undone_items(lease, items))
             return rules.purged(lease, items, nonce) if closed else None
 
-        with suppress(BadRecord):  # nobody can say what is done of it; fsck tells of it
+        with suppress(BadRecord):  # nobody can say what is done of it; fsck reports it
             await queue.core.records.update(queue.keys.lease(segment), QueueLease, decide)
         return closed
 
@@ -128,7 +128,7 @@ async def list_queues(core: Core) -> list[tuple[str, str]]:
     async def living(name: tuple[str, str]) -> tuple[str, str] | None:
         return name if await naming.read_held(core, name[0], "queue", name[1]) is not None else None
 
-    odd: dict[str, str] = {}  # fsck tells of them
+    odd: dict[str, str] = {}  # fsck reports them
     return [name for name in await map_noting_problems(named, living, odd, str) if name is not None]
 
 

@@ -27,7 +27,7 @@ async def take_or_return(
 
 
 async def _give_back(task: asyncio.Future[list[T]], give_back: Callable[[list[T]], Awaitable[None]]) -> None:
-    with suppress(FrayError):  # nobody is there to be told; it comes back when its lease runs out
+    with suppress(FrayError):  # nobody waits for the error; the item comes back when its lease runs out
         if taken := await task:
             await give_back(taken)
 

@@ -125,7 +125,7 @@ class Collector:
             lease = await self._queue.core.records.read(self._queue.keys.lease(segment), QueueLease)
             if lease is not None:
                 await self.collect(segment, lease)
-        except (BadRecord, StoreRefused, StoreUnavailable) as error:  # fsck tells of it
+        except (BadRecord, StoreRefused, StoreUnavailable) as error:  # fsck reports it
             if is_outage(error):
                 raise
 

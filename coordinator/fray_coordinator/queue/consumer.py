@@ -151,7 +151,7 @@ class Consumer:
         return None
 
     async def _put_off(self, held: HeldSegment) -> None:
-        """Leave a segment whose next item cannot be handed out for later: others have theirs to give."""
+        """Leave a segment whose next item cannot be handed out for later, and go on with others."""
         self._stocked.pop(held.name, None)
         if not held.out:
             await self._give_back(held, [])
@@ -169,17 +169,17 @@ class Consumer:
                 self._scanner.released(held.name, result.lease)
 
     def pushed(self) -> None:
-        """This process itself pushed something."""
+        """Note that this process itself pushed something."""
         self._scanner.pushed()
 
     # --- ending
 
     async def done(self, leases: Iterable[str]) -> None:
-        """Complete the items that are out under these ids; returns when that has been written.
+        """Complete the items of these leases; returns when that has been written.
 
         Raises:
-            UnknownLease: done or released before, or it ran out; LeaseLost: and another has the item. It names those
-                of which this is so; the others are done.
+            UnknownLease: a lease was ended before, or ran out (LeaseLost: and another has the item). It names these
+                leases; the items of the others are done.
             StoreUnavailable: unresolved; call again.
         """
         await self._by_segment(leases, self._complete)
@@ -199,7 +199,7 @@ class Consumer:
             raise
         return self._queue.core.now() + held.lease.remaining
 
-    async def bury(self, lease: str, reason: str) -> None:
+    async def give_up(self, lease: str, reason: str) -> None:
         """Make the item a dead letter. Raises as `done` does."""
         item, delivery = self._delivered(lease)
         try:
@@ -221,14 +221,14 @@ class Consumer:
         await self._doorbell.close()
 
     def forget(self, segments: Iterable[str]) -> None:
-        """These segments were purged."""
+        """Note that these segments were purged."""
         for held in [self.held[segment] for segment in segments if segment in self.held]:
             self._lose(held)
 
     # --- inside
 
     def _delivered(self, lease: str) -> tuple[OutItem, Delivery]:
-        """What is in somebody's hands under this id. Raises UnknownLease."""
+        """The item that was handed out under this lease. Raises UnknownLease."""
         held = self.held.get(lease.partition("/")[0])
         item = held.out.get(lease) if held else None
         if item is None or item.delivery is None:
@@ -238,7 +238,7 @@ class Consumer:
     async def _by_segment(
         self, leases: Iterable[str], act: Callable[[HeldSegment, Sequence[OutItem]], Awaitable[None]]
     ) -> None:
-        """`act` on what is out under these ids, by segment; one that is lost keeps it from no other."""
+        """`act` on the items of these leases, by segment. Raises UnknownLease afterwards for leases without one."""
         unknown: list[str] = []
         lost: list[str] = []
         groups: dict[HeldSegment, list[OutItem]] = {}
@@ -259,7 +259,7 @@ class Consumer:
                 self._lose(held)
                 lost.extend(item.id for item in out)
 
-        # to the end, even if the caller is cancelled: what was sent may land, and then it must not count as out
+        # shielded: what was sent may land though the caller is cancelled, and then the item must not count as out
         await map_concurrently(groups.items(), lambda group: asyncio.shield(asyncio.ensure_future(act_on(*group))))
         if unknown or lost:
             raise (UnknownLease if unknown else LeaseLost)(*unknown, *lost)
@@ -301,7 +301,7 @@ class Consumer:
         self.held[held.name] = self._stocked[held.name] = held
 
     def _forget(self, held: HeldSegment) -> None:
-        """The segment is complete, lost or given back."""
+        """Hold the segment no longer: it is complete, lost or released."""
         self._stocked.pop(held.name, None)
         if self.held.get(held.name) is held:
             del self.held[held.name]

@@ -56,7 +56,7 @@ class OutItem:
 
 
 class HeldSegment:
-    """One claim of one segment.
+    """One claim of one segment, with its items.
 
     Attributes:
         ready: indices of the items to be handed out next, in order.
@@ -86,7 +86,7 @@ class HeldSegment:
 
     @property
     def delivered(self) -> list[OutItem]:
-        """What is in somebody's hands."""
+        """The items that were handed out."""
         return [item for item in self.out.values() if item.delivery is not None]
 
     def take(self, isolation: PoisonIsolation) -> OutItem | None:
@@ -104,7 +104,7 @@ class HeldSegment:
         return item
 
     def put_back(self, item: OutItem) -> None:
-        """The item was not handed out after all."""
+        """Undo `take`: the item is ready again."""
         self.ready.appendleft(item.index)
         self.leave(item)
 
@@ -127,7 +127,7 @@ class HeldSegment:
         return item.delivery
 
     async def complete(self, items: Sequence[OutItem]) -> None:
-        """These items are done; returns when that has been written. Raises as `deliver` does."""
+        """Complete these items; returns when that has been written. Raises as `deliver` does."""
         bitmap = sum(1 << item.index for item in items)
         await self._end(items, partial(rules.completed, items=bitmap))
 
@@ -150,13 +150,13 @@ class HeldSegment:
             self.ready.extendleft(sorted(counts, reverse=True))
 
     def lose(self) -> None:
-        """The claim is lost: nothing that is out under it counts any more."""
+        """Note that the claim is lost: nothing that is out under it counts any more."""
         self.lease.lost = True
         for item in list(self.out.values()):
             self.leave(item)
 
     def leave(self, item: OutItem) -> None:
-        """The item is no longer out."""
+        """Take the item out of `out`, and out of the isolation of its process."""
         self.out.pop(item.id, None)
         item.isolation.leave(item)
 
@@ -172,7 +172,7 @@ class HeldSegment:
         item.isolation.enter(item)
 
     async def _end(self, items: Sequence[OutItem], edit: LeaseEdit) -> None:
-        """Items are not out while their end is written; they are again if it was not."""
+        """Write the end of items. Meanwhile they are not out; they are again if the write may not have been applied."""
         for item in items:
             self.leave(item)
         try:

@@ -42,7 +42,7 @@ async def open_queue(core: Core, keys: QueueKeys, wanted: QueueRecord | None = N
         wanted: the settings of a queue that is created.
 
     Raises:
-        RootMismatch: it has another layout version, or what lies there is no queue.
+        RootMismatch: it has another layout version, or what is there is no queue.
     """
     fresh = wanted or QueueRecord()
 

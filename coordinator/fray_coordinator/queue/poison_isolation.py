@@ -1,7 +1,7 @@
 """Isolation of suspected poison items: one that may have killed a process is delivered only where nothing else is out.
 
-An item whose lease ran out counts no more: whoever had it is gone, or is late and will be told. What a server passes on
-counts as out in the client process that asked for it.
+An item whose lease ran out counts no more: its process is gone, or is late and will find its lease lost. What a server
+passes on counts as out in the client process that asked for it.
 """
 
 from __future__ import annotations

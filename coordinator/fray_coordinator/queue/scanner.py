@@ -178,7 +178,7 @@ class SegmentScanner:
         try:
             return await claiming
         except BadRecord:
-            self.finished(segment)  # fsck tells of it
+            self.finished(segment)  # fsck reports it
         except Exception as error:
             if isinstance(error, StoreUnavailable) and is_outage(error):
                 self._watched[segment] = WatchedLease(self._queue.core.clock.boottime(), 0.0)

@@ -85,7 +85,7 @@ class SegmentLease:
         """Write once all that has gathered until the write before it ended; what comes later is the next one's."""
         try:
             await self._gather(before)
-        except BaseException:  # told to all who wait; who comes later begins anew
+        except BaseException:  # raised to all that wait; later changes begin anew
             self._edits, self._gathering = [], None
             raise
         edits, self._edits = self._edits, []
