@@ -100,7 +100,7 @@ class Fleet:
         await asyncio.gather(*(member.running for member in self.members), return_exceptions=True)
 
     def _put_job(self, spec: JobSpec, submitted_at: float, rng: RandomSource) -> None:
-        op, token = rng.token(16), rng.token()
+        op, token = rng.unique_id(), rng.token()
         job_id = object_keys.JobId.fresh(spec.name, submitted_at, token)
         job = JobRecord(id=job_id, spec=spec, status="pending", submitted_at=submitted_at, op=op, created_op=op)
         entry = PendingEntry(op=op, created_op=op, job=job_id, attempt=1)

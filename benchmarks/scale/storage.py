@@ -96,14 +96,14 @@ class Storage:
         self.deaths: dict[str, float] = {}
         self._grown = grown
         self.clock = clock
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._rates: dict[tuple[str, str], Rate] = {}
         kind = LimitedMemory if service.one_name else MemoryBackend
         self.memory = kind("memory://scale", self.contents, clock)
 
     def time_for(self, verb: str) -> float:
         """Seconds that a request takes."""
-        return self.service.latencies[verb].draw(self._chance)
+        return self.service.latencies[verb].draw(self._rng)
 
     def admit(self, verb: str, key: str) -> None:
         """Count a request, and refuse it if it comes too fast."""

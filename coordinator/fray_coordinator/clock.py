@@ -1,4 +1,4 @@
-"""The one place where time and chance come from, so that a simulation can replace both."""
+"""The one source of time and of random choices, so that a simulation can replace both."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ class SystemClock:
 
 
 class RandomSource(random.Random):
-    """Every random choice: operation ids, suffixes of names, jitter. Seeded, it repeats itself."""
+    """The source of every random choice: ids of writes, suffixes of names, jitter. Seeded, it repeats itself."""
 
     def token(self, length: int = 12) -> str:
         """A random string of `length` characters (5 bits each), safe in keys, paths and host names."""
         return "".join(self.choices(BASE32_DIGITS, k=length))
 
+    def unique_id(self) -> str:
+        """An id of 80 bits, for what must never be mistaken for another: a write, a writer, a holder."""
+        return self.token(16)
+
 
 def system_random() -> RandomSource:
-    """Chance seeded by the operating system; make one per process, never share one across a fork."""
+    """A source seeded by the operating system; make one per process, never share one across a fork."""
     return RandomSource(random.SystemRandom().getrandbits(128))

@@ -8,11 +8,17 @@ from typing import TypeVar
 
 from fray_coordinator.errors import describe_error, is_outage
 
+MAX_CONCURRENT, MAX_CONCURRENT_FOR_PEOPLE = 16, 32
+"""Objects that are worked on at a time: so many requests a bucket answers to one process without a queue; and twice as
+many where somebody waits for it."""
+
 T = TypeVar("T")
 V = TypeVar("V")
 
 
-async def map_concurrently(items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = 16) -> list[V]:
+async def map_concurrently(
+    items: Iterable[T], act: Callable[[T], Awaitable[V]], at_once: int = MAX_CONCURRENT
+) -> list[V]:
     """`act` on every item, `at_once` at a time, results in order; the first exception ends it."""
     todo = list(items)
     if len(todo) == 1:
@@ -38,7 +44,7 @@ async def map_noting_problems(
     act: Callable[[T], Awaitable[V]],
     problems: dict[str, str],
     name: Callable[[T], str] = str,
-    at_once: int = 16,
+    at_once: int = MAX_CONCURRENT,
 ) -> list[V]:
     """`act` on every item; one that raises is noted in `problems` and skipped, unless the store answers nobody.
 

@@ -78,7 +78,7 @@ class MemoryEngine:
     def __init__(self, clock: Clock, rng: RandomSource, max_deliveries: int) -> None:
         self._clock = clock
         self._max = max_deliveries
-        self._token = rng.token(16)
+        self._token = rng.unique_id()
         self._numbers, self._leases = itertools.count(), itertools.count()
         self._first_expiry = float("inf")
         self._free: list[int] = []

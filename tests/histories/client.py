@@ -51,16 +51,16 @@ class Client:
         self._store = store
         self._name = name
         self._keys = keys
-        self._chance = rng
+        self._rng = rng
         self._diary = diary
         self._number = 0
         self._seen: dict[str, Object | None] = {}
 
     async def act(self) -> None:
         """One call."""
-        key = self._chance.choice(self._keys)
+        key = self._rng.choice(self._keys)
         seen = self._seen.get(key)
-        dice = self._chance.random()
+        dice = self._rng.random()
         if key not in self._seen or dice < 0.3:
             await self._get(key)
         elif seen is not None and key.startswith("mortal") and dice < 0.5:

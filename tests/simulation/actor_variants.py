@@ -30,7 +30,7 @@ def _unconditional(kind: type[Record]) -> list[Swap]:
     async def write(self: Records, key: str, of: Any, wanted: Any, current: Any, *more: Any) -> Any:
         if of is not kind:
             return await real(self, key, of, wanted, current, *more)
-        body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
+        body = codec.successor(wanted, self._rng.unique_id(), current.record if current else None)
         outcome = await self._store.put(key, codec.encode(body, {}), ANY, body.op)
         return UpdateResult(Stored(key, body, {}, getattr(outcome, "version", ""), self._store.now()), True, 0)
 

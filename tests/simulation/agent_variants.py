@@ -85,7 +85,7 @@ def mail_that_overwrites() -> list[Swap]:
     async def notify(core: Any, agent_id: str) -> None:
         found = await core.records.read(object_keys.AgentKeys.key(agent_id), AgentRecord)
         if found is not None and found.record.state == "live":
-            body = codec.successor(replace(found.record, mail=True), core.rng.token(16), found.record)
+            body = codec.successor(replace(found.record, mail=True), core.rng.unique_id(), found.record)
             await core.store.put(found.key, codec.encode(body, found.raw), ANY, body.op)
 
     return [(mailbox, "notify", notify)]

@@ -77,7 +77,7 @@ def leases_are_written_unconditionally() -> list[Swap]:
     async def write(self: Records, key: str, kind: Any, wanted: Any, current: Any, *more: Any) -> Any:
         if kind is not QueueLease or current is None:
             return await real(self, key, kind, wanted, current, *more)
-        body = codec.successor(wanted, self._chance.token(16), current.record)
+        body = codec.successor(wanted, self._rng.unique_id(), current.record)
         outcome = await self._store.put(key, codec.encode(body, current.raw), ANY, body.op)
         return UpdateResult(Stored(key, body, current.raw, getattr(outcome, "version", ""), self._store.now()), True, 0)
 

@@ -51,8 +51,8 @@ class Plan:
         self.suffered: list[Fault] = []
         self._script: list[Fault] = []
         self._rate = rate
-        self._chance = random.Random(seed)
-        self._kinds = cycle(self._chance.sample(list(Fault), len(Fault)))
+        self._rng = random.Random(seed)
+        self._kinds = cycle(self._rng.sample(list(Fault), len(Fault)))
 
     def then(self, *faults: Fault) -> None:
         """The next writes suffer this, one after the other."""
@@ -60,7 +60,7 @@ class Plan:
 
     def next(self, is_write: bool) -> Fault | None:
         fault = self._script.pop(0) if self._script and is_write else None
-        if fault is None and self._chance.random() < self._rate:
+        if fault is None and self._rng.random() < self._rate:
             fault = next(self._kinds)
         if fault:
             self.suffered.append(fault)

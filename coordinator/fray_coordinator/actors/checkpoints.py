@@ -78,7 +78,7 @@ async def open_log(core: Core, job: str, actor: str, attempt: int) -> tuple[byte
         Fenced: a later attempt has been here.
         StoreUnavailable: call again.
     """
-    writer = core.rng.token(16)
+    writer = core.rng.unique_id()
     while True:
         numbers = await _list_numbers(core, job, actor)
         highest = await _read(core, job, actor, numbers[-1]) if numbers else None

@@ -46,6 +46,6 @@ async def _ring_until_seen(core: Core, pool: str) -> None:
 
 
 async def _ring_once(core: Core, pool: str) -> None:
-    op = core.rng.token(16)
+    op = core.rng.unique_id()
     body = Doorbell(op=op, created_op=op, rung_at=core.now())
     await core.store.put(object_keys.PoolKeys.doorbell(pool), codec.encode(body), ANY, op, patience=0.0)

@@ -18,7 +18,7 @@ from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
 
 async def create_entry(core: Core, job: JobRecord, again: bool = False) -> None:
     """Create the entry of the job's current attempt; `again` writes it as a new version even if it exists."""
-    op = core.rng.token(16)
+    op = core.rng.unique_id()
     body = PendingEntry(op=op, created_op=op, job=job.id, attempt=job.attempt)
     await core.store.put(entry_of(job).key(), codec.encode(body), ANY if again else ABSENT, op)
 

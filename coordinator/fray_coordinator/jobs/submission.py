@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import ParentNotRunning
 from fray_coordinator.jobs import doorbell, pending_index
@@ -66,7 +66,7 @@ async def submit(
         complete = await _with_blob(core, spec)
         return await _submit_one(core, _record(core, complete, parent, attempt, ids[number] if ids else ""))
 
-    done = await map_concurrently(enumerate(specs), one, at_once=32)
+    done = await map_concurrently(enumerate(specs), one, MAX_CONCURRENT_FOR_PEOPLE)
     pools = {s.job.spec.pool for s in done if s.job.status == Status.PENDING}
     await map_concurrently(sorted(pools), lambda pool: doorbell.ring(core, pool))
     return done
@@ -91,7 +91,7 @@ async def put_blob(core: Core, data: bytes) -> str:
 async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
     """The spec with a large callable moved to an object of its own."""
     call = spec.entrypoint.callable
-    if call is None or len(call.pickle) <= MAX_INLINE_BYTES * 4 // 3:
+    if call is None or len(call.pickle) <= MAX_INLINE_BYTES * 4 // 3:  # in base64
         return spec
     try:
         data = b64decode(call.pickle, validate=True)

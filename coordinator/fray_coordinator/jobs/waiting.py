@@ -9,7 +9,7 @@ import os.path
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from fray_coordinator.concurrency import map_concurrently
+from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound
 from fray_coordinator.jobs.polling import PollBackoff
@@ -41,7 +41,7 @@ class WatchedJobs:
         ids = self.unfinished()
         if len(self.known) == len(self.ids) and len(ids) > READS_PER_LIST * self._pages:
             ids = await self._changed_by_listing(ids)
-        found = await map_concurrently(ids, self._read, at_once=32)
+        found = await map_concurrently(ids, self._read, MAX_CONCURRENT_FOR_PEOPLE)
         return [stored.record for stored in found if stored is not None]
 
     async def _changed_by_listing(self, ids: list[str]) -> list[str]:

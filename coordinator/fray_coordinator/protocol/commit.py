@@ -28,6 +28,9 @@ FIRST_RESTART_WAIT, MAX_RESTART_WAIT = 0.05, 1.6
 """Seconds before a restart on the same host, where callers wait for the actor. Quick failures are counted by the past
 attempts in the record, so no more than `MAX_HISTORY` doublings are known of."""
 
+MAX_AVOIDED_HOSTS = 8
+"""Hosts that a job avoids, those of its last failed starts: each for a minute, so that more would not matter."""
+
 QUICK_FAILURE_SECONDS = 60.0
 """Seconds; an attempt that fails sooner makes the next restart wait longer."""
 
@@ -126,7 +129,7 @@ def _not_started(job: JobRecord, end: AttemptExit, now: float, settings: Cluster
 def _avoiding_host(job: JobRecord) -> JobRecord:
     """The job, which avoids its host from now on."""
     host = job.lease.host if job.lease else ""
-    return replace(job, avoid_hosts=[host, *(h for h in job.avoid_hosts if h != host)][:8])
+    return replace(job, avoid_hosts=[host, *(h for h in job.avoid_hosts if h != host)][:MAX_AVOIDED_HOSTS])
 
 
 def _failed(

@@ -29,8 +29,10 @@ DEATH_INTERVALS = 5
 ENDED_STATES = frozenset({AgentState.DEAD, AgentState.LEFT})
 """The states in which an agent has ended for good. One that this version does not know may be a state of life."""
 
-MAX_INTERVAL_STRETCH = 4
-"""How much longer the intervals are in the largest fleets."""
+LARGE_FLEETS = (100, 1000)
+"""Live agents above which the intervals are twice, and then four times as long."""
+
+MAX_INTERVAL_STRETCH = 1 << len(LARGE_FLEETS)
 
 MAX_BEATS_PER_SECOND = 250.0
 """What all agents together write at most, up to 60,000 of them: a quarter of what a bucket takes at first."""
@@ -86,7 +88,7 @@ def beat_interval(holds_leases: bool, live_agents: int, settings: ClusterSetting
     The intervals grow so that the beats, and the pass, which reads every one, stay within the store's rates. But no
     more than observers believe, however many agents there seem to be: who trusted for longer would be dead meanwhile.
     """
-    stretch = 1 if live_agents <= 100 else 2 if live_agents <= 1000 else MAX_INTERVAL_STRETCH
+    stretch = 1 << sum(live_agents > fleet for fleet in LARGE_FLEETS)
     interval = settings.beat_interval if holds_leases else settings.idle_beat_interval
     return min(paced_interval(interval * stretch, live_agents, MAX_BEATS_PER_SECOND), max_interval(settings))
 

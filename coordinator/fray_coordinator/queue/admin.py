@@ -100,7 +100,7 @@ async def purge_items(queue: OpenQueue) -> dict[str, int]:
 
     async def close(segment: str) -> int:
         items, closed = SegmentName.items_of(segment), 0
-        nonce = queue.core.rng.token(16)
+        nonce = queue.core.rng.unique_id()
 
         def decide(found: QueueLease | None) -> QueueLease | None:
             nonlocal closed

@@ -102,4 +102,4 @@ async def discard_lease(queue: OpenQueue, lease: Stored[QueueLease]) -> None:
 
 
 def _nonce(queue: OpenQueue) -> str:
-    return queue.core.rng.token(16)
+    return queue.core.rng.unique_id()

@@ -26,7 +26,7 @@ class FinishedLog:
 
     async def note(self, segments: Collection[str]) -> None:
         """Write down that these segments are finished; done before their leases are deleted."""
-        key = self._keys.finished_at(self._core.now(), self._core.rng.token(16))
+        key = self._keys.finished_at(self._core.now(), self._core.rng.unique_id())
         await self._core.store.put(key, codec.encode(FinishedSegments(segments=list(segments))), ABSENT)
 
     async def holds(self, segment: str) -> bool:

@@ -117,7 +117,8 @@ class Reconciler:
             await self._write_suspects(suspects)  # who cannot write can tell nobody's silence from an outage of writes
             self.detector.discount()
             suspects = await self._look(suspects)
-            wait = max(MAX_GAP_INTERVALS * self.core.settings.beat_interval * 0.9, self.core.settings.inbox_patience)
+            settings = self.core.settings  # the time between the looks counts if it is no longer than this gap
+            wait = max(MAX_GAP_INTERVALS * settings.beat_interval * 0.9, settings.inbox_patience)
             await self.core.clock.sleep(wait)
             suspects = await self._look(suspects)
         self._background.begin(JobKeys.area, self._repair)

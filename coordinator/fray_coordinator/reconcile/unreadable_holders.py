@@ -47,6 +47,6 @@ class UnreadableHolders:
 
 async def write_off(core: Core, agent: str, present: Object) -> None:
     """Replace the agent's unreadable record by a dead agent's, unless it has changed."""
-    op = core.rng.token(16)
+    op = core.rng.unique_id()
     dead = codec.successor(lost_agent(agent), op, None)
     await core.store.put(AgentKeys.key(agent), codec.encode(dead), present.version, op)

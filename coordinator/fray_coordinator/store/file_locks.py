@@ -25,6 +25,8 @@ STRIPES = 256
 """Lock files: two of some ten writers of different keys rarely want the same one, and they are listed at a glance."""
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for a stripe: holders need milliseconds, so one that takes longer is stopped or stuck."""
+_HOLDER_BYTES = 100
+"""Bytes that a holder writes into its lock file: padded, so that nothing of a longer name before it is left."""
 LOCK_PAUSES = (0.0005, 0.02)
 """Seconds between two tries, the first and the longest: a holder writes and syncs a file, in 0.5 to 20 ms."""
 
@@ -55,7 +57,7 @@ class FileLocks:
             os.close(handle)
             raise
         with suppress(OSError):  # on a full disk it must still be possible to delete
-            os.pwrite(handle, f"pid {os.getpid()} on {self._host}".encode().ljust(100), 0)
+            os.pwrite(handle, f"pid {os.getpid()} on {self._host}".encode().ljust(_HOLDER_BYTES), 0)
         return handle
 
     def release(self, handle: int) -> None:
@@ -119,4 +121,4 @@ def _holder_text(handle: int) -> str:
         with suppress(OSError):
             name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
         return f"pid {pid} ({name})" if name else f"pid {pid}"
-    return os.pread(handle, 200, 0).decode(errors="replace").strip() or "an unknown process"
+    return os.pread(handle, 2 * _HOLDER_BYTES, 0).decode(errors="replace").strip() or "an unknown process"

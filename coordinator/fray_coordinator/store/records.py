@@ -55,7 +55,7 @@ class Records:
     def __init__(self, store: Store, clock: Clock, rng: RandomSource) -> None:
         self._store = store
         self._clock = clock
-        self._chance = rng
+        self._rng = rng
 
     async def read(self, key: str, kind: type[R], one_of_many: bool = False) -> Stored[R] | None:
         """The record under `key`, None if absent. Raises BadRecord if it is not one of `kind`, or says another key.
@@ -104,7 +104,7 @@ class Records:
             current = written.stored
             rejections += 1
             if rejections > 2:
-                await self._clock.sleep(self._chance.uniform(0, 0.1 * rejections))
+                await self._clock.sleep(self._rng.uniform(0, 0.1 * rejections))
 
     async def write(
         self,
@@ -126,7 +126,7 @@ class Records:
             BadRecord: nobody could read it, because what it goes on from was at the end of its bounds; nothing was
                 written. Or what is there instead is no record.
         """
-        body = codec.successor(wanted, self._chance.token(16), current.record if current else None)
+        body = codec.successor(wanted, self._rng.unique_id(), current.record if current else None)
         raw = current.raw if current else {}
         expect = current.version if current else ABSENT
         data = codec.encode(body, raw)

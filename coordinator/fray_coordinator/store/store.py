@@ -83,7 +83,7 @@ class Store:
         self.patience = patience
         self._backend = MeteredBackend(backend, self.usage)
         self._clock = clock
-        self._chance = rng
+        self._rng = rng
         self._answered = {True: float("-inf"), False: float("-inf")}  # when a read, or a write, last was
 
     @property
@@ -323,7 +323,7 @@ class Store:
     def _wait(self, failures: int, error: AttemptFailed) -> float:
         longest = exponential_wait(failures, FIRST_RETRY_WAIT, MAX_RETRY_WAIT)
         asked = error.after if isinstance(error, NotApplied) and error.after else 0.0
-        return asked + longest * self._chance.uniform(0.5, 1.0)
+        return asked + longest * self._rng.uniform(0.5, 1.0)
 
 
 def outcome_of_write(current: Object | None, data: bytes, expect: Expectation, op: str | None) -> Outcome | None:
