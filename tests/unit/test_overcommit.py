@@ -24,7 +24,7 @@ from tests.support.virtual import Cluster
 
 
 class Task:
-    """What a task has left in its directory, as far as lending looks."""
+    """What a task has left in its directory, as far as overcommitting reads it."""
 
     def __init__(self, *names: str, broken: bool = False) -> None:
         self.names, self.broken = names, broken

@@ -125,15 +125,15 @@ async def _a_little_of_everything() -> dict[str, Any]:
     await core.store.put("inbox/good.json", json.dumps(EVERYTHING).encode(), ABSENT)
     await core.store.put("inbox/bad.json", b'{"name":', ABSENT)
     parent, failing, stopped = [each.job for each in await submit(core, [_spec("parent"), _spec("f"), _spec("s")])]
-    heart = _heart(core)
-    await heart.register()
+    heartbeat = _heartbeat(core)
+    await heartbeat.register()
     await _claim(core, parent)
     await submit(core, [parse_spec({**EVERYTHING, "parent": parent.id, "id": "child"})])
     await end_attempt(core, await _claim(core, failing), "agent", _failure(), None)
     await _succeed(core)
     await stop(core, stopped.id, "no longer wanted")
     await post_mail(core, "agent")
-    coordinator = Reconciler(core, "agent", lambda: heart.member.stored.record.beat if heart.member.stored else 0)
+    coordinator = Reconciler(core, "agent", lambda: heartbeat.member.beat)
     for _ in range(3):  # a file that does not parse is looked at twice
         await coordinator.try_pass()
     kept = [row.key for row in await core.store.list("") if row.key != "inbox/good.json"]
@@ -146,7 +146,7 @@ def _spec(name: str) -> Any:
     return parse_spec({"name": name, "entrypoint": {"command": ["true"]}, "max_retries_failure": 1})
 
 
-def _heart(core: Core) -> Heartbeat:
+def _heartbeat(core: Core) -> Heartbeat:
     capacity = Resources(cpu=4000, memory=2**30, disk=2**30, device="gpu-h100", device_count=8)
     holdings = {"parent-1": Holding(attempt=1, phase="running", usage=ResourceUsage(cpu_seconds=0.5, memory=2**20))}
     record = AgentRecord(id="agent", host="host", pool="default", capacity=capacity, free=capacity, holdings=holdings)

@@ -60,6 +60,11 @@ class Membership:
         return HostKind(self.record.preemptible, self.record.inbound)
 
     @property
+    def beat(self) -> int:
+        """The number of the last beat that is known to be applied."""
+        return self.stored.record.beat if self.stored is not None else 0
+
+    @property
     def draining(self) -> bool:
         """Whether someone asked the agent to leave when it has nothing left to do."""
         return self.stored is not None and self.stored.record.drain

@@ -21,8 +21,7 @@ class ReconcilerDuty:
     _drawn_until: float = 0.0
 
     def __post_init__(self) -> None:
-        member = self.member
-        self._reconciler = Reconciler(member.core, member.id, lambda: member.stored.record.beat if member.stored else 0)
+        self._reconciler = Reconciler(self.member.core, self.member.id, lambda: self.member.beat)
 
     async def run(self) -> None:
         """Try to run the pass whenever it may be due, for ever."""
