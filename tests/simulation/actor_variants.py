@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from fray_agents.agent.attempt_runner import AttemptRunner
 from fray_agents.agent.membership import Membership
 from fray_coordinator.actors.checkpoints import CheckpointLog
-from fray_coordinator.actors.discovery import StaleEndpoints
 from fray_coordinator.protocol import checkpoints, commit, naming
 from fray_coordinator.protocol.checkpoints import Checkpoint
 from fray_coordinator.protocol.naming import HighWaterMark, NameHolder
+from fray_coordinator.reconcile.stale_endpoints import StaleEndpoints
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec

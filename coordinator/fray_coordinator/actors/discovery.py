@@ -1,8 +1,7 @@
-"""Publishing where actors are called, finding them, and removing what outlived its job.
+"""Discovery: publishing and withdrawing the endpoints of actors, and finding them.
 
-Who may publish and what has outlived its job is decided in `protocol.naming`. An endpoint goes when its server
-withdraws it; else when its task has ended, by the agent; else by the repair, which removes again what a late write
-brought back: at most two repair intervals after the job's end, or after that write.
+Who may publish is decided in `protocol.naming`. An endpoint goes when its server withdraws it; else when its task has
+ended, by the agent; else by the repair (`reconcile.stale_endpoints`), at most two repair intervals after the job's end.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from msgspec.structs import replace
 from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StaleAttempt, StoreUnavailable, is_outage
-from fray_coordinator.protocol.naming import HighWaterMark, announced, is_stale, may_replace
-from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.protocol.naming import HighWaterMark, announced, may_replace
 from fray_coordinator.store.interface import Listed
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts.object_keys import EndpointKey, JobKeys, NameKeys
+from fray_layouts.object_keys import EndpointKey, NameKeys
 from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 
 
@@ -114,42 +112,6 @@ async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRe
     keys = [row.key for row in await core.store.list(EndpointKey.area) if EndpointKey.parse(row.key)]
     found = await map_noting_problems(keys, lambda key: core.records.read(key, EndpointRecord), problems)
     return [stored.record for stored in found if stored is not None]
-
-
-@dataclass(slots=True)
-class StaleEndpoints:
-    """Removes endpoints that outlived their jobs. Reads only endpoints that changed, and jobs in doubt."""
-
-    core: Core
-    _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
-    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
-
-    async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
-        """List all endpoints and remove those whose job does not run at their attempt.
-
-        Args:
-            running: the attempt at which a job was just seen to run; None: it was not, so its record is read.
-            problems: gets the endpoints that cannot be judged.
-        """
-        rows = [
-            row for row in await self.core.store.list(EndpointKey.area, versions=True) if EndpointKey.parse(row.key)
-        ]
-        rows = self._unreadable.sift(rows, problems)
-        read = await map_noting_problems(rows, self._read_row, problems, lambda row: row.key)
-        self._known = {stored.key: stored for stored in read if stored is not None}
-        doubtful = [e for e in self._known.values() if running(e.record.job) != e.record.attempt]
-        await map_noting_problems(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
-
-    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
-        before = self._known.get(row.key)
-        unchanged = before is not None and before.version == row.version
-        return before if unchanged else await self._unreadable.read(self.core.records, row, EndpointRecord)
-
-    async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
-        record = endpoint.record
-        job = record_of(await self.core.records.read(JobKeys.key(record.job), JobRecord)) if record.job else None
-        if is_stale(record, job):
-            await self.core.store.delete(endpoint.key, endpoint.version)
 
 
 async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:

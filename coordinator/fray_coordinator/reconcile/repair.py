@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fray_coordinator.actors.discovery import StaleEndpoints
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
@@ -24,6 +23,7 @@ from fray_coordinator.protocol.retention import may_remove, oldest_used_month
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.job_summary import EndedJob, OpenJob, summarize
+from fray_coordinator.reconcile.stale_endpoints import StaleEndpoints
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed

@@ -1,0 +1,54 @@
+"""Removing endpoints that outlived their jobs, whenever a repair finds them: a late write may bring one back.
+
+What has outlived its job is decided in `protocol.naming`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.core import Core
+from fray_coordinator.protocol.naming import is_stale
+from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
+from fray_coordinator.store.interface import Listed
+from fray_coordinator.store.records import Stored, record_of
+from fray_layouts.object_keys import EndpointKey, JobKeys
+from fray_layouts.records import EndpointRecord, JobRecord
+
+
+@dataclass(slots=True)
+class StaleEndpoints:
+    """Removes endpoints that outlived their jobs. Reads only endpoints that changed, and jobs in doubt."""
+
+    core: Core
+    _known: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
+    _unreadable: UnreadableRecords = field(default_factory=UnreadableRecords)
+
+    async def remove(self, running: Callable[[str], int | None], problems: dict[str, str]) -> None:
+        """List all endpoints and remove those whose job does not run at their attempt.
+
+        Args:
+            running: the attempt at which a job was just seen to run; None: it was not, so its record is read.
+            problems: gets the endpoints that cannot be judged.
+        """
+        rows = [
+            row for row in await self.core.store.list(EndpointKey.area, versions=True) if EndpointKey.parse(row.key)
+        ]
+        rows = self._unreadable.sift(rows, problems)
+        read = await map_noting_problems(rows, self._read_row, problems, lambda row: row.key)
+        self._known = {stored.key: stored for stored in read if stored is not None}
+        doubtful = [e for e in self._known.values() if running(e.record.job) != e.record.attempt]
+        await map_noting_problems(doubtful, self._remove_if_outlived, problems, lambda endpoint: endpoint.key)
+
+    async def _read_row(self, row: Listed) -> Stored[EndpointRecord] | None:
+        before = self._known.get(row.key)
+        unchanged = before is not None and before.version == row.version
+        return before if unchanged else await self._unreadable.read(self.core.records, row, EndpointRecord)
+
+    async def _remove_if_outlived(self, endpoint: Stored[EndpointRecord]) -> None:
+        record = endpoint.record
+        job = record_of(await self.core.records.read(JobKeys.key(record.job), JobRecord)) if record.job else None
+        if is_stale(record, job):
+            await self.core.store.delete(endpoint.key, endpoint.version)
