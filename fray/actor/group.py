@@ -47,27 +47,27 @@ class ActorGroup(Generic[T]):
 
     @property
     def handles(self) -> list[ActorHandle[T]]:
-        """A handle of each actor, whether it is up or not."""
+        """A handle of each actor, in the order of their numbers, whether it serves calls yet or not."""
         return list(self._handles.values())
 
     @property
     def ready_count(self) -> int:
-        """How many of them serve calls now; looks them up."""
+        """How many of the actors serve calls now; reads the storage."""
         return len(self._cluster.run(self._ready))
 
     @property
     def jobs(self) -> list[JobHandle]:
-        """The actors' jobs."""
+        """The handles of the actors' jobs, in the order of their numbers: to read logs, or to see how one ended."""
         from fray.cluster.job_handle import JobHandle
 
         return [JobHandle(self._cluster, job) for job in self._job_ids]
 
     def statuses(self) -> list[JobStatus]:
-        """The status of each actor's job: which have ended, and how."""
+        """The status of each actor's job, in the order of their numbers; reads the storage."""
         return [job.status() for job in self.jobs]
 
     def is_done(self) -> bool:
-        """Whether all of them have ended for good."""
+        """Whether all of the actors have ended for good; reads the storage."""
         return all(status.finished() for status in self.statuses())
 
     def wait_ready(self, count: int | None = None, timeout: float = 300.0) -> list[ActorHandle[T]]:
@@ -99,12 +99,12 @@ class ActorGroup(Generic[T]):
                 log.warning("creating actors waits for their __init__: %s", error)
 
     def discover_new(self) -> list[ActorHandle[T]]:
-        """The handles of those that serve calls now and were not returned before by this or `wait_ready`."""
+        """The handles of actors that serve calls now and that neither this nor `wait_ready` has returned before."""
         ready = self._cluster.run(self._ready)
         return self._tell([job for job in ready if job not in self._found])
 
     def shutdown(self) -> None:
-        """Ask that all of them end; returns at once. Calls of this process fail from now on."""
+        """Ask that all of the actors end, and return at once. Later calls here raise ActorUnavailableError."""
         for job, handle in self._handles.items():
             self._cluster.terminate(job)
             handle._end("was shut down with its group")

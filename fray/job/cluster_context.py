@@ -38,7 +38,7 @@ class BorrowedPool:
 
 
 class ClusterContext(JobContext):
-    """A `JobContext` on a cluster.
+    """A `JobContext` on a cluster: tasks run on workers, actors in jobs of their own.
 
     A task that takes a reference as an argument is given the object. Results, values of generators and objects are in
     storage, so they survive the worker that made them, until `close`.
@@ -47,9 +47,12 @@ class ClusterContext(JobContext):
     stores and fetches. Workers that it starts for its own tasks end with it.
 
     Args:
-        max_workers: at most; there are never more than tasks.
+        max_workers: workers at most; there are never more than tasks.
         cluster: by default the current one.
-        resources: of each worker.
+        resources: what each worker reserves.
+
+    Raises:
+        InvalidInput: `max_workers` is below 1.
     """
 
     def __init__(
@@ -64,11 +67,18 @@ class ClusterContext(JobContext):
         self._closes_at_exit = False
 
     def put(self, obj: Any) -> ObjectRef:
-        """Store an object; see `JobContext.put`."""
         return self._pool.put(obj)
 
     def get(self, ref: Any) -> Any:
-        """Wait for the value of a reference or a future; see `JobContext.get`. Raises ObjectGone."""
+        """Wait for the value of a reference, or of a task's or an actor's future; any other value is returned as it is.
+
+        Args:
+            ref: one, or a list of them, for which a list of values is returned.
+
+        Raises:
+            Exception: what the task raised.
+            ObjectGone: the context that stored the object was closed.
+        """
         return map_refs(ref, lambda one: fetch(result_of(one)))
 
     @overload
@@ -76,7 +86,6 @@ class ClusterContext(JobContext):
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
-        """Push `fn(*args)` for the next free worker; see `JobContext.run`."""
         return self._pool.submit(fn, *args)
 
     def create_actor(
@@ -90,7 +99,6 @@ class ClusterContext(JobContext):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> ActorHandle[Any]:
-        """Create an actor in a job of its own; see `JobContext.create_actor`."""
         return named.create_named_actor(
             self._cluster,
             actor_class,
@@ -104,15 +112,12 @@ class ClusterContext(JobContext):
         )
 
     def delete_actor(self, actor: ActorHandle[Any]) -> None:
-        """Stop the actor's job; see `JobContext.delete_actor`."""
         named.delete_actor(actor)
 
     def get_actor_status(self, actor: ActorHandle[Any]) -> JobStatus:
-        """The state of the actor's job; see `JobContext.get_actor_status`."""
         return named.actor_status(actor)
 
     def close(self) -> None:
-        """End the workers, and remove what they and `put` have stored; see `JobContext.close`."""
         with self._lock:
             made, self._pool_made = self._pool_made, None
         if made is None:

@@ -21,14 +21,13 @@ CallRunner = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 class _LocalContext(JobContext):
-    """The part that both contexts share: objects are themselves, actors live in this process."""
+    """The part that both contexts share: `put` returns the object itself, actors live and end with this process."""
 
     def __init__(self) -> None:
         self._actors: dict[str, LocalActorHandle] = {}
         self._lock = threading.RLock()
 
     def put(self, obj: Any) -> Any:
-        """Return the object itself: nothing leaves this process."""
         return obj
 
     def create_actor(
@@ -42,7 +41,6 @@ class _LocalContext(JobContext):
         num_cpus: float | None = None,
         **kwargs: Any,
     ) -> LocalActorHandle:
-        """An object of this process; see `JobContext.create_actor`. It ends with the process, whatever its lifetime."""
         with self._lock:
             known = self._actors.get(name) if name is not None else None
             if known is not None and not get_if_exists:
@@ -54,13 +52,11 @@ class _LocalContext(JobContext):
             return known
 
     def delete_actor(self, actor: LocalActorHandle) -> None:
-        """See `JobContext.delete_actor`; calls that were made before still run."""
         with self._lock:
             self._actors = {name: known for name, known in self._actors.items() if known is not actor}
         actor._run = _deleted
 
     def get_actor_status(self, actor: LocalActorHandle) -> JobStatus:
-        """See `JobContext.get_actor_status`: RUNNING, or STOPPED once it was deleted."""
         return JobStatus.STOPPED if actor._run is _deleted else JobStatus.RUNNING
 
     def _one_at_a_time(self) -> CallRunner:
@@ -80,20 +76,23 @@ def _future_of(fn: Callable[..., Any]) -> Future[Any]:
 
 
 class SyncContext(_LocalContext):
-    """Runs every task at once, on the caller's thread; what it raises is raised by `get`."""
+    """Runs every task at once, on the caller's thread; what it raises is raised by `get`.
+
+    Generators run to their end at once; their values can be had one by one all the same. Objects and actors are those
+    of this process.
+    """
 
     @overload
     def run(self, fn: Callable[..., Iterator[T]], *args: Any, name: str | None = None) -> GeneratorFuture[T]: ...
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
-        """Call `fn(*args)` now, a generator to its end; its values can be had one by one all the same."""
         future = _future_of(fn)
         futures.run_into(fn, args, future)
         return future
 
     def close(self) -> None:
-        """See `JobContext.close`: there is nothing to end."""
+        pass
 
     def _one_at_a_time(self) -> CallRunner:
         turn = threading.RLock()
@@ -107,10 +106,13 @@ class SyncContext(_LocalContext):
 
 
 class ThreadContext(_LocalContext):
-    """Runs tasks on threads of this process.
+    """Runs tasks on threads of this process. Objects and actors are those of this process.
 
     Args:
         max_workers: threads; a task that waits for another one occupies one meanwhile.
+
+    Raises:
+        InvalidInput: `max_workers` is below 1.
     """
 
     def __init__(self, max_workers: int = 1) -> None:
@@ -123,7 +125,6 @@ class ThreadContext(_LocalContext):
     @overload
     def run(self, fn: Callable[..., T], *args: Any, name: str | None = None) -> Future[T]: ...
     def run(self, fn: Callable[..., Any], *args: Any, name: str | None = None) -> Future[Any]:
-        """Start `fn(*args)` on the next free thread."""
         future = _future_of(fn)
         with self._lock:
             if self._made is None:
@@ -132,7 +133,6 @@ class ThreadContext(_LocalContext):
         return future
 
     def close(self) -> None:
-        """End the threads, once they have done what was started; see `JobContext.close`."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:

@@ -97,13 +97,18 @@ class JobContext(Protocol):
         ...
 
     def get_actor_status(self, actor: Any) -> JobStatus:
-        """The state of an actor: PENDING or RUNNING while it may be called, then how it ended."""
+        """The state of an actor: PENDING or RUNNING while it may be called, then how it ended.
+
+        Args:
+            actor: the handle that `create_actor` gave.
+        """
         ...
 
     def close(self) -> None:
         """End threads and workers, and remove stored objects; returns at once. Actors stay.
 
-        Call `get` before for every value that is needed. A context that is used again begins anew.
+        Threads end when they have done what was started. Call `get` before for every value that is needed. A context
+        that is used again begins anew.
         """
         ...
 

@@ -148,12 +148,12 @@ class WorkerPool:
 
     @property
     def name(self) -> str:
-        """The name by which `attach` finds a pool with a queue."""
+        """The pool's name; `attach` finds a pool with a queue by it."""
         return self._name
 
     @property
     def size(self) -> int:
-        """How many workers there are now."""
+        """How many workers the pool has now; `resize` changes how many it should have."""
         return self._transport.workers
 
     @property
@@ -176,7 +176,9 @@ class WorkerPool:
         self._transport.await_workers(self._transport.wanted if min_workers is None else min_workers, timeout)
 
     def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn(*args, **kwargs)` on a worker. What is pickled is the state of now.
+        """Run `fn(*args, **kwargs)` on a worker, and return a future of its result at once.
+
+        Function and arguments are pickled before this returns, so later changes to them have no effect.
 
         Raises:
             InvalidInput: something cannot be pickled.
@@ -193,13 +195,13 @@ class WorkerPool:
         return known if known is not None else self._submit([TaskCall(packed_function(fn), args, kwargs, key)])[0]
 
     def map_as(self, fn: Callable[[S], T], items: Mapping[str, S]) -> list[Future[T]]:
-        """`submit_as` of `fn(item)` for each key and item, in one push; the futures in their order."""
+        """Submit `fn(item)` for each key and item as `submit_as` does, in one push; the futures in their order."""
         known, function = self._queued("map_as").futures, packed_function(fn)
         self._submit([TaskCall(function, (item,), {}, key) for key, item in items.items() if key not in known])
         return [known[key] for key in items]
 
     def map(self, fn: Callable[[S], T], items: Iterable[S]) -> list[Future[T]]:
-        """A future of `fn(item)` for each item, in order."""
+        """Submit `fn(item)` for each item; the futures in their order. Raises as `submit`."""
         function = packed_function(fn)
         return self._submit([TaskCall(function, (item,), {}) for item in items])
 
@@ -229,7 +231,11 @@ class WorkerPool:
         return with_progress_bar(done, len(wanted), progress) if progress else done
 
     def resize(self, num_workers: int | Sequence[int]) -> None:
-        """Change the number of workers; busy ones end when they have nothing more to do."""
+        """Change the number of workers; returns at once. Workers that are too many end when they have nothing to do.
+
+        Args:
+            num_workers: a number, or (fewest, most) for a pool that grows with its tasks.
+        """
         self._limits = PoolSize.of(num_workers)
         self._adjust()
 

@@ -69,7 +69,7 @@ class Queue(Generic[T]):
 
     @property
     def aio(self) -> AsyncQueue[T]:
-        """The same queue for asyncio."""
+        """The same queue with coroutines for methods: `await queue.aio.pop()`."""
         return AsyncQueue(self)
 
     def push(self, item: T) -> None:
@@ -137,11 +137,14 @@ class Queue(Generic[T]):
         sync.run_unsuspended(self._blocking.release(lease, failed))
 
     def extend(self, lease: Lease[T], seconds: float) -> None:
-        """Keep the item for at least `seconds` from now. Raises as `done` does."""
+        """Keep the item for at least `seconds` from now on; the lease's `deadline` moves. Raises as `done` does."""
         sync.run_unsuspended(self._blocking.extend(lease, seconds))
 
     def keep(self, lease: Lease[T]) -> None:
-        """Renew the lease in the background until it is done, released or lost; returns at once."""
+        """Renew a lease in the background until it is done, released or lost; returns at once.
+
+        A lease that cannot be renewed runs out: then `done` raises LeaseLost or UnknownLease.
+        """
         sync.run_unsuspended(self._blocking.keep(lease))
 
     def pending(self) -> int:
@@ -149,7 +152,7 @@ class Queue(Generic[T]):
         return sync.run_unsuspended(self._blocking.pending())
 
     def size(self) -> int:
-        """The number of items that nobody has."""
+        """The number of items that nobody has leased; without dead letters."""
         return sync.run_unsuspended(self._blocking.size())
 
     def counts(self) -> Counts:
@@ -157,15 +160,19 @@ class Queue(Generic[T]):
         return sync.run_unsuspended(self._blocking.counts())
 
     def letters(self, limit: int = 100) -> list[DeadLetter]:
-        """The oldest dead letters, at most `limit`; they stay where they are."""
+        """The oldest dead letters, at most `limit`: items that were given up, and why. They stay where they are."""
         return sync.run_unsuspended(self._blocking.letters(limit))
 
     def redrive(self, limit: int | None = None) -> int:
-        """Push dead letters again, at most `limit`, the oldest first; returns how many."""
+        """Push dead letters again, the oldest first, and return how many; their deliveries are counted anew.
+
+        Args:
+            limit: how many at most; None takes all.
+        """
         return sync.run_unsuspended(self._blocking.redrive(limit))
 
     def purge(self) -> int:
-        """Complete every item, also those that somebody has; returns how many."""
+        """Complete every item, also leased ones, and return how many. Dead letters stay."""
         return sync.run_unsuspended(self._blocking.purge())
 
     def __iter__(self) -> Iterator[Lease[T]]:
@@ -174,7 +181,7 @@ class Queue(Generic[T]):
             yield lease
 
     def close(self) -> None:
-        """Give back what this process has. Using the queue again opens it again."""
+        """Give the items that this process has leased back to the queue. Using the queue again opens it again."""
         sync.run_unsuspended(self._blocking.close())
 
     def __enter__(self) -> Self:

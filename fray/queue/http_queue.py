@@ -167,11 +167,11 @@ class HttpQueueServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the server listens on; chosen by the system if none was given."""
         return int(self._server.address.rpartition(":")[2])
 
     def get_client_host(self) -> str:
-        """The host under which others reach it."""
+        """The host under which others reach the server: this machine's name if it listens on all addresses."""
         return socket.gethostname() if self._host in ("0.0.0.0", "::") else self._host
 
     @overload
@@ -197,11 +197,11 @@ class HttpQueueServer:
         return HttpQueue(self.get_client_host(), self.port, name, cluster=self._cluster)
 
     def start(self) -> None:
-        """Serve, in threads of this process, until `close`."""
+        """Begin to serve, in threads of this process, until `close`; returns at once."""
         self._server.start()
 
     def close(self) -> None:
-        """Stop serving, and give back what clients have."""
+        """Stop serving, and give the items that clients have leased back to their queues."""
         self._server.close()
         for queue in self._queues.values():
             queue.close()

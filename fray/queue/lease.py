@@ -64,19 +64,26 @@ class Lease(Generic[T]):
     ended: bool = field(default=False, repr=False)
 
     def done(self) -> None:
-        """See `Queue.done`."""
+        """Complete the item: it never comes back. Returns when that is stored. Raises as `Queue.done`."""
         self._queue.done(self)
 
     def release(self, failed: bool = True) -> None:
-        """See `Queue.release`."""
+        """Give the item back to the queue, where it comes first. Raises as `Queue.done`.
+
+        Args:
+            failed: True counts towards the deliveries after which the item becomes a dead letter.
+        """
         self._queue.release(self, failed=failed)
 
     def extend(self, seconds: float) -> None:
-        """See `Queue.extend`."""
+        """Keep the item for at least `seconds` from now on; `deadline` moves. Raises as `Queue.done`."""
         self._queue.extend(self, seconds)
 
     def keep(self) -> Self:
-        """Renew the lease in the background until it is done, released or lost."""
+        """Renew the lease in the background until it is done, released or lost; returns the lease at once.
+
+        For work that may take longer than the lease: `with queue.pop().keep() as lease: ...`.
+        """
         self._queue.keep(self)
         return self
 

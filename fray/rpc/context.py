@@ -42,13 +42,13 @@ class ActorContext:
 
     @classmethod
     def of(cls, cluster: StorageCluster) -> ActorContext:
-        """The context of this code on `cluster`."""
+        """The context of the job that this code runs in, on `cluster`; without a `job_id` outside of its jobs."""
         mine = current_job_on(cluster.root)
         return cls(cluster, ClusterResolver(cluster), JobId(mine.job_id if mine else ""), cluster.namespace)
 
     @classmethod
     def from_environment(cls) -> ActorContext:
-        """The context of the cluster and the job that the FRAY_* variables name."""
+        """The context of the job that this code runs in, on the current cluster, as the FRAY_* variables say."""
         return cls.of(current_cluster())
 
 

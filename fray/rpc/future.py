@@ -121,7 +121,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
                 moved.result(_seconds_left(deadline))
 
     def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+        """Whether `result` would return or raise at once. Never waits."""
         call, moved = self._call, self._moved
         if moved is not None:
             return moved.done() and moved.exception() is not None
@@ -136,7 +136,7 @@ class ActorFuture(HasReadySignal, Generic[T]):
 
     @property
     def ready_signal(self) -> Future[None]:
-        """Done as soon as `result` would not wait."""
+        """A future that is done as soon as `result` would not wait."""
         with _lock:
             coming = self._coming = self._coming or Future()
         if self.done():

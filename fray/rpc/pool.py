@@ -122,22 +122,30 @@ class ActorPool(Generic[T]):
 
     @property
     def size(self) -> int:
-        """How many actors there are now; looks them up."""
+        """How many actors of the name there are now; each use looks them up in the storage."""
         return len(self._calls.balancer.look())
 
     @property
     def endpoints(self) -> list[ActorEndpoint]:
-        """The endpoints of the actors that there are now; looks them up."""
+        """The endpoints of the actors that there are now; each use looks them up in the storage."""
         return list(self._calls.balancer.look())
 
     @property
     def actor_id(self) -> ActorId:
-        """The id of the actor, of several the first one; looks it up. Raises ActorNotFoundError if there is none."""
+        """The id of the actor, or of the first of several; looks it up.
+
+        Raises:
+            ActorNotFoundError: there is none.
+        """
         return self._first().actor_id
 
     @property
     def address(self) -> str:
-        """The "host:port" of that actor; looks it up. Raises ActorNotFoundError if there is none."""
+        """The "host:port" of the actor, or of the first of several; looks it up.
+
+        Raises:
+            ActorNotFoundError: there is none.
+        """
         return self._first().address
 
     def wait_for_size(self, min_size: int, timeout: float = 60.0) -> None:
@@ -158,7 +166,10 @@ class ActorPool(Generic[T]):
         return cast(T, PoolHandle(self._caller, IDEMPOTENT if idempotent else NEVER_TWICE))
 
     def broadcast(self) -> BroadcastHandle[T]:
-        """A handle whose calls go to all actors that there are at that time; looks them up."""
+        """A handle whose calls go to all actors that there are when they are made; each call looks them up.
+
+        A call returns a list of futures, one for each actor: `pool.broadcast().reload()`.
+        """
         return BroadcastHandle(self._caller)
 
     def __getattr__(self, name: str) -> ActorMethod[..., Any]:

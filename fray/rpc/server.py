@@ -99,13 +99,13 @@ class ActorServer:
 
     @property
     def address(self) -> str:
-        """The "host:port" under which others reach it."""
+        """The "host:port" under which other processes reach the server."""
         host = f"[{self._advertised}]" if ":" in self._advertised else self._advertised
         return f"{host}:{self._server.address.rpartition(':')[2]}"
 
     @property
     def records(self) -> Mapping[str, EndpointRecord]:
-        """The endpoint records of the actors here, by name; announced while this serves."""
+        """The endpoint records of the registered actors, by name; they are announced while the server serves."""
         return self._records
 
     def register(
@@ -152,7 +152,11 @@ class ActorServer:
         return ActorId(record.actor_id)
 
     def unregister(self, name: str) -> None:
-        """Take an actor away; calls that run go on. Raises InvalidInput: there is none of that name."""
+        """Withdraw an actor: new calls do not find it, and running ones go on.
+
+        Raises:
+            InvalidInput: no actor has that name here.
+        """
         with self._lock:
             record = self._records.pop(name, None)
             self._announced.pop(name, None)
@@ -178,7 +182,10 @@ class ActorServer:
             raise SystemExit(EXIT_TERMINATED)
 
     def serve_background(self) -> None:
-        """Serve in threads of this process until `shutdown`, or until the main thread ends."""
+        """Announce the actors and serve them in threads of this process; returns at once.
+
+        It ends with `shutdown`, or when the main thread ends.
+        """
         with self._lock:
             if self._serving:
                 return
