@@ -11,7 +11,7 @@ from fray_coordinator.errors import BadRecord, RootMismatch
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store
-from fray_layouts import object_keys
+from fray_layouts.object_keys import CLUSTER_KEY
 from fray_layouts.records import LAYOUT_VERSION, ClusterSettings
 
 LOCAL_SETTINGS = ClusterSettings(poll_interval=0.05, pass_interval=1.0, repair_interval=30.0)
@@ -77,9 +77,7 @@ async def _settings(
     template = wanted or (LOCAL_SETTINGS if store.local else ClusterSettings())
     fresh = replace(template, cluster_id=rng.token(), created_at=store.now())
     try:
-        update = await records.update(
-            object_keys.CLUSTER_KEY, ClusterSettings, lambda found: fresh if found is None else None
-        )
+        update = await records.update(CLUSTER_KEY, ClusterSettings, lambda found: fresh if found is None else None)
     except BadRecord as error:
         raise RootMismatch(f"{store.root} is not a Fray root: {error}") from None
     assert update.stored is not None, "it was found or created"

@@ -185,7 +185,7 @@ async def _give_back(core: Core, queue: QueueKeys, segment: str) -> None:
     with suppress(BadRecord):
         if home is not None and await read_segment(home, segment) is not None:
             key = queue.lease(segment)
-            await core.records.update(key, QueueLease, lambda lease: restored(lease) if lease else None)
+            await core.records.change(key, QueueLease, restored)
 
 
 async def _discard(core: Core, queue: QueueKeys, segment: str) -> None:

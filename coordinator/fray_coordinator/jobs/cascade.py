@@ -9,8 +9,8 @@ from fray_coordinator.protocol.cascade import ChildVerdict, cascade_reason, judg
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts import object_keys
 from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.states import StopOrigin
 
@@ -20,7 +20,7 @@ async def child_verdict(core: Core, child: Stored[JobRecord]) -> ChildVerdict:
     link = child.record.parent
     if link is None or link.detached:
         return ChildVerdict.KEEP
-    parent = await core.records.read(object_keys.JobKeys.key(link.job), JobRecord, one_of_many=True)
+    parent = await core.records.read(JobKeys.key(link.job), JobRecord, one_of_many=True)
     return judge_child(child.record, record_of(parent), core.now(), core.settings.repair_interval)
 
 
@@ -41,7 +41,7 @@ async def stop_children(core: Core, parent: str) -> int:
 
 async def _stop_child(core: Core, entry: ChildKey) -> bool:
     """Deal with one entry; whether it stays."""
-    child = await core.records.read(object_keys.JobKeys.key(entry.child), JobRecord, one_of_many=True)
+    child = await core.records.read(JobKeys.key(entry.child), JobRecord, one_of_many=True)
     if child is None:
         return await _keep_without_record(core, entry)
     link = child.record.parent
@@ -73,7 +73,7 @@ async def _keep_without_record(core: Core, entry: ChildKey) -> bool:
         return False
     if core.now() - present.updated <= core.settings.quarantine:
         return True
-    if await core.store.get(object_keys.JobKeys.key(entry.child)) is None:
+    if await core.store.get(JobKeys.key(entry.child)) is None:
         await core.store.delete(entry.key(), present.version)
         return False
     return True

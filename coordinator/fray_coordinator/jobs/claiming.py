@@ -12,8 +12,8 @@ from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
-from fray_layouts import object_keys
 from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.records import JobLease, JobRecord
 
 RECORD_ARRIVAL_SECONDS = 10.0
@@ -96,7 +96,7 @@ async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> Chil
 async def _read(core: Core, job: str, in_doubt: bool) -> Stored[JobRecord] | None:
     """The job's record. Nothing was written yet, unless `in_doubt`, so one that is not answered for can be left."""
     try:
-        return await core.records.read(object_keys.JobKeys.key(job), JobRecord, one_of_many=not in_doubt)
+        return await core.records.read(JobKeys.key(job), JobRecord, one_of_many=not in_doubt)
     except StoreUnavailable as error:
         if in_doubt or is_outage(error):
             raise

@@ -11,7 +11,7 @@ from contextlib import suppress
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable
 from fray_coordinator.store.interface import ANY
-from fray_layouts import codec, object_keys
+from fray_layouts.object_keys import PoolKeys
 from fray_layouts.records import Doorbell
 
 RING_RETRY_SECONDS = 1.0
@@ -38,7 +38,7 @@ async def _ring_until_seen(core: Core, pool: str) -> None:
         except StoreUnavailable:
             if core.clock.boottime() - begun > core.store.patience:
                 raise
-        bell = await core.store.get(object_keys.PoolKeys.doorbell(pool))
+        bell = await core.store.get(PoolKeys.doorbell(pool))
         if bell is not None and bell.version != seen != "":
             return None
         seen = bell.version if bell is not None else ""
@@ -46,6 +46,4 @@ async def _ring_until_seen(core: Core, pool: str) -> None:
 
 
 async def _ring_once(core: Core, pool: str) -> None:
-    op = core.rng.unique_id()
-    body = Doorbell(op=op, created_op=op, rung_at=core.now())
-    await core.store.put(object_keys.PoolKeys.doorbell(pool), codec.encode(body), ANY, op, patience=0.0)
+    await core.records.put(PoolKeys.doorbell(pool), Doorbell(rung_at=core.now()), ANY, patience=0.0)

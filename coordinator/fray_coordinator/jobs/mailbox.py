@@ -7,7 +7,7 @@ from contextlib import suppress
 from fray_coordinator.core import Core
 from fray_coordinator.errors import AgentNotFound, BadRecord
 from fray_coordinator.protocol.heartbeat import draining, with_mail
-from fray_layouts import object_keys
+from fray_layouts.object_keys import AgentKeys, JobId
 from fray_layouts.records import AgentRecord
 from fray_layouts.states import AgentState
 
@@ -15,9 +15,7 @@ from fray_layouts.states import AgentState
 async def post_mail(core: Core, agent_id: str) -> None:
     """Put mail into the agent's record, unless unread mail is there, the agent has ended, or the record is odd."""
     with suppress(BadRecord):
-        await core.records.update(
-            object_keys.AgentKeys.key(agent_id), AgentRecord, lambda agent: with_mail(agent) if agent else None
-        )
+        await core.records.change(AgentKeys.key(agent_id), AgentRecord, with_mail)
 
 
 async def drain(core: Core, agent_id: str) -> str:
@@ -26,8 +24,8 @@ async def drain(core: Core, agent_id: str) -> str:
     Raises:
         AgentNotFound: there is no live agent with this id.
     """
-    key = object_keys.AgentKeys.key(object_keys.JobId.checked(agent_id, "agent"))
-    update = await core.records.update(key, AgentRecord, lambda agent: draining(agent) if agent else None)
+    key = AgentKeys.key(JobId.checked(agent_id, "agent"))
+    update = await core.records.change(key, AgentRecord, draining)
     if update.stored is None or update.stored.record.state != AgentState.LIVE:
         raise AgentNotFound(f"there is no live agent {agent_id} under {core.root}; `fray agents` lists those there are")
     return agent_id

@@ -11,16 +11,15 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, ANY
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts import codec, object_keys
 from fray_layouts.index_keys import PendingKey
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord, PendingEntry
 
 
 async def create_entry(core: Core, job: JobRecord, again: bool = False) -> None:
     """Create the entry of the job's current attempt; `again` writes it as a new version even if it exists."""
-    op = core.rng.unique_id()
-    body = PendingEntry(op=op, created_op=op, job=job.id, attempt=job.attempt)
-    await core.store.put(entry_of(job).key(), codec.encode(body), ANY if again else ABSENT, op)
+    entry = PendingEntry(job=job.id, attempt=job.attempt)
+    await core.records.put(entry_of(job).key(), entry, ANY if again else ABSENT)
 
 
 async def delete_entry(core: Core, entry: PendingKey) -> None:
@@ -41,7 +40,7 @@ async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[J
     lease = known.record.lease
     if known.record.status != Status.RUNNING or lease is None:
         return known
-    holder = await core.records.read(object_keys.AgentKeys.key(lease.agent), AgentRecord, one_of_many=True)
+    holder = await core.records.read(AgentKeys.key(lease.agent), AgentRecord, one_of_many=True)
     if not is_fenced(record_of(holder)):
         return known
     return await put_back(core, known, lease.agent)
@@ -50,11 +49,8 @@ async def put_back_if_orphaned(core: Core, known: Stored[JobRecord]) -> Stored[J
 async def put_back(core: Core, known: Stored[JobRecord], agent: str) -> Stored[JobRecord] | None:
     """Put the job back if `agent`, which is dead or absent, holds it."""
     before = entry_of(known.record)
-    update = await core.records.update(
-        known.key,
-        JobRecord,
-        lambda job: requeue_lost(job, agent, core.now(), core.settings) if job else None,
-        known=known,
+    update = await core.records.change(
+        known.key, JobRecord, lambda job: requeue_lost(job, agent, core.now(), core.settings), known
     )
     if update.wrote and update.stored is not None:
         await _finish_put_back(core, update.stored.record, before)
@@ -84,13 +80,9 @@ async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
     present = await core.store.get(key)
     if present is None:
         return
-    job = await core.records.read(object_keys.JobKeys.key(entry.job), JobRecord, one_of_many=True)
+    job = await core.records.read(JobKeys.key(entry.job), JobRecord, one_of_many=True)
     lease = job.record.lease if job and job.record.status == Status.RUNNING else None  # else it decides nothing
-    holder = (
-        await core.records.read(object_keys.AgentKeys.key(lease.agent), AgentRecord, one_of_many=True)
-        if lease
-        else None
-    )
+    holder = await core.records.read(AgentKeys.key(lease.agent), AgentRecord, one_of_many=True) if lease else None
     care = action_for(entry, record_of(job), record_of(holder), core.now(), core.settings)
     match care:
         case IndexAction.DELETE:

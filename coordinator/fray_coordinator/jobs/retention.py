@@ -22,7 +22,7 @@ async def remove_job(core: Core, job: Stored[JobRecord]) -> None:
     in_inbox = present.version if present is not None else None
     if not is_removable(job.record, core.now(), core.settings, has_children=False, version_in_inbox=in_inbox):
         return
-    update = await core.records.update(job.key, JobRecord, lambda now: mark_expiring(now) if now else None, known=job)
+    update = await core.records.change(job.key, JobRecord, mark_expiring, job)
     if update.stored is None:
         return
     data = await core.store.list(WorkKeys.prefix(job.record.id))

@@ -11,7 +11,7 @@ from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.stopping import request_stop
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored
-from fray_layouts import object_keys
+from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.records import JobRecord
 from fray_layouts.states import StopOrigin
 
@@ -25,7 +25,7 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
     Raises:
         JobNotFound: there is no such job.
     """
-    key = object_keys.JobKeys.key(object_keys.JobId.checked(job_id))
+    key = JobKeys.key(JobId.checked(job_id))
     job = await stop_if(core, key, lambda job: request_stop(job, core.now(), reason, by))
     if job is None:
         raise JobNotFound(f"there is no job {job_id} under {core.root}; `fray ps --all` lists those that exist")
@@ -44,7 +44,7 @@ async def stop_if(
     Returns:
         The record as it is now; None if there is none.
     """
-    update = await core.records.update(key, JobRecord, lambda job: decide(job) if job else None, known=known)
+    update = await core.records.change(key, JobRecord, decide, known)
     if update.stored is None:
         return None
     job = update.stored.record

@@ -24,9 +24,9 @@ from fray_coordinator.protocol.resubmission import check_resubmission
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT
 from fray_coordinator.store.records import Stored
-from fray_layouts import object_keys
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import ChildKey
+from fray_layouts.object_keys import BlobKeys, JobId, JobKeys
 from fray_layouts.records import ChildEntry, JobRecord, ParentLink
 from fray_layouts.spec import MAX_INLINE_BYTES, CallableSpec, JobSpec
 
@@ -74,7 +74,7 @@ async def submit(
 
 async def running_parent(core: Core, parent: str) -> JobRecord:
     """The record of the running job `parent`. Raises ParentNotRunning."""
-    found = await core.records.read(object_keys.JobKeys.key(object_keys.JobId.checked(parent, "parent")), JobRecord)
+    found = await core.records.read(JobKeys.key(JobId.checked(parent, "parent")), JobRecord)
     if found is None or found.record.status != Status.RUNNING:
         state = "unknown" if found is None else found.record.status
         raise ParentNotRunning(f"the parent {parent} is {state}; a child needs a running parent, or leave parent out")
@@ -83,7 +83,7 @@ async def running_parent(core: Core, parent: str) -> JobRecord:
 
 async def put_blob(core: Core, data: bytes) -> str:
     """Store bytes under their digest; returns the key."""
-    key = object_keys.BlobKeys.key(core.now(), hashlib.sha256(data).hexdigest())
+    key = BlobKeys.key(core.now(), hashlib.sha256(data).hexdigest())
     await core.store.put(key, data, ABSENT)
     return key
 
@@ -103,11 +103,11 @@ async def _with_blob(core: Core, spec: JobSpec) -> JobSpec:
 
 async def _submit_one(core: Core, job: JobRecord) -> Submitted:
     spec = job.spec
-    if spec.id and (earlier := await core.records.read(object_keys.JobKeys.key(job.id), JobRecord)) is not None:
+    if spec.id and (earlier := await core.records.read(JobKeys.key(job.id), JobRecord)) is not None:
         return Submitted(await _adopt(core, earlier, job), True)
     await create_child_entry(core, job)
     await pending_index.create_entry(core, job)
-    written = await core.records.write(object_keys.JobKeys.key(job.id), JobRecord, job, None)
+    written = await core.records.write(JobKeys.key(job.id), JobRecord, job, None)
     if not written.wrote and written.stored is not None:  # under a fresh id it is ours, and somebody went on from it
         return Submitted(await _adopt(core, written.stored, job), bool(spec.id))
     if is_created_late(job, core.now(), core.settings):
@@ -117,7 +117,7 @@ async def _submit_one(core: Core, job: JobRecord) -> Submitted:
 
 def _record(core: Core, spec: JobSpec, parent: JobRecord | None, parent_attempt: int | None, fresh: str) -> JobRecord:
     now = core.now()
-    job_id, spec = identify(spec, parent, fresh or object_keys.JobId.fresh(spec.name, now, core.rng.token()))
+    job_id, spec = identify(spec, parent, fresh or JobId.fresh(spec.name, now, core.rng.token()))
     return JobRecord(
         id=job_id,
         spec=spec,
@@ -145,10 +145,7 @@ async def _adopt(core: Core, earlier: Stored[JobRecord], wanted: JobRecord) -> J
     if link is None or cascade.adopted(earlier.record, link.job, link.attempt) is None:
         return earlier.record
     await create_child_entry(core, wanted)
-    update = await core.records.update(
-        earlier.key,
-        JobRecord,
-        lambda job: cascade.adopted(job, link.job, link.attempt) if job else None,
-        known=earlier,
+    update = await core.records.change(
+        earlier.key, JobRecord, lambda job: cascade.adopted(job, link.job, link.attempt), earlier
     )
     return update.stored.record if update.stored else earlier.record

@@ -68,20 +68,16 @@ async def note_jobs(core: Core, tasks: TaskKeys, started: Iterable[str], ended: 
     """Remember worker jobs, and forget those that have ended."""
     added = list(started)
 
-    def decide(found: PoolRecord | None) -> PoolRecord | None:
-        if found is None:
-            return None  # the pool was removed
+    def decide(found: PoolRecord) -> PoolRecord | None:
         jobs = [job for job in dict.fromkeys([*found.jobs, *added]) if job not in ended]
         return replace(found, jobs=jobs, used_at=core.now()) if jobs != found.jobs else None
 
-    await core.records.update(tasks.pool, PoolRecord, decide)
+    await core.records.change(tasks.pool, PoolRecord, decide)
 
 
 async def touch(core: Core, tasks: TaskKeys) -> None:
     """Note that a driver is there, so that nobody removes the pool."""
-    await core.records.update(
-        tasks.pool, PoolRecord, lambda found: replace(found, used_at=core.now()) if found else None
-    )
+    await core.records.change(tasks.pool, PoolRecord, lambda found: replace(found, used_at=core.now()))
 
 
 async def remove(core: Core, namespace: str, name: str, incarnation: int) -> None:

@@ -84,10 +84,9 @@ class QueueDoorbell:
         while self._due:
             await core.clock.sleep(max(0.0, self._rung_at + RING_INTERVAL - core.clock.boottime()))
             self._due, self._rung_at = False, core.clock.boottime()
-            op = core.rng.unique_id()
-            body = codec.encode(Doorbell(op=op, created_op=op, rung_at=core.now(), released_at=self._released_at))
+            bell = Doorbell(rung_at=core.now(), released_at=self._released_at)
             try:
-                await core.store.put(self._queue.keys.doorbell, body, ANY, op)
+                await core.records.put(self._queue.keys.doorbell, bell, ANY)
             except StoreError:
                 continue  # it is a hint
             except Exception:

@@ -14,7 +14,7 @@ from fray_coordinator.queue.finished_log import FinishedLog
 from fray_coordinator.store.opening import open_store
 from fray_coordinator.store.records import Records
 from fray_coordinator.store.store import Store
-from fray_layouts import object_keys
+from fray_layouts.object_keys import CLUSTER_KEY
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QUEUE_LAYOUT, QueueRecord
 from fray_layouts.records import ClusterSettings
@@ -93,7 +93,7 @@ async def open_root(root: str, named: bool) -> Core:
     clock, rng = SystemClock(), system_random()
     store = await open_store(root, clock, rng)
     try:
-        is_cluster = await store.get(object_keys.CLUSTER_KEY) is not None
+        is_cluster = await store.get(CLUSTER_KEY) is not None
         if is_cluster and not named:
             raise RootMismatch(f"{store.root} is a cluster's root; give the queue a name in it, or a folder of its own")
         if named and not is_cluster and await store.get(QueueKeys().settings) is not None:

@@ -23,9 +23,9 @@ from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.interface import ABSENT, Object
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored, record_of
-from fray_layouts import object_keys
 from fray_layouts.errors import InvalidInput, Malformed
 from fray_layouts.inbox_keys import InboxKeys
+from fray_layouts.object_keys import JobKeys
 from fray_layouts.parsing import parse_json
 from fray_layouts.records import JobRecord, ParentLink, Rejection
 from fray_layouts.spec import JobSpec, parse_spec
@@ -153,7 +153,7 @@ class Admission:
         if parent is not None:
             job.parent = ParentLink(job=parent.id, attempt=parent.attempt, detached=spec.detached)
             await create_child_entry(self.core, job)
-        written = await self.core.records.write(object_keys.JobKeys.key(job.id), JobRecord, job, None)
+        written = await self.core.records.write(JobKeys.key(job.id), JobRecord, job, None)
         if written.stored is None:
             return
         if written.stored.record.inbox == job.inbox:

@@ -11,7 +11,7 @@ from fray_coordinator.jobs import pending_index
 from fray_coordinator.protocol.failure_detection import declare_dead, needs_reaping
 from fray_coordinator.protocol.transitions import Status
 from fray_coordinator.store.records import Stored
-from fray_layouts import object_keys
+from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.states import AgentState
 
@@ -25,9 +25,7 @@ async def declare_agent_dead(
         patience: as in `Store.put`.
     """
     beat = agent.record.beat
-    update = await core.records.update(
-        agent.key, AgentRecord, lambda now: declare_dead(now, beat) if now else None, agent, patience
-    )
+    update = await core.records.change(agent.key, AgentRecord, lambda now: declare_dead(now, beat), agent, patience)
     stored = update.stored
     return stored if stored is not None and stored.record.state == AgentState.DEAD else None
 
@@ -40,23 +38,21 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
     Raises:
         BadRecord: some of the jobs cannot be read; the others were put back.
     """
-    dead = object_keys.AgentKeys.parse(agent.key)
+    dead = AgentKeys.parse(agent.key)
     if dead is None or not needs_reaping(agent.record):
         return
     problems: dict[str, str] = {}
     await map_noting_problems(agent.record.holdings, lambda job: _put_back_job(core, job, dead), problems)
     if problems:
         raise BadRecord(_summarize(problems))
-
-    def mark(now: AgentRecord | None) -> AgentRecord | None:
-        return replace(now, reaped=True) if now is not None and needs_reaping(now) else None
-
-    await core.records.update(agent.key, AgentRecord, mark, known=agent)
+    await core.records.change(
+        agent.key, AgentRecord, lambda now: replace(now, reaped=True) if needs_reaping(now) else None, agent
+    )
 
 
 async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
     """Look at one listed job, in whatever state, until it and the index agree."""
-    job = await core.records.read(object_keys.JobKeys.key(job_id), JobRecord)
+    job = await core.records.read(JobKeys.key(job_id), JobRecord)
     now = await pending_index.put_back(core, job, dead) if job is not None else None
     if now is not None and now.record.status == Status.PENDING:
         await pending_index.create_entry(core, now.record)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from fray_coordinator.core import Core
 from fray_coordinator.protocol.failure_detection import is_lost, lost_agent
 from fray_coordinator.store.interface import Object
-from fray_layouts import codec
 from fray_layouts.object_keys import AgentKeys
 
 
@@ -47,6 +46,4 @@ class UnreadableHolders:
 
 async def write_off(core: Core, agent: str, present: Object) -> None:
     """Replace the agent's unreadable record by a dead agent's, unless it has changed."""
-    op = core.rng.unique_id()
-    dead = codec.successor(lost_agent(agent), op, None)
-    await core.store.put(AgentKeys.key(agent), codec.encode(dead), present.version, op)
+    await core.records.put(AgentKeys.key(agent), lost_agent(agent), present.version)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from fray_coordinator.clock import Clock, RandomSource
 from fray_coordinator.errors import REMOVE_HINT, BadRecord, MisplacedRecord
-from fray_coordinator.store.interface import ABSENT, Applied, NotModified, Object
+from fray_coordinator.store.interface import ABSENT, Applied, Expectation, NotModified, Object, Outcome
 from fray_coordinator.store.store import Store
 from fray_layouts import codec
 from fray_layouts.errors import Malformed
@@ -16,6 +16,10 @@ from fray_layouts.object_keys import key_of
 from fray_layouts.records import Record
 
 R = TypeVar("R", bound=Record)
+
+_FREE_REJECTIONS, _CONTENTION_WAIT = 2, 0.1
+"""Rejections in a row before an update waits, and seconds by which the longest wait then grows: as many writers as were
+faster need a round trip each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,24 @@ class Records:
                 return UpdateResult(written.stored, True, rejections)
             current = written.stored
             rejections += 1
-            if rejections > 2:
-                await self._clock.sleep(self._rng.uniform(0, 0.1 * rejections))
+            if rejections > _FREE_REJECTIONS:
+                await self._clock.sleep(self._rng.uniform(0, _CONTENTION_WAIT * rejections))
+
+    async def change(
+        self,
+        key: str,
+        kind: type[R],
+        decide: Callable[[R], R | None],
+        known: Stored[R] | None = None,
+        patience: float | None = None,
+    ) -> UpdateResult[R]:
+        """As `update`, of a record that exists; an absent one is left absent."""
+        return await self.update(key, kind, lambda now: decide(now) if now is not None else None, known, patience)
+
+    async def put(self, key: str, record: Record, expect: Expectation, patience: float | None = None) -> Outcome:
+        """Write a record that goes on from no other, without a read: on condition of `expect` alone (`Store.put`)."""
+        op = self._rng.unique_id()
+        return await self._store.put(key, codec.encode(codec.successor(record, op, None)), expect, op, patience)
 
     async def write(
         self,
