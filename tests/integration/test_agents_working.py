@@ -292,7 +292,7 @@ async def test_a_second_sigterm_ends_an_agent_whose_store_does_not_answer(tmp_pa
     agent.terminate()
     await asyncio.wait_for(running_agent, 20)
     Outage.down = False
-    assert (await job(core, job_id)).status == "running"  # its burial will put it back
+    assert (await job(core, job_id)).status == "running"  # the reaper will put it back
 
 
 async def test_an_agent_that_cannot_join_can_be_told_to_leave(tmp_path: Path) -> None:

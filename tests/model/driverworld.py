@@ -235,9 +235,9 @@ class DriverWorld:
             return
         back = requeue_lost(self._job(w.job), "D", NOW, SETTINGS) if w.job is not None else None
         if back is not None:
-            yield self._becomes(w, "the burial ends its job", back)
+            yield self._becomes(w, "the reaper ends its job", back)
         else:
-            yield Step("it is buried", w._replace(agent=w.agent._replace(reaped=True)))
+            yield Step("it is reaped", w._replace(agent=w.agent._replace(reaped=True)))
 
     def _repair(self, w: World) -> Iterator[Step[World]]:
         if w.repairing is not None:

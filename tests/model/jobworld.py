@@ -1,4 +1,4 @@
-"""A small world for one job: two agents, its index entries, their heartbeats, burial, and somebody who stops it.
+"""A small world for one job: two agents, its index entries, their heartbeats, the reaper, and somebody who stops it.
 
 Every decision is made by the real functions of `protocol/`; this module adds what they do not have: who sends what
 when, writes and deletes that land late, crashes, a frozen agent that wakes as a zombie. Agent A may fail; agent C never
@@ -74,11 +74,11 @@ class Rules:
     unresolved_claim_kept: bool = True
     attempt_in_entry: bool = True
     listed_until_next_entry: bool = True
-    burial_repeated: bool = True
+    reaping_repeated: bool = True
     later_entry_first: bool = True
     decided_again: bool = True
     holder_heeds_stop: bool = True
-    burial_heeds_stop: bool = True
+    reaper_heeds_stop: bool = True
     entry_outlives_restart: bool = True
     later_entry_whoever_put_back: bool = True
     fence: bool = True
@@ -160,7 +160,7 @@ class JobWorld:
         for name in (A, C):
             yield from self._agent(w, name)
         yield from self._faults(w)
-        yield from self._death_and_burial(w)
+        yield from self._death_and_reaping(w)
         yield from self._reader(w)
         if self.observed:
             yield from self._observer(w)
@@ -181,7 +181,7 @@ class JobWorld:
         )
 
     def _decide_put_back(self, job: Job, dead: str) -> Job | None:
-        seen = record(job) if self.rules.burial_heeds_stop else replace(record(job), stop=None)
+        seen = record(job) if self.rules.reaper_heeds_stop else replace(record(job), stop=None)
         wanted = requeue_lost(seen, dead, NOW, SETTINGS)
         return None if wanted is None else essence(wanted)._replace(stop=job.stop)
 
@@ -404,24 +404,24 @@ class JobWorld:
             return w._replace(beat_a=agent_essence(mailed))
         return w
 
-    # --- death, burial, and those who tend the index ----------------------------------------------------------------
+    # --- death, reaping, and those who tend the index ---------------------------------------------------------------
 
-    def _death_and_burial(self, w: World) -> Iterator[Step[World]]:
+    def _death_and_reaping(self, w: World) -> Iterator[Step[World]]:
         body = agent_record(A, w.beat_a)
         if w.a.mode != "up" and (dead := declare_dead(body, body.beat)) is not None:
             yield Step("A is declared dead", w._replace(beat_a=agent_essence(dead)))
         if not needs_reaping(body):
             return
-        buried = w.beat_a._replace(reaped=True)
+        reaped = w.beat_a._replace(reaped=True)
         if (back := self._put_back(w.job, A)) is not None:
-            after = w if self.rules.burial_repeated else w._replace(beat_a=buried)
+            after = w if self.rules.reaping_repeated else w._replace(beat_a=reaped)
             yield self._write(after, "A's death: its job is put back", back)
         elif w.job.status == Status.PENDING and self._name(w.job.attempt) not in w.entries:
-            yield Step("burial makes the entry", w._replace(entries=w.entries | {self._name(w.job.attempt)}))
+            yield Step("the reaper makes the entry", w._replace(entries=w.entries | {self._name(w.job.attempt)}))
         elif not w.settled:
-            yield Step("burial finds job and index to agree", w._replace(settled=True))
+            yield Step("the reaper finds job and index to agree", w._replace(settled=True))
         if w.settled:
-            yield Step("A is buried", w._replace(beat_a=buried, settled=False))
+            yield Step("A is reaped", w._replace(beat_a=reaped, settled=False))
 
     def _reader(self, w: World) -> Iterator[Step[World]]:
         """Somebody reads an entry, then its job, then the holder, and does what it needs. It may take any time."""

@@ -30,7 +30,7 @@ class Rules:
 
 
 class Item(NamedTuple):
-    """State: w(aiting), o(ut), d(one), b(eing buried: the first of the two steps is taken), D(ead letter)."""
+    """State: w(aiting), o(ut), d(one), b(ecoming a dead letter: the first of the two steps is taken), D(ead letter)."""
 
     state: str = "w"
     failures: int = 0
@@ -95,7 +95,7 @@ class PoisonWorld:
             yield Step(f"{name} is done", becomes("d"))
         elif item.state == "b":
             last = "D" if self.rules.letter_before_acknowledgement else "d"
-            yield Step(f"{name}: the second step of its burial", becomes(last))
+            yield Step(f"{name}: the second step to a dead letter", becomes(last))
         elif item.state == "w" and (gate.admits(segment.suspect) or not self.rules.alone):
             if rules.is_exhausted(_record(item.failures), 0, MAX):
                 condemned = "" if (s, i) in self.poison else "a harmless item is condemned"

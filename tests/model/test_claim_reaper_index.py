@@ -1,4 +1,4 @@
-"""Claim, burial and the pending index: every interleaving of two agents, of which one may fail, and of late writes."""
+"""Claim, reaping and the pending index: every interleaving of two agents, of which one may fail, and of late writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_no_state_is_stuck_and_no_invariant_breaks(faults: tuple[str, ...]) -> N
         ("unresolved_claim_kept", ()),
         ("attempt_in_entry", ("crash",)),
         ("listed_until_next_entry", ("crash", "preemption")),
-        ("burial_repeated", ("crash",)),
+        ("reaping_repeated", ("crash",)),
         ("later_entry_first", ("crash",)),
         ("finder_puts_back", ("crash",)),
         ("claim_judged_by_content", ("stop",)),

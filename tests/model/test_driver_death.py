@@ -8,7 +8,7 @@ from tests.model.driverworld import Rules, explored
 
 LATE = "a child was started that was submitted after its driver's job had ended"
 PUT_BACK = "a driver's job was put back, so that an agent would run it"
-BURIED_ALIVE = "the job of a driver that lives was ended"
+ENDED_ALIVE = "the job of a driver that lives was ended"
 HAD_BEATEN = "a driver was declared dead that had beaten since it was seen silent"
 
 
@@ -26,7 +26,7 @@ def test_so_it_does_in_a_larger_scope() -> None:
 @pytest.mark.parametrize(
     ("rule", "faults", "hole"),
     [
-        ("agent_first", (), BURIED_ALIVE),
+        ("agent_first", (), ENDED_ALIVE),
         ("repair_looks_at_jobs", ("kill",), "stuck"),
         ("one_attempt", ("kill",), PUT_BACK),
         ("dead_at_that_beat", ("freeze",), HAD_BEATEN),

@@ -19,7 +19,7 @@ def explored(rules: Rules, scope: dict[str, Any]) -> Found:
 
 
 @pytest.mark.parametrize("scope", [NEIGHBOURS, SEGMENTS, {**NEIGHBOURS, "kills": 1}], ids=str)
-def test_killers_are_buried_and_all_others_done(scope: dict[str, Any]) -> None:
+def test_killers_become_dead_letters_and_all_others_done(scope: dict[str, Any]) -> None:
     assert explored(Rules(), scope).holes == {}
 
 

@@ -1,4 +1,4 @@
-"""Restarts in place: a failed actor's next attempt by its holder, against stop, death and burial."""
+"""Restarts in place: a failed actor's next attempt by its holder, against stop, death and reaping."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_nor_with_a_stop_besides() -> None:
         ("entry_outlives_restart", "crash", "stuck"),
         pytest.param("later_entry_whoever_put_back", "freeze", "stuck", marks=pytest.mark.slow),
         ("holder_heeds_stop", "stop", "a later attempt came after an acknowledged stop"),
-        ("burial_repeated", "crash", "stuck"),
+        ("reaping_repeated", "crash", "stuck"),
     ],
 )
 def test_without_the_rule_it_is(rule: str, fault: str, hole: str) -> None:

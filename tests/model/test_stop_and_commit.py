@@ -1,4 +1,4 @@
-"""Stop against commit, requeue and burial: every interleaving with one wish to stop and one fault."""
+"""Stop against commit, requeue and reaping: every interleaving with one wish to stop and one fault."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def test_a_stopped_job_ends_and_nothing_finished_is_lost(fault: str) -> None:
     ("rules", "fault", "hole"),
     [
         (Rules(holder_heeds_stop=False), "preemption", "a later attempt came after an acknowledged stop"),
-        (Rules(burial_heeds_stop=False), "crash", "a later attempt came after an acknowledged stop"),
+        (Rules(reaper_heeds_stop=False), "crash", "a later attempt came after an acknowledged stop"),
         (Rules(decided_again=False), "crash", THROWN_AWAY),
         (Rules(complete_result_commits=False), "crash", THROWN_AWAY),
     ],
     ids=[
         "the holder ignores the flag",
-        "burial ignores the flag",
+        "the reaper ignores the flag",
         "a rejected commit is not decided again",
         "a result complete before the stop is discarded",
     ],

@@ -238,7 +238,7 @@ class TrustWorld:
         if w.job.status == "pending":
             yield Step("C claims the job", w._replace(job=_claimed(w.job, C)))
         if w.dead:
-            if (job := _buried(w.job)) is not None:
+            if (job := _requeued(w.job)) is not None:
                 yield Step("the dead agent's job is put back", w._replace(job=job))
             return
         if w.age is None:
@@ -308,6 +308,6 @@ def _given_back(job: Job) -> Job | None:
 
 
 @cache
-def _buried(job: Job) -> Job | None:
+def _requeued(job: Job) -> Job | None:
     freed = requeue_lost(record(job), A, NOW, SETTINGS)
     return None if freed is None else essence(freed)

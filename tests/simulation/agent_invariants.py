@@ -72,11 +72,11 @@ def trust_is_dated_from_before_the_send(w: Watching, c: Change) -> None:
 def what_a_record_lists_no_more_is_reachable(w: Watching, c: Change) -> None:
     if c.before is None:
         return
-    buried = c.after is None or (c.after.reaped and not c.before.reaped)
-    still = {} if buried else c.after.holdings
+    reaped = c.after is None or (c.after.reaped and not c.before.reaped)
+    still = {} if reaped else c.after.holdings
     for job in c.before.holdings:
         if job not in still:
-            reachable(w, job, f"{c.name} lists it no more" if not buried else f"{c.name} is marked buried")
+            reachable(w, job, f"{c.name} lists it no more" if not reaped else f"{c.name} is marked as reaped")
 
 
 OF_AGENTS = [

@@ -82,13 +82,13 @@ def deadlines_never_pass() -> list[Swap]:
 def mail_that_overwrites() -> list[Swap]:
     """Mail is written on top of what was read, without a condition."""
 
-    async def notify(core: Any, agent_id: str) -> None:
+    async def post_mail(core: Any, agent_id: str) -> None:
         found = await core.records.read(object_keys.AgentKeys.key(agent_id), AgentRecord)
         if found is not None and found.record.state == "live":
             body = codec.successor(replace(found.record, mail=True), core.rng.unique_id(), found.record)
             await core.store.put(found.key, codec.encode(body, found.raw), ANY, body.op)
 
-    return [(mailbox, "notify", notify)]
+    return [(mailbox, "post_mail", post_mail)]
 
 
 @variant
@@ -154,7 +154,7 @@ def the_grace_never_ends() -> list[Swap]:
     return [(Membership, "task_deadline", deadline)]
 
 
-# --- death and burial
+# --- death and reaping
 
 
 @variant
@@ -195,34 +195,34 @@ def death_declared_without_the_cas() -> list[Swap]:
 def requeue_before_death() -> list[Swap]:
     """A job is put back when its holder does not list it, dead or not."""
 
-    def care(job: Any, holder: Any) -> Any:
+    def action(job: Any, holder: Any) -> Any:
         listed = holder is not None and job.id in holder.holdings and holder.state == "live"
         return index_rules.IndexAction.DELETE if listed else index_rules.IndexAction.PUT_BACK
 
-    return [(index_rules, "_care_while_running", care)]
+    return [(index_rules, "_action_while_running", action)]
 
 
 @variant
-def burial_done_once() -> list[Swap]:
-    """The dead record is marked buried first; who dies in between leaves the rest."""
+def reaping_done_once() -> list[Swap]:
+    """The dead record is marked as reaped first; who dies in between leaves the rest."""
 
-    async def bury(core: Any, agent: Any) -> None:
+    async def reap(core: Any, agent: Any) -> None:
         if failure_detection.needs_reaping(agent.record):
             await core.records.update(agent.key, AgentRecord, lambda now: replace(now, reaped=True) if now else None)
             for job in agent.record.holdings:
                 await reaper._put_back_job(core, job, agent.record.id)
 
-    return [(reaper, "bury", bury)]
+    return [(reaper, "reap", reap)]
 
 
 @variant
 def a_lease_ages_while_it_is_held() -> list[Swap]:
     """The pass's lease keeps the age that was counted for another version of it."""
 
-    def begin_anew(self: Reconciler, lease: Any) -> None:
+    def set_lease(self: Reconciler, lease: Any) -> None:
         self.lease = lease
 
-    return [(Reconciler, "_begin_anew", begin_anew)]
+    return [(Reconciler, "_set_lease", set_lease)]
 
 
 @variant

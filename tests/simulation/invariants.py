@@ -108,7 +108,7 @@ def every_body_succeeds_the_one_before(w: Watching, c: Change) -> None:
 
 
 def reachable(w: Watching, job_id: str, why: str) -> None:
-    """Every unfinished job is in a live agent's hands, in the index, or in an unfinished burial.
+    """Every unfinished job is held by a live agent, in the index, or listed by a dead one that is not reaped yet.
 
     A pending job may have lost all that for a moment: the next repair must find it (`repair_found_all`).
     """

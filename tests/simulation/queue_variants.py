@@ -66,7 +66,7 @@ def no_takeover() -> list[Swap]:
 def takeover_forgets_what_was_done() -> list[Swap]:
     """A new owner begins with an empty bitmap."""
     real = rules.taken_over
-    return [(rules, "taken", lambda *given, **more: replace(real(*given, **more), done="0"))]
+    return [(rules, "taken_over", lambda *given, **more: replace(real(*given, **more), done="0"))]
 
 
 @variant
@@ -239,7 +239,7 @@ def neighbours_are_condemned() -> list[Swap]:
 
 
 @variant
-def acknowledged_before_it_is_buried() -> list[Swap]:
+def acknowledged_before_it_is_a_dead_letter() -> list[Swap]:
     """Who dies between the acknowledgement and the letter loses the item."""
     real = dead_letters.DeadLetterWriter.write
 

@@ -81,7 +81,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
     """An object that leads to any other error ends the loop over all of them."""
     real = concurrency.map_concurrently
 
-    async def each_sound(items: Any, act: Any, problems: Any, name: Any = str, at_once: int = 16) -> list[Any]:
+    async def map_noting_problems(items: Any, act: Any, problems: Any, name: Any = str, at_once: int = 16) -> list[Any]:
         async def guarded(item: Any) -> list[Any]:
             try:
                 return [await act(item)]
@@ -94,7 +94,7 @@ def only_errors_of_ours_are_an_objects_own() -> list[Swap]:
         return [result for results in await real(items, guarded, at_once) for result in results]
 
     deep = json_may_be_as_deep_as_the_stack_allows()
-    return [*everywhere(concurrency.map_noting_problems, each_sound), *deep]
+    return [*everywhere(concurrency.map_noting_problems, map_noting_problems), *deep]
 
 
 @where(strangers_only("restore_job"))
@@ -107,10 +107,10 @@ def a_dropped_job_is_never_put_back() -> list[Swap]:
 def what_one_beat_does_not_list_is_dropped() -> list[Swap]:
     """Whoever holds a job has not dropped it before it could list it."""
 
-    def is_overdue(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
+    def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) -> bool:
         return job not in holder.holdings
 
-    return [(repair, "is_overdue", is_overdue), (repair, "is_dropped", lambda *sightings: True)]
+    return [(repair, "is_unlisted", is_unlisted), (repair, "is_dropped", lambda *sightings: True)]
 
 
 @where(strangers_only("spoil_agent"))
@@ -126,7 +126,7 @@ def whose_record_cannot_be_read_lives_for_ever() -> list[Swap]:
 @where(strangers_only("spoil_agent"))
 def whose_record_cannot_be_read_is_dead_at_once() -> list[Swap]:
     """Nobody waits until such an agent must have ended."""
-    return [(unreadable_holders, "is_silent_for_good", lambda unchanged, settings: True)]
+    return [(unreadable_holders, "is_lost", lambda unchanged, settings: True)]
 
 
 @where(strangers_only("hold_agent"))

@@ -151,14 +151,14 @@ def a_stop_is_answered_before_it_is_written() -> list[Swap]:
 def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
     """A requeue removes the entry of the attempt that ended; the repair only removes what is wrong."""
 
-    async def requeued(core: Any, job: Any, before: Any) -> None:
+    async def finish_requeue(core: Any, job: Any, before: Any) -> None:
         if before is not None:
             await pending_index.delete_entry(core, before)
 
     async def enter_if_missing(self: Repair, known: Any) -> None:
         return None
 
-    return [(pending_index, "requeued", requeued), (Repair, "_enter_if_missing", enter_if_missing)]
+    return [(pending_index, "finish_requeue", finish_requeue), (Repair, "_enter_if_missing", enter_if_missing)]
 
 
 @variant

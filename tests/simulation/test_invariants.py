@@ -160,7 +160,7 @@ def something_else_is_delivered() -> None:
     raise_what_broke(world)
 
 
-def a_harmless_item_is_buried() -> None:
+def a_harmless_item_is_a_dead_letter() -> None:
     world = QueueWorld(0)
     world.known.dead.add("harmless")
     world._check_letters()
@@ -244,7 +244,7 @@ SHOWN: dict[str, Callable[[], None]] = {
     "no endpoint outlives its job for long": an_endpoint_of_nobody_is_left,
     "nobody fails": a_consumer_fails,
     "only what was pushed is delivered": something_else_is_delivered,
-    "no harmless item is condemned": a_harmless_item_is_buried,
+    "no harmless item is condemned": a_harmless_item_is_a_dead_letter,
 }
 
 
@@ -279,3 +279,11 @@ def names_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 def raise_what_broke(world: Stage) -> None:
     assert world.loop.broken is not None
     raise world.loop.broken
+
+
+@pytest.mark.parametrize("world", [World, ActorWorld, QueueWorld])
+@pytest.mark.parametrize("sound", [False, True])
+def test_every_broken_variant_swaps_what_is_there(world: type[Stage], sound: bool) -> None:
+    for name in world.variants:
+        with world.variants.applied(name, sound):
+            pass

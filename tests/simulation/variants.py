@@ -157,7 +157,7 @@ def failed_claims_stay_reserved() -> list[Swap]:
 @variant
 def no_fencing() -> list[Swap]:
     """Who ran a job may end it, whoever holds it now."""
-    return [(commit, "holds", lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)]
+    return [(commit, "holds_attempt", lambda job, attempt, agent: job is not None and job.status == Status.RUNNING)]
 
 
 @variant
@@ -297,4 +297,4 @@ def results_are_named_after_the_job() -> list[Swap]:
     """All attempts put their result under one name, which keeps the first."""
     real = object_keys.WorkKeys.result
     first = staticmethod(lambda job, attempt, replica: real(job, 1, replica))
-    return [(object_keys.WorkKeys, "result", first), (upload, "INLINE_LIMIT", 0)]
+    return [(object_keys.WorkKeys, "result", first), (upload, "MAX_INLINE_BYTES", 0)]

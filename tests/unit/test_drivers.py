@@ -119,7 +119,7 @@ async def test_what_a_killed_driver_owned_ends_and_what_is_detached_goes_on(clus
         assert coordinator.problems == {}
 
 
-async def test_one_repair_after_the_death_is_enough_also_if_the_burial_is_slower(cluster: Cluster) -> None:
+async def test_one_repair_after_the_death_is_enough_also_if_the_reaper_is_slower(cluster: Cluster) -> None:
     async with drive(cluster) as (program, coordinator):
         owned, agent = await program.owns(), await program.agent()
         await program.driver.host(Served(program.core))

@@ -1,4 +1,4 @@
-"""Death by observation, and burial, in virtual time."""
+"""Death by observation, and reaping, in virtual time."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def test_many_at_once_get_one_more_time_out_and_then_die(cluster: Cluster)
     assert [(await agent_now(detector.core, name)).state for name in "abc"] == ["dead"] * 3
 
 
-# --- burial ------------------------------------------------------------------------------------------------------
+# --- reaping -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing(cluster: Cluster) -> None:
@@ -243,7 +243,7 @@ async def test_a_dead_agents_job_is_put_back_and_its_zombie_can_change_nothing(c
     assert zombie == other.record
 
 
-async def test_a_commit_that_lands_before_the_burial_counts(cluster: Cluster) -> None:
+async def test_a_commit_that_lands_before_the_reaping_counts(cluster: Cluster) -> None:
     user, dead = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
     held = await dead.claim()
@@ -260,7 +260,7 @@ async def test_a_commit_that_lands_before_the_burial_counts(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize("step", [("put", "jobs/"), ("put", "pending/"), ("delete", "pending/"), ("put", "agents/")])
-async def test_a_burial_that_was_cut_short_is_finished_by_the_next(cluster: Cluster, step: tuple[str, str]) -> None:
+async def test_a_reaping_that_was_cut_short_is_finished_by_the_next(cluster: Cluster, step: tuple[str, str]) -> None:
     user, dead = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
     await dead.claim()
@@ -315,7 +315,7 @@ async def _declare_dead(core: Core, name: str) -> None:
     assert await reaper.declare_agent_dead(core, agent) is not None
 
 
-async def test_a_claim_that_lands_after_its_agents_burial_is_found_through_its_entry(cluster: Cluster) -> None:
+async def test_a_claim_that_lands_after_its_agents_reaping_is_found_through_its_entry(cluster: Cluster) -> None:
     user, late = await cluster.core(), await join(cluster, "a")
     job = await launch(user)
 

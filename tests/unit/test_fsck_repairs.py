@@ -85,7 +85,7 @@ async def left_unadmitted(core: Core) -> str:
     return JobKeys.key(job.id)
 
 
-async def a_dead_agent_that_was_not_buried(core: Core) -> str:
+async def a_dead_agent_that_was_not_reaped(core: Core) -> str:
     await an_agent(core, "dead", state="dead", holdings={"job-gone": Holding(attempt=1)})
     return AgentKeys.key("dead")
 
@@ -191,7 +191,7 @@ async def a_bell_that_cannot_be_read(core: Core) -> str:
         (a_listed_child_that_has_ended, "has ended"),
         (an_entry_of_nobody_s_child, "neither this parent nor this child"),
         (left_unadmitted, "neither admitted nor withdrawn"),
-        (a_dead_agent_that_was_not_buried, "not all been put back"),
+        (a_dead_agent_that_was_not_reaped, "not all been put back"),
         (an_endpoint_of_an_ended_job, "no longer runs"),
         (an_endpoint_of_nobody, "no longer runs"),
         (a_bell_that_cannot_be_read, "a hint"),

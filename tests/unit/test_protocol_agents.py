@@ -200,7 +200,7 @@ def test_death_is_declared_at_the_observed_beat_of_a_live_agent_only() -> None:
     assert declare_dead(agent(state="left"), 7) is None
 
 
-def test_the_dead_are_buried_until_that_is_marked() -> None:
+def test_the_dead_are_reaped_until_that_is_marked() -> None:
     dead = agent(state="dead", holdings={"j": Holding(attempt=1)})
     assert needs_reaping(dead)
     assert not needs_reaping(replace(dead, reaped=True))

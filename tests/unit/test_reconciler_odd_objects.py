@@ -92,7 +92,7 @@ async def test_what_is_raised_outside_of_any_object_keeps_the_pass_from_nothing_
     assert (await pass_now(user)).problems == {}
 
 
-async def test_a_burial_that_failed_is_told_of_until_somebody_has_done_it(cluster: Cluster) -> None:
+async def test_a_reaping_that_failed_is_told_of_until_somebody_has_done_it(cluster: Cluster) -> None:
     user, coordinator = await cluster.core(), Reconciler(await cluster.core(), "p")
     hand = await join(cluster, "a")
     await launch(user)
