@@ -184,9 +184,9 @@ def death_declared_without_the_cas() -> list[Swap]:
     """An agent is declared dead whatever its beat is by then, by an observer that was held up."""
     declare, kill = failure_detection.declare_dead, reaper.declare_agent_dead
 
-    async def slow(core: Any, agent: Any) -> Any:
+    async def slow(core: Any, *given: Any) -> Any:
         await core.clock.sleep(10.0)
-        return await kill(core, agent)
+        return await kill(core, *given)
 
     return [*everywhere(declare, lambda agent, beat: declare(agent, agent.beat)), *everywhere(kill, slow)]
 
