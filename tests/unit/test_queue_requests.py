@@ -82,7 +82,7 @@ async def test_what_a_holder_left_that_died_is_found_by_consumers_that_are_busy(
     dead, one, two = [await hand(cluster) for _ in range(3)]
     await dead.push("left")
     await dead.take(timeout=20.0)
-    dead.consumer._tend = lambda: None  # type: ignore[method-assign]
+    dead.consumer._maintain = lambda: None  # type: ignore[method-assign]
     found: list[str] = []
 
     async def consume(busy: object) -> None:
