@@ -155,7 +155,7 @@ def entries_are_left_to_a_repair_that_makes_none() -> list[Swap]:
         if before is not None:
             await pending_index.delete_entry(core, before)
 
-    async def enter_if_missing(self: Repair, known: Any) -> None:
+    async def enter_if_missing(self: Repair, key: str, known: Any) -> None:
         return None
 
     return [(pending_index, "finish_requeue", finish_requeue), (Repair, "_enter_if_missing", enter_if_missing)]

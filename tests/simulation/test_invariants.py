@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -287,3 +288,13 @@ def test_every_broken_variant_swaps_what_is_there(world: type[Stage], sound: boo
     for name in world.variants:
         with world.variants.applied(name, sound):
             pass
+
+
+@pytest.mark.parametrize("world", [World, ActorWorld, QueueWorld])
+def test_every_broken_variant_takes_what_the_sound_code_takes(world: type[Stage]) -> None:
+    for variant in world.variants.values():
+        for owner, name, new in [*variant.setting, *variant.breaks()]:
+            old = inspect.unwrap(getattr(owner, name))
+            if inspect.isfunction(old) and inspect.isfunction(new):
+                given = [p for p in inspect.signature(old).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+                inspect.signature(new).bind(*given)

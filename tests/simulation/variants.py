@@ -201,10 +201,10 @@ def deaths_of_agents_are_not_counted() -> list[Swap]:
     """A job that kills its host may take down a hundred."""
     real = commit.requeue_lost
 
-    def put_back(job: Any, dead: str, now: float, settings: Any) -> Any:
-        return real(replace(job, agent_deaths=0), dead, now, settings)
+    def requeue_lost(job: Any, *given: Any) -> Any:
+        return real(replace(job, agent_deaths=0), *given)
 
-    return everywhere(real, put_back)
+    return everywhere(real, requeue_lost)
 
 
 @variant
@@ -212,10 +212,10 @@ def a_requeue_forgets_the_stop() -> list[Swap]:
     """A job that is put back is no longer to be stopped."""
     real = commit.requeue_lost
 
-    def put_back(job: Any, dead: str, now: float, settings: Any) -> Any:
-        return real(replace(job, stop=None), dead, now, settings)
+    def requeue_lost(job: Any, *given: Any) -> Any:
+        return real(replace(job, stop=None), *given)
 
-    return everywhere(real, put_back)
+    return everywhere(real, requeue_lost)
 
 
 @variant
