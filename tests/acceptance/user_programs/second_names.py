@@ -1,4 +1,4 @@
-"""Names under which programs of other ages import the same things."""
+"""Second names: what older programs import is the same as what `fray` offers."""
 
 from __future__ import annotations
 
