@@ -45,7 +45,7 @@ from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
 from fray_coordinator.store.root_url import root_url
-from fray_layouts.records import JobRecord, JobResult, ResourceUsage
+from fray_layouts.records import JobRecord, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class StorageCluster(Cluster):
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         mine = current_job_on(self.root)
         specs = as_children([self._spec(request) for request in requests], mine, self.namespace)
-        return sync.run(self._submit(specs, mine))
+        return self.run(lambda core: self._submit(core, specs, mine))
 
     def launch_group(
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
@@ -140,7 +140,7 @@ class StorageCluster(Cluster):
         sync.run(self._host(hosted))
 
     def poll(self, job_id: JobId) -> JobInfo:
-        return info_of(self.root, sync.run(self._read(job_id)))
+        return info_of(self.root, self._read(job_id))
 
     def monitor(self, job_id: JobId) -> JobInfo:
         for line in self.logs(job_id, follow=True):
@@ -149,27 +149,33 @@ class StorageCluster(Cluster):
 
     def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
         if not follow:
-            yield from sync.run(self._read_logs(job_id))
+            job = self._read(job_id)
+            yield from self.run(lambda core: read_logs(core, job))
             return
         for chunk in sync.iterate(self._follow(job_id)):
             yield from chunk
 
     def result(self, job_id: JobId, timeout: float | None = None) -> Any:
         self.wait(job_id, raise_on_failure=True, timeout=timeout)
-        return decode_result(*sync.run(self._result(job_id)))
+        job = self._read(job_id)
+        return decode_result(*self.run(lambda core: fetch_result(core, job)))
 
     def usage(self, job_id: JobId) -> ResourceUsage | None:
         return self.run(lambda core: job_usage(core, job_id))
 
     def terminate(self, job_id: JobId) -> None:
-        sync.run(self._stop(job_id))
+        self.run(lambda core: self._stop(core, job_id))
 
     def list_jobs(self) -> list[JobInfo]:
-        return [info_of(self.root, job) for job in sync.run(self._all())]
+        problems: dict[str, str] = {}
+        jobs = self.run(lambda core: all_jobs(core, problems))
+        for problem in problems.values():
+            log.warning("left out: %s", problem)
+        return [info_of(self.root, job) for job in jobs]
 
     def requests(self) -> Requests:
         """Count the requests that this process has sent to the storage through this cluster since it was opened."""
-        return sync.run(self._requests())
+        return self.run(_request_counts)
 
     def run(self, work: Callable[[Core], Awaitable[T]]) -> T:
         """Run a service of `fray_coordinator` on this cluster, in the background loop, and return its result.
@@ -214,8 +220,11 @@ class StorageCluster(Cluster):
         if os.getpid() == process:  # a fork has this hook too
             sync.run(self._leave())
 
+    def _read(self, job_id: JobId) -> JobRecord:
+        return self.run(lambda core: read_job(core, job_id)).record
+
     def _wait(self, ids: list[JobId], raise_on_failure: bool, timeout: float | None) -> list[JobInfo]:
-        records = sync.run(self._ended_records(ids, raise_on_failure, timeout))
+        records = self.run(lambda core: wait_for(core, ids, timeout, raise_on_failure, on_waiting=_warn))
         infos = [info_of(self.root, records[job]) for job in ids]
         if raise_on_failure:
             _raise_first_failure(infos)
@@ -247,50 +256,30 @@ class StorageCluster(Cluster):
     async def _work(self, work: Callable[[Core], Awaitable[T]]) -> T:
         return await work(await self._core.get())
 
-    async def _submit(self, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
-        core = await self._core.get()
+    async def _submit(self, core: Core, specs: list[JobSpec], mine: CurrentJob | None) -> list[JobId]:
         launched = [done.job for done in await submit_prepared(core, specs, mine)]
         self._hints.submitted(core, {job.spec.pool for job in launched})
         return [JobId(job.id) for job in launched]
-
-    async def _read(self, job_id: JobId) -> JobRecord:
-        return (await read_job(await self._core.get(), job_id)).record
-
-    async def _ended_records(self, ids: list[JobId], any_failure: bool, timeout: float | None) -> dict[str, JobRecord]:
-        return await wait_for(await self._core.get(), ids, timeout, any_failure, on_waiting=_warn)
 
     async def _follow(self, job_id: JobId) -> AsyncIterator[list[LogLine]]:
         async with aclosing(follow_chunks(await self._core.get(), job_id, on_waiting=_warn)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _read_logs(self, job_id: JobId) -> list[LogLine]:
-        return await read_logs(await self._core.get(), await self._read(job_id))
-
-    async def _result(self, job_id: JobId) -> tuple[JobResult, bytes]:
-        return await fetch_result(await self._core.get(), await self._read(job_id))
-
-    async def _stop(self, job_id: JobId) -> None:
-        core = await self._core.get()
+    async def _stop(self, core: Core, job_id: JobId) -> None:
         job = await stopping.stop(core, job_id, "terminated by a program")
         if job.lease is not None and not is_terminal(job):
             self._hints.stopped(core, job.lease.agent)
-
-    async def _all(self) -> list[JobRecord]:
-        problems: dict[str, str] = {}
-        jobs = await all_jobs(await self._core.get(), problems)
-        for problem in problems.values():
-            log.warning("left out: %s", problem)
-        return jobs
-
-    async def _requests(self) -> Requests:
-        return (await self._core.get()).store.usage.snapshot()
 
     async def _close(self) -> None:
         await self._leave()
         core = await self._core.take()
         if core is not None:
             await core.store.close()
+
+
+async def _request_counts(core: Core) -> Requests:
+    return core.store.usage.snapshot()
 
 
 def _warn(job: JobRecord, why: str) -> None:
