@@ -21,7 +21,7 @@ from fray_agents.rpc import (
 )
 from fray_agents.rpc.client.connect import open_connection, open_session
 from fray_agents.rpc.hints import MAX_HINT_BYTES, _seal, send_hint
-from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server import accepted_keys
 from fray_agents.rpc.wire.handshake import ClientHandshake, http_request
 from fray_agents.rpc.wire.session import Session
 from fray_coordinator.actors.rpc_secrets import rotate_keys, rpc_keys
@@ -139,8 +139,8 @@ async def test_a_hint_that_was_heard_by_others_is_worth_nothing(tmp_path: Path) 
 
 
 async def test_a_key_that_was_dropped_gives_no_hints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.02)
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.02)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     monkeypatch.setattr("fray_agents.rpc.wire.key_cache.MIN_READ_INTERVAL", 0.0)
 
     async with listening(tmp_path / "root") as (core, target, agent):

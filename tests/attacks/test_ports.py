@@ -30,7 +30,7 @@ from fray_agents.rpc import (
 from fray_agents.rpc.client.connect import open_connection
 from fray_agents.rpc.client.remote_channel import RemoteChannel
 from fray_agents.rpc.hints import HintServer, send_hint
-from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server import accepted_keys
 from fray_agents.rpc.server.acceptor import MAX_UNAUTHENTICATED, Acceptor
 from fray_agents.rpc.wire.session import Session
 from tests.support.rpc import (
@@ -125,7 +125,7 @@ PORTS = ["tcp", "tls", "unix", "agent", "queues", "actors"]
 
 @pytest.fixture(params=PORTS)
 def port(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     makers: dict[str, Callable[[], contextlib.AbstractContextManager[Port]]] = {
         "tcp": a_server,
         "tls": lambda: a_server(tls=True),

@@ -23,7 +23,7 @@ from fray_agents.rpc import (
 )
 from fray_agents.rpc.client.connect import open_connection
 from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server import accepted_keys
 from fray_agents.rpc.server.acceptor import Acceptor
 from fray_agents.rpc.server.connection import ServerConnection
 from fray_agents.rpc.wire.key_cache import MIN_READ_INTERVAL, KeyCache
@@ -233,7 +233,7 @@ class SlowKeys(Keys):
 def test_while_keys_are_read_for_strangers_whoever_holds_a_known_one_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     keys = SlowKeys()
     server = serve_subject(keys=keys)
     assert answers(server)

@@ -24,7 +24,7 @@ from fray_agents.rpc import (
 )
 from fray_agents.rpc.client.connect import open_connection
 from fray_agents.rpc.client.remote_channel import RemoteChannel
-from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server import accepted_keys, acceptor
 from tests.support.rpc import (
     KEY,
     Keys,
@@ -41,7 +41,7 @@ SESSION = b"POST /session HTTP/1.1\r\nhost: x\r\nfray-key: k1\r\nfray-nonce: 00\
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcServer]:
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     server = serve_subject()
     yield server
     server.close()
@@ -299,7 +299,7 @@ def test_a_flood_of_connections_leaves_calls_alone(target: Target) -> None:
 
 
 def test_keys_rotate_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(old)
     server = serve_subject(keys=theirs)
@@ -326,8 +326,8 @@ def refused(address: str, key: RpcKey) -> bool:
 
 
 def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.05)
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     old, new = KEY, RpcKey("k2", b"the second secret of them")
     ours, theirs = Keys(old), Keys(new, old)
     server = serve_subject(keys=theirs)
@@ -349,7 +349,7 @@ def test_a_key_that_was_dropped_opens_nothing_and_what_it_opened_ends(monkeypatc
 
 
 def test_a_server_that_was_never_called_reads_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "KEY_RECHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(accepted_keys, "KEY_RECHECK_INTERVAL", 0.01)
     keys = Keys()
     server = serve_subject(keys=keys)
     for _ in range(10):
@@ -381,7 +381,7 @@ def test_keys_that_cannot_be_read_send_one_caller_away_and_no_more(monkeypatch: 
                 raise OSError("the bucket is away")
             return super().keys(fresh)
 
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     server = serve_subject(keys=Broken())
     target = Target("subject", server.address, "", server.identity)
     before = own_channel(target, Keys())

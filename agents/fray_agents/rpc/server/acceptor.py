@@ -5,13 +5,8 @@
 exist makes the bucket be read.
 **Why this cannot happen.** Unauthenticated callers share this thread. At most `MAX_UNAUTHENTICATED` of them wait, the
 oldest makes room for the newest, and each has `HANDSHAKE_TIMEOUT` seconds and a head's worth of bytes. Those that name
-an unknown key wait for a read that they share, at most one a second. Whatever goes wrong with one connection ends that
-connection and nothing else.
-
-**Invariant.** `KEY_RECHECK_INTERVAL` seconds after a key was dropped it opens nothing.
-**Unsafe sequence.** It is known here, nobody names another one, and so nobody reads the keys again.
-**Why this cannot happen.** They are read again after that time as well, and the server closes connections that were
-opened with a key that is gone. While the keys cannot be read, those that are known count.
+an unknown key wait for a read that they share, at most one a second (`accepted_keys`). Whatever goes wrong with one
+connection ends that connection and nothing else.
 """
 
 from __future__ import annotations
@@ -23,12 +18,12 @@ import selectors
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fray_agents.rpc.errors import BadMessage, NotAuthentic
+from fray_agents.rpc.server.accepted_keys import AcceptedKeys
 from fray_agents.rpc.wire.framing import MAX_HEAD, HttpMessage, MessageParser
 from fray_agents.rpc.wire.handshake import ServerHandshake, http_response
 from fray_agents.rpc.wire.session import Keyring, RpcKey, Session
@@ -45,12 +40,6 @@ HANDSHAKE_TIMEOUT = 10.0
 
 ACCEPT_PAUSE = 0.05
 """Seconds without accepting, once the system cannot give another descriptor."""
-
-KEY_READ_INTERVAL = 1.0
-"""Seconds between two reads of the keys, however many callers name unknown ones: it bounds what strangers can cause."""
-
-KEY_RECHECK_INTERVAL = 60.0
-"""Seconds after which the keys are read again though all that were named are known: one read a minute costs nothing."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -84,22 +73,6 @@ class _Unauthenticated:
     read_begun: bool = False
 
 
-@dataclass
-class _AcceptedKeys:
-    """The accepted keys as they were read last.
-
-    Attributes:
-        reading: a thread reads them.
-        read_at: when they were read, a time of `time.monotonic`.
-        results: what that thread has read; None: it failed.
-    """
-
-    known: Sequence[RpcKey] = ()
-    reading: bool = False
-    read_at: float = float("-inf")
-    results: deque[Sequence[RpcKey] | None] = field(default_factory=deque)
-
-
 class Acceptor:
     """Accepts connections and hands over those whose callers hold the key.
 
@@ -123,13 +96,12 @@ class Acceptor:
     ) -> None:
         self._listeners = listeners
         self._identity = identity
-        self._keyring = keyring
         self._on_authenticated = on_authenticated
         self._certificate = certificate
         self._max_body = max_body
         self._on_keys = on_keys
         self._callers: dict[int, _Unauthenticated] = {}  # by descriptor, oldest first
-        self._keys = _AcceptedKeys()
+        self._keys = AcceptedKeys(keyring, self._wake)
         self._selector = selectors.DefaultSelector()
         self._closing = False
         self._wake_writer, self._wake_reader = socket.socketpair()
@@ -167,21 +139,23 @@ class Acceptor:
         self._close_all()
 
     def _run_once(self) -> None:
-        self._read_if_due()
+        self._read_keys_if_due()
         for key, _ in self._selector.select(self._wait_limit()):
             self._handle_event(key)
         self._expire()
 
-    def _wait_limit(self) -> float:
-        """Seconds until something is to be done though no caller says anything."""
-        longest = 1.0 if self._callers else KEY_RECHECK_INTERVAL
-        return longest if self._keys.reading else max(min(longest, self._until_read(bool(self._parked()))), 0.0)
+    def _wait_limit(self) -> float | None:
+        """Seconds until something is to be done though no caller says anything; None: nothing is."""
+        limits = [1.0] if self._callers else []  # callers expire
+        if not self._keys.reading:
+            limits.append(max(self._keys.due_in(bool(self._parked())), 0.0))
+        return min(limits, default=None)
 
     def _handle_event(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._wake_reader:
             self._wake_reader.recv(64)
-            while self._keys.results:
-                self._take_keys(self._keys.results.popleft())
+            for succeeded in self._keys.news():
+                self._keys_were_read(succeeded)
         elif key.data is None:
             self._accept(key.fileobj)  # type: ignore[arg-type]  # one of the listeners
         elif (caller := self._callers.get(key.fd)) is not None and caller is key.data:  # else it just had to make room
@@ -299,37 +273,22 @@ class Acceptor:
 
     # Keys.
 
-    def _read_if_due(self) -> None:
-        """Read the keys if it is time, in a thread of its own, because that may take long."""
+    def _read_keys_if_due(self) -> None:
         parked = self._parked()
-        if self._keys.reading or self._until_read(bool(parked)) > 0:
+        if self._keys.reading or self._keys.due_in(bool(parked)) > 0:
             return
         for caller in parked:
             caller.read_begun = True
-        threading.Thread(target=self._read_keys, name="fray-keys", daemon=True).start()
-        self._keys.reading = True
+        self._keys.read()
 
-    def _read_keys(self) -> None:
-        keys: Sequence[RpcKey] | None = None
-        try:
-            keys = self._keyring.keys(fresh=True)
-        except Exception as error:
-            _log.warning("the keys of callers cannot be read: %s", error)
-        self._keys.results.append(keys)
-        self._wake()
-
-    def _take_keys(self, keys: Sequence[RpcKey] | None) -> None:
-        self._keys.reading = False
-        self._keys.read_at = time.monotonic()
-        if keys is not None:
-            self._keys.known = keys
+    def _keys_were_read(self, succeeded: bool) -> None:
         for caller in self._parked():
-            if keys is not None:
+            if succeeded:
                 self._guarded(caller, self._answer_parked)
             elif caller.read_begun:
                 self._drop(caller)
-        if keys is not None:
-            self._on_keys(keys)
+        if succeeded:
+            self._on_keys(self._keys.known)
 
     def _answer_parked(self, caller: _Unauthenticated) -> None:
         assert caller.parked is not None
@@ -337,12 +296,6 @@ class Acceptor:
 
     def _parked(self) -> list[_Unauthenticated]:
         return [caller for caller in self._callers.values() if caller.parked is not None]
-
-    def _until_read(self, parked: bool) -> float:
-        """Seconds until the keys are to be read; `parked`: callers wait for that."""
-        if not parked and not self._keys.known:
-            return KEY_RECHECK_INTERVAL  # nobody has called yet
-        return self._keys.read_at + (KEY_READ_INTERVAL if parked else KEY_RECHECK_INTERVAL) - time.monotonic()
 
 
 def _would_block(error: Exception) -> bool:
