@@ -40,7 +40,7 @@ test-long: $(VENV)/.dev zephyr
 STRESS_ROUNDS ?= 10
 STRESS_LOOPS ?= 6
 test-stress: $(VENV)/.dev
-	$(BIN)/python tests/stress.py $(STRESS_ROUNDS) $(STRESS_LOOPS) -- $(PYTEST) -q --durations=0 -m 'not slow and not campaign'
+	$(BIN)/python tests/stress.py $(STRESS_ROUNDS) $(STRESS_LOOPS) -- $(PYTEST) -q -m 'not slow and not campaign'
 
 # Longer recordings than those in `make test` and `make test-long`, on every store: 10 minutes.
 histories: $(VENV)/.dev

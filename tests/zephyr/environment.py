@@ -33,7 +33,7 @@ def build(directory: Path, version: str, python: str, published: bool) -> None:
     install(interpreter, "--no-deps", f"marin-zephyr=={version}")
     required = subprocess.run([interpreter, "-c", _REQUIRED], check=True, capture_output=True, text=True).stdout
     install(interpreter, *(line for line in required.splitlines() if not line.startswith("marin-fray")))
-    install(interpreter, "--editable", ".", "pytest", "pytest-timeout")
+    install(interpreter, "--editable", ".", "pytest", "pytest-asyncio", "pytest-timeout")
 
 
 def install(interpreter: str, *what: str) -> None:

@@ -13,12 +13,13 @@ from pathlib import Path
 import cloudpickle
 import pytest
 import release
-from processes import processes, wait_for
+from processes import processes
 from release import Dataset, ZephyrContext, inline
 
 from fray.client import StorageClient
 from fray.cluster import JobInfo, JobStatus, StorageCluster
 from tests.support.agents import AgentProcess, agents, on_cluster
+from tests.support.waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(release)
@@ -60,10 +61,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def nobody_is_left(place: Place) -> None:
     """Every job has ended, and every process of one is gone."""
-    wait_for(lambda: all(job.status.finished() for job in place.cluster.list_jobs()), "jobs go on")
-    wait_for(
-        lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root, str(place.folder / "work")), "processes are left"
-    )
+    wait_until(lambda: all(job.status.finished() for job in place.cluster.list_jobs()))
+    wait_until(lambda: not processes("FRAY_CLUSTER_SPEC", place.cluster.root, str(place.folder / "work")))
 
 
 def doubled_unless(first: Callable[[Path], None], folder: Path) -> Dataset:
@@ -98,7 +97,7 @@ def killed_on_the_way(place: Place, kill: Callable[[], Iterable[int]]) -> list[i
     victims: list[int] = []
 
     def when_it_is_time() -> None:
-        wait_for((place.folder / "agent").exists, "no shard was begun")
+        wait_until((place.folder / "agent").exists)
         for pid in kill():
             os.kill(pid, signal.SIGKILL)
             victims.append(pid)

@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 import pytest
 import release
-from processes import processes, wait_for
+from processes import processes
 from release import Dataset
 
 from fray.cluster import LocalCluster, StorageCluster
@@ -26,6 +26,7 @@ from fray.pool import queue_worker
 from fray.types import Entrypoint, JobRequest
 from fray.zephyr import Backend, FrayBackend, ShardGivenUp
 from tests.support.agents import agents, on_cluster
+from tests.support.waiting import wait_until
 
 # The workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -176,7 +177,7 @@ def test_a_killed_driver_is_started_again_and_finished_shards_are_not(cluster: S
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
     first = drive()
-    wait_for(lambda: len({mark.name[0] for mark in tmp_path.iterdir()}) == 6, "not all shards were begun")
+    wait_until(lambda: len({mark.name[0] for mark in tmp_path.iterdir()}) == 6)
     first.kill()
     first.wait()
     (tmp_path / "go").touch()
