@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,12 @@ from tests.support.virtual import Cluster, VirtualLoop
 # A shell without job control starts background commands with SIGINT ignored, and children inherit that: the tests that
 # interrupt commands would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """The thousands of collected tests are there to stay: no collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_asyncio_loop_factories(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 import tracemalloc
 from types import FrameType
@@ -87,7 +86,6 @@ def steps(reader: Reader, data: bytes) -> int:
 
 def peak_memory(reader: Reader, data: bytes) -> int:
     """Bytes."""
-    gc.collect()
     tracemalloc.start()
     try:
         attempt(reader, data)

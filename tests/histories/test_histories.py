@@ -55,6 +55,7 @@ def test_servers(server: str, tmp_path: Path, calls: int, monkeypatch: pytest.Mo
         assert_linearizable(seen, haunted=True)
 
 
+@pytest.mark.slow
 def test_a_server_that_ignores_preconditions_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with servers.gcs_emulator(Emulator(ignore_preconditions=True)) as served:
         for variable, value in served.environment.items():

@@ -42,6 +42,7 @@ def test_who_falls_silent_with_others_has_twice_the_time_and_is_then_declared_de
     assert found.states > 20_000, "the model lost its interleavings"
 
 
+@pytest.mark.slow
 def test_a_slow_visitor_takes_nothing_away() -> None:
     found = explored(Rules(), "slow visitor", once=True)
     assert found.holes == {}
@@ -65,14 +66,14 @@ def test_the_larger_worlds_have_no_hole_either(faults: list[str], scope: dict[st
 @pytest.mark.parametrize(
     ("rule", "once"),
     [
-        ("long_gaps_add_nothing", False),
+        pytest.param("long_gaps_add_nothing", False, marks=pytest.mark.slow),
         ("long_gaps_add_nothing", True),
         ("the_leases_too", False),
         ("credit_at_the_noted_beat", False),
         ("age_of_one_version", False),
-        ("death_on_the_observed_beat", False),
+        pytest.param("death_on_the_observed_beat", False, marks=pytest.mark.slow),
         ("death_on_the_observed_beat", True),
-        ("silence_is_compared", False),
+        pytest.param("silence_is_compared", False, marks=pytest.mark.slow),
         ("silence_is_compared", True),
         ("visits_are_compared", True),
     ],

@@ -94,7 +94,7 @@ async def test_very_many_troubles_are_counted_and_not_all_told(cluster: Cluster)
         await user.store.put(f"jobs/odd {number}", b"", ANY)
     found = await fsck.check(user)
     assert len(found) == checker.MAX_PROBLEMS_NAMED + 1
-    assert found[-1].what == "there are 234 more troubles"
+    assert found[-1].what == "there are 234 more problems"
 
 
 async def test_an_outage_is_no_trouble_of_an_area(cluster: Cluster) -> None:
