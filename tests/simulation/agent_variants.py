@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fray_agents.agent import claimer
+from fray_agents.agent.agent import Agent
 from fray_agents.agent.heartbeat import Heartbeat
 from fray_agents.agent.index_search import IndexSearch
 from fray_agents.agent.job_watch import JobWatch
@@ -130,8 +131,11 @@ def mail_is_cleared_after_the_jobs_are_read() -> list[Swap]:
 
     async def beat(self: Heartbeat) -> None:
         agent = self.on_mail.__self__  # type: ignore[attr-defined]
+        if not isinstance(agent, Agent):  # a driver's
+            return await real(self)
         if self.member.stored is not None and self.member.stored.record.mail:
             await agent._job_watch.check()
+            await self.member.core.clock.sleep(1.0)  # the window is narrow otherwise
         self.on_mail = lambda: None
         try:
             await real(self)
