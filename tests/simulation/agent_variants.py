@@ -180,7 +180,7 @@ def expiry_by_wall_clock() -> list[Swap]:
 @variant
 def age_counted_over_gaps() -> list[Swap]:
     """Time in which the observer could not read counts as silence."""
-    return [(failure_detection, "MAX_GAP_INTERVALS", 1e9)]
+    return [(module, "MAX_GAP_INTERVALS", 1e9) for module in (failure_detection, failure_detector)]
 
 
 @variant
