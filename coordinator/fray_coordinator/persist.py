@@ -31,5 +31,5 @@ async def persist(
 
 
 def is_no_outage(error: StoreError) -> bool:
-    """Whether the store answers, but refuses this, or has trouble with this object only: it may last for ever."""
+    """Whether the store answers, but refuses this, or fails for this object only: it may last for ever."""
     return not is_outage(error)

@@ -47,7 +47,7 @@ class InboxKeys:
 
     @staticmethod
     def staged_at(key: str) -> float | None:
-        """When a drop was taken in; None for one that was not."""
+        """When a drop was staged; None for one that was not."""
         found = _TAKEN_IN.search(key)
         return decode_time(found[1]) if found else None
 

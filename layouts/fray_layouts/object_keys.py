@@ -158,7 +158,7 @@ class AgentKeys:
 
 
 class SecretKeys:
-    """`secrets/`: who may read it may call actors. On local files it is as private as the root (`store.tree`)."""
+    """`secrets/`: who may read it may call actors. On local files it is as private as the root (`store.file_tree`)."""
 
     area = "secrets/"
     rpc = "secrets/rpc.json"
@@ -239,7 +239,7 @@ class DoctorKeys:
 
     @staticmethod
     def folder(token: str) -> str:
-        """Without its slash."""
+        """The folder of one run's probes, without its slash."""
         return f"doctor/{token}"
 
 

@@ -20,7 +20,7 @@ MAX_RESULT_DEPTH = MAX_DEPTH - 10
 
 
 def parse_json(data: bytes | str, deepest: int = MAX_DEPTH) -> Any:
-    """The value that `data` is the JSON text of.
+    """Decode JSON text into plain values.
 
     Raises:
         Malformed: it is not UTF-8, not JSON, holds a number that no float can hold, or is nested deeper than `deepest`.

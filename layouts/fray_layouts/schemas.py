@@ -67,7 +67,7 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 
 def _describe(part: dict[str, Any], kind: type[msgspec.Struct]) -> None:
-    """Lay the docstrings' sentences beside what they are about."""
+    """Put the docstrings' sentences into the schema as descriptions."""
     part["description"] = _docstring(kind).partition("\n\nAttributes:")[0]
     for base in reversed(kind.__mro__):
         for field, text in _attributes(base):

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class AgentState(StrEnum):
-    """`AgentRecord.state`."""
+    """The state of an agent: `AgentRecord.state`."""
 
     LIVE = "live"
     DEAD = "dead"
@@ -20,7 +20,7 @@ class AgentState(StrEnum):
 
 
 class HoldingPhase(StrEnum):
-    """`Holding.phase`."""
+    """The phase of a lease in its holder's heartbeat: `Holding.phase`."""
 
     CLAIMING = "claiming"
     """The claim was sent, or is about to be, and is not known to be applied."""
@@ -30,7 +30,7 @@ class HoldingPhase(StrEnum):
 
 
 class ExitKind(StrEnum):
-    """`AttemptExit.kind`."""
+    """The kind of an attempt's end: `AttemptExit.kind`."""
 
     SUCCESS = "success"
     EXITED = "exited"
@@ -53,7 +53,7 @@ class ExitKind(StrEnum):
 
 
 class StopOrigin(StrEnum):
-    """`StopRequest.by`: who wants the job to end."""
+    """The origin of a stop: `StopRequest.by`."""
 
     USER = "user"
     PARENT = "parent"
@@ -62,7 +62,7 @@ class StopOrigin(StrEnum):
 
 
 class NameState(StrEnum):
-    """`NameRecord.state`."""
+    """The state of a name: `NameRecord.state`."""
 
     HELD = "held"
     FREE = "free"

@@ -23,7 +23,7 @@ from fray_layouts.records import CheckpointHead
 
 @dataclass(slots=True)
 class CheckpointLog:
-    """The sequence as its only writer sees it, behind its fence; made by `open_log`. For one task at a time."""
+    """An actor's checkpoints, written by its latest attempt alone; made by `open_log`. For one task at a time."""
 
     core: Core
     job: str
@@ -56,7 +56,7 @@ class CheckpointLog:
         self.last = made
 
     async def _collect(self) -> None:
-        """Delete what nobody restores any more; what the store does not take now is deleted next time."""
+        """Delete checkpoints that nobody restores any more; a delete that fails is made next time."""
         try:
             await map_concurrently(self._old, lambda number: self.core.store.delete(self._key(number)))
             self._old.clear()

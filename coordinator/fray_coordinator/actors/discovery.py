@@ -23,7 +23,7 @@ from fray_layouts.records import EndpointRecord, JobRecord, NameRecord
 
 
 async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> EndpointRecord:
-    """Publish where an actor is called, over what its earlier attempts published; the record as written.
+    """Publish an actor's endpoint over those of its earlier attempts; returns the record as written.
 
     Args:
         singleton: the actor is the only holder of its name, which was taken for its job (`naming.take`) in the
@@ -46,12 +46,12 @@ async def publish(core: Core, endpoint: EndpointRecord, singleton: bool) -> Endp
 
 
 async def withdraw(core: Core, endpoint: EndpointRecord) -> None:
-    """Remove what this server has published, if it is still there."""
+    """Remove the endpoint that this server has published, if it is still there."""
     await _remove_if(core, _endpoint_key(endpoint), lambda found: found.nonce == endpoint.nonce)
 
 
 async def withdraw_all(core: Core, keys: Iterable[str], job: JobRecord) -> None:
-    """Remove what this attempt of the job, or an earlier one, has published under `keys`; all else is left alone."""
+    """Remove the endpoints under `keys` that this attempt of the job, or an earlier one, has published; no others."""
 
     def ours(found: EndpointRecord) -> bool:
         return found.job == job.id and found.attempt <= job.attempt
@@ -85,7 +85,7 @@ class EndpointLookup:
     _read: dict[str, Stored[EndpointRecord]] = field(default_factory=dict)
 
     async def look(self) -> list[EndpointRecord]:
-        """The endpoints now, by actor id: one listing, and a read for each that changed; without what is none."""
+        """The present endpoints, by actor id, without unreadable ones: a listing, and a read of each that changed."""
         prefix = EndpointKey.folder(self.namespace, self.name)
         rows = await self.core.store.list(prefix, versions=True)
         named = [row for row in rows if EndpointKey.parse(row.key)]
@@ -115,7 +115,7 @@ async def all_endpoints(core: Core, problems: dict[str, str]) -> list[EndpointRe
 
 
 async def _announce(core: Core, name: Stored[NameRecord] | None, endpoint: EndpointRecord) -> bool:
-    """Raise the attempt in the name's record; False if someone wrote it meanwhile. Raises Superseded."""
+    """Raise the attempt in the name's record; False if someone wrote it meanwhile. Raises StaleAttempt."""
     wanted = announced(record_of(name), endpoint)
     if wanted is None or name is None:
         raise _stale_attempt(endpoint)

@@ -16,7 +16,7 @@ from fray_layouts.states import StopOrigin
 
 
 async def child_verdict(core: Core, child: Stored[JobRecord]) -> ChildVerdict:
-    """Whether the child may run; the parent is read now, that is after the child."""
+    """The verdict on the child; its parent is read now, that is after the child."""
     link = child.record.parent
     if link is None or link.detached:
         return ChildVerdict.KEEP
@@ -40,7 +40,7 @@ async def stop_children(core: Core, parent: str) -> int:
 
 
 async def _stop_child(core: Core, entry: ChildKey) -> bool:
-    """Deal with one entry; whether it stays."""
+    """Stop or forget the child of one entry; returns whether the entry stays."""
     child = await core.records.read(JobKeys.key(entry.child), JobRecord, one_of_many=True)
     if child is None:
         return await _keep_without_record(core, entry)

@@ -15,7 +15,7 @@ from fray_layouts.records import JobRecord
 async def end_attempt(
     core: Core, held: Stored[JobRecord], agent: str, ending: AttemptEnd, entry: PendingKey | None
 ) -> Stored[JobRecord] | None:
-    """Write how the attempt ended, if its lease still stands; what is large was stored before.
+    """Commit the end of an attempt, if its lease still stands; a large result was stored before.
 
     Args:
         held: the record as the claim or the restart left it, or as read since.

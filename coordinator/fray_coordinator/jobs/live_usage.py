@@ -37,7 +37,7 @@ async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
 
 
 async def refreshed_agents(core: Core) -> list[Stored[AgentRecord]]:
-    """Every agent's record that can be read, with what the agent has free."""
+    """The records of all agents that can be read, with the resources that are free now."""
     return await map_concurrently(await read_agents(core, problems={}), lambda agent: _refreshed(core, agent))
 
 

@@ -68,7 +68,7 @@ async def put_back_dropped(core: Core, known: Stored[JobRecord]) -> None:
 
 
 async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> None:
-    """Finish what taking a job from its agent began."""
+    """Finish taking a job from its agent: the index follows the record."""
     if job.status == Status.PENDING:
         await finish_requeue(core, job, before)
     else:
@@ -76,7 +76,7 @@ async def _finish_put_back(core: Core, job: JobRecord, before: PendingKey) -> No
 
 
 async def reconcile_entry(core: Core, key: str, entry: PendingKey) -> None:
-    """Look at one entry and give it what it needs."""
+    """Judge one entry by the records that it points at: delete it, renew it, or put its job back."""
     present = await core.store.get(key)
     if present is None:
         return

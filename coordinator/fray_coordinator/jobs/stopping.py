@@ -35,7 +35,7 @@ async def stop(core: Core, job_id: str, reason: str, by: str = StopOrigin.USER) 
 async def stop_if(
     core: Core, key: str, decide: Callable[[JobRecord], JobRecord | None], known: Stored[JobRecord] | None = None
 ) -> JobRecord | None:
-    """Write the stop that `decide` makes of the record as it is when it is written, and do what follows from it.
+    """Write the stop that `decide` returns for the current record; then tell the agent, or clear the index.
 
     Args:
         decide: returns None to let the job live.

@@ -28,7 +28,7 @@ _MAX_AGENTS_NAMED = 3
 
 @dataclass(slots=True)
 class UnschedulableWarnings:
-    """Tells once for each pool and shape why jobs of it do not start.
+    """Warns once for each pool and shape why jobs of it do not start.
 
     Args:
         warn: gets a job and the sentence; None: nobody wants to know, and nothing is asked.

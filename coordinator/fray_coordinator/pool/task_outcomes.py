@@ -28,7 +28,7 @@ LATE_WRITE_SECONDS = 5.0
 
 
 async def write_outcomes(core: Core, tasks: TaskKeys, outcomes: Iterable[TaskOutcome]) -> None:
-    """Make a batch durable; what it is about may be acknowledged once this returns. Raises StoreUnavailable."""
+    """Make a batch durable; its tasks may be acknowledged once this returns. Raises StoreUnavailable."""
     await core.store.put(tasks.outcome(core.now(), core.rng.token()), encode_outcomes(outcomes), ABSENT)
 
 

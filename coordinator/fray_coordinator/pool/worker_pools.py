@@ -60,7 +60,7 @@ async def find(core: Core, namespace: str, name: str) -> tuple[int, PoolRecord] 
 
 
 async def exists(core: Core, tasks: TaskKeys) -> bool:
-    """Whether the pool was not shut down."""
+    """Whether the pool is still there: it was not shut down."""
     return await core.store.get(tasks.pool) is not None
 
 

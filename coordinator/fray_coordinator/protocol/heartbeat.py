@@ -94,7 +94,7 @@ def beat_interval(holds_leases: bool, live_agents: int, settings: ClusterSetting
 
 
 def max_interval(settings: ClusterSettings) -> float:
-    """The longest that any agent promises, and observers believe."""
+    """The longest interval that any agent promises, and that observers believe."""
     return MAX_INTERVAL_STRETCH * max(settings.beat_interval, settings.idle_beat_interval)
 
 
@@ -114,7 +114,7 @@ def paced_interval(interval: float, count: int, a_second: float) -> float:
 
 
 def trusted_until(first_send: float, interval: float) -> float:
-    """When trust ends that was confirmed by an applied beat first sent at `first_send` (boot time, seconds)."""
+    """The end of the trust that an applied beat confirms, first sent at `first_send` (boot time, seconds)."""
     return first_send + TRUST_INTERVALS * interval
 
 

@@ -55,7 +55,7 @@ def action_for(
 
 
 def _action_while_pending(entry: PendingKey, job: JobRecord) -> IndexAction:
-    """An entry's name is a function of the record: one of an earlier attempt, pool or priority is not the job's."""
+    """The action for an entry of a pending job: its name must be the one that the record gives."""
     return IndexAction.LEAVE if entry.attempt > job.attempt or entry.key() == entry_of(job).key() else IndexAction.RENEW
 
 

@@ -41,7 +41,7 @@ def _comparable(spec: JobSpec) -> JobSpec:
 
 
 def _difference(one: object, other: object) -> list[str] | None:
-    """The way to the first part in which two values differ; None if they are equal."""
+    """The path to the first part in which two values differ; None if they are equal."""
     if one == other:
         return None
     for name in _parts(one) if type(one) is type(other) else ():

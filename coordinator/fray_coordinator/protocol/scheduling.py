@@ -67,7 +67,7 @@ def shortage(shape: Shape, free: Resources, host: HostKind) -> str:
 
 
 def _device_matches(wanted: str, has: str) -> bool:
-    """A job that names no variant ("gpu") takes any."""
+    """Whether the device is the one wanted; a job that names no variant ("gpu") takes any."""
     return has == wanted or has.startswith(f"{wanted}-")
 
 

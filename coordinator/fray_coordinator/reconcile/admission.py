@@ -59,7 +59,7 @@ class Admission:
         return bool(self._seen)
 
     async def run(self) -> None:
-        """Deal with every file in the inbox, and now and then with the reasons of rejections."""
+        """Deal with every file in the inbox, and now and then with old rejections."""
         keys = await self._drops()
         problems: dict[str, str] = {}
         self._seen = {key: self._seen[key] for key in keys if key in self._seen}
@@ -93,7 +93,7 @@ class Admission:
             after = InboxKeys.behind_rejections if last.startswith(InboxKeys.rejected_prefix) else last
 
     async def _remove_old_rejections(self, problems: dict[str, str]) -> None:
-        """The reason of a rejection is kept as long as a finished job."""
+        """Remove rejections that are older than a finished job is kept."""
         now = self.core.now()
         if now - self._rejections_seen_at < REJECTION_SWEEP_INTERVAL:
             return
@@ -174,7 +174,7 @@ class Admission:
         await self.core.store.withdraw(key, version, InboxKeys.aside(key, version, self.core.rng.token(8)))
 
     async def _look_aside(self, key: str) -> None:
-        """A local file that was moved aside: what it held was dealt with, unless a `cp` went on writing into it."""
+        """Check a local file that was moved aside: it was dealt with, unless a `cp` went on writing into it."""
         parsed = InboxKeys.parse_aside(key)
         present = await self.core.store.get(key, one_of_many=True)
         if parsed is None or present is None or not self._lay_still(key, present.version):

@@ -15,7 +15,7 @@ from fray_coordinator.errors import describe_error, is_outage
 
 @dataclass(slots=True)
 class BackgroundWork:
-    """The runs that go on, by name.
+    """Runs work in the background, one run at a time for each name.
 
     Attributes:
         problems: by name, what ended the last run of that work. An outage is no problem: the work is begun again.

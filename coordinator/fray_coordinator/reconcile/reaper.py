@@ -51,7 +51,7 @@ async def reap(core: Core, agent: Stored[AgentRecord]) -> None:
 
 
 async def _put_back_job(core: Core, job_id: str, dead: str) -> None:
-    """Look at one listed job, in whatever state, until it and the index agree."""
+    """Put one listed job back if it is still the dead agent's, and see that it and the index agree."""
     job = await core.records.read(JobKeys.key(job_id), JobRecord)
     now = await pending_index.put_back(core, job, dead) if job is not None else None
     if now is not None and now.record.status == Status.PENDING:

@@ -191,7 +191,7 @@ class Reconciler:
         return written.wrote
 
     async def _old_holder(self, name: str) -> AgentRecord | None:
-        """None if it is absent or cannot be read: nothing is known of its silence."""
+        """The lease holder's record; None if it is absent or cannot be read: its silence is not known."""
         if not name:
             return None
         try:
@@ -203,7 +203,7 @@ class Reconciler:
         return with_bounded_interval(found, self.core.settings) if found is not None else None
 
     def _set_lease(self, lease: Stored[ReconcilerRecord] | None) -> None:
-        """Age is that of one version of the lease: what was counted before it was met is not its own."""
+        """Set the lease as last read or written; its age begins anew with each version."""
         self.lease, self._age, self._looked_at = lease, 0.0, self.core.clock.boottime()
 
     async def _run(self) -> None:
@@ -241,7 +241,7 @@ class Reconciler:
             return suspects
 
     async def _run_background(self, seconds: float | None = None) -> None:
-        """Begin what else there is to do, or go on with it, but not for long."""
+        """Begin the background work, or go on with it, and give it so many seconds."""
         unreaped = self.detector.unreaped()
         self._background.forget_all_but(
             [JobKeys.area, AgentKeys.area, UNREAD_AGENTS, InboxKeys.area, *(dead.key for dead in unreaped)]
@@ -253,7 +253,7 @@ class Reconciler:
         await self._background.wait(seconds)
 
     def _repair_is_due(self) -> bool:
-        """A death makes it due at once: what the dead agent claimed after its last beat, reaping it cannot see."""
+        """Whether a repair is due. A death makes it so at once: claims after the last beat are in no holdings."""
         interval = 0.0 if self._someone_died else self.core.settings.repair_interval
         return self.core.now() - self._repaired_at >= paced_interval(interval, self.repair.size, MAX_LISTED_PER_SECOND)
 

@@ -155,7 +155,7 @@ class Repair:
             await retention.remove_job(self.core, job)
 
     async def _repair_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
-        """Look at what is known of the job, and read it if something has to be done about it."""
+        """Judge the job by its summary, and read it if something has to be done about it."""
         known = self._jobs[key]
         if known.status == Status.UNADMITTED:
             await self._with(key, self.admission.settle_record)
@@ -250,7 +250,7 @@ class Repair:
             await pending_index.reconcile_entry(self.core, key, entry)
 
     async def _sweep_blobs(self) -> None:
-        """Once a month; not while there are records that cannot be read, which may name any blob."""
+        """Remove unneeded blobs, once a month; not while records cannot be read, which may name any."""
         since = oldest_used_month(self.core.now(), self.core.settings)
         if since == self._blobs_swept_until or self._problems:
             return

@@ -81,7 +81,7 @@ class ServerClock:
         self._high = float("inf")
 
     def learn(self, date: str | None, sent: float) -> None:
-        """`date`: the header of an answer that just arrived; `sent`: this host's wall time when it was asked for."""
+        """Learn from an answer that just arrived. date: its header; sent: this host's wall time of the request."""
         server = _parse_date(date)
         if server is None:
             return

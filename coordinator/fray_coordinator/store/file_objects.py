@@ -73,7 +73,7 @@ class FileObjects:
             return None
 
     def create(self, key: str, data: bytes) -> Applied:
-        """Raises `PreconditionFailed` when the name exists; atomic even against tools that take no lock."""
+        """Create the file, atomically even against plain tools. Raises `PreconditionFailed` if it exists."""
         if self.size(key) is not None:
             raise PreconditionFailed(key)
         if key == CLUSTER_KEY:
@@ -87,7 +87,7 @@ class FileObjects:
         return self._place(key, data, os.replace)
 
     def delete(self, key: str, expect: Expectation) -> None:
-        """The caller holds the name's lock. Raises `PreconditionFailed`."""
+        """Delete the file; the caller holds the name's lock. Raises `PreconditionFailed`."""
         self._check(key, expect)
         with suppress(FileNotFoundError), self._tree.place_of(key) as (folder, name):
             os.unlink(name, dir_fd=folder)

@@ -247,7 +247,7 @@ class GcsBackend:
         return authorized
 
     async def _access_token(self) -> AccessToken | None:
-        """None where nobody asks for one, which is an emulator."""
+        """The loop's access token; None for an emulator, which asks for none."""
         credentials = (await self._file_system.get()).credentials.credentials
         return None if credentials is None else AccessToken(credentials, self._clock)
 

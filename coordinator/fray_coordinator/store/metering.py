@@ -58,7 +58,7 @@ class RequestCounts:
 
 
 class MeteredBackend:
-    """A backend that counts into `usage` what is asked of the backend inside it."""
+    """A backend that counts the requests to the backend inside it into `usage`."""
 
     def __init__(self, backend: StoreBackend, usage: RequestCounts) -> None:
         self.root, self.scheme, self.local = backend.root, backend.scheme, backend.local

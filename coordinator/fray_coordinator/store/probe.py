@@ -59,7 +59,7 @@ Check = Callable[[StoreBackend, str, Clock], Awaitable[list[Finding]]]
 
 
 async def probe(root: str, clock: Clock | None = None) -> list[Finding]:
-    """Everything found out about `root`; writes, lists and deletes a few objects below `doctor/`."""
+    """Probe `root`; writes, lists and deletes a few objects below `doctor/`."""
     clock = clock or SystemClock()
     try:
         backend = open_backend(root, clock)
@@ -184,7 +184,7 @@ def judge_settings(settings: BucketSettings) -> list[Finding]:
 
 
 async def _file_system(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Look at the file system."""
+    """Check the file system, and that no lock is held for long."""
     if not isinstance(backend, LocalBackend):
         return []
     found = []
@@ -205,7 +205,7 @@ async def _file_system(backend: StoreBackend, folder: str, clock: Clock) -> list
 
 
 async def _permissions(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Look whose the folder is."""
+    """Check owner and mode of the folder."""
     return judge_permissions(os.stat(backend.folder)) if isinstance(backend, LocalBackend) else []
 
 
@@ -226,7 +226,7 @@ def judge_permissions(root: os.stat_result) -> list[Finding]:
 
 
 async def _unreadable_files(backend: StoreBackend, folder: str, clock: Clock) -> list[Finding]:
-    """Look for what is no object."""
+    """Look for files that cannot be read as objects."""
     if not isinstance(backend, LocalBackend):
         return []
     found = await asyncio.to_thread(lambda: list(islice(backend.oddities(), MAX_UNREADABLE_NAMED)))
