@@ -259,7 +259,7 @@ def a_result_complete_within_the_grace_is_discarded() -> list[Swap]:
 def an_outage_is_an_error() -> list[Swap]:
     """What the store does not answer once is given up."""
 
-    async def once(core: Any, act: Any, *through: Any) -> Any:
+    async def once(core: Any, act: Any, *through: Any, **limits: Any) -> Any:
         return await act()
 
     return everywhere(persist, once)
