@@ -224,7 +224,7 @@ def an_empty_queue_is_listed() -> list[Swap]:
 
 
 @variant
-def no_marks() -> list[Swap]:
+def failures_are_not_counted() -> list[Swap]:
     """Nobody counts what kills its consumers."""
     return [(rules, "counted", lambda lease, item, by=1: lease)]
 
