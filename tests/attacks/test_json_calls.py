@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fray_agents.rpc import RpcKey, RpcServer
-from fray_agents.rpc.server import acceptor
+from fray_agents.rpc.server import accepted_keys
 from fray_agents.rpc.wire.session import Session
 from tests.acceptance.contract_caller import ActorError, Connection, NotAuthentic, joined, seal
 from tests.support.rpc import (
@@ -118,7 +118,7 @@ def test_without_a_proof_nothing_runs(plain: Served) -> None:
 
 
 def test_wrong_keys_open_nothing(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
-    monkeypatch.setattr(acceptor, "KEY_READ_INTERVAL", 0.0)
+    monkeypatch.setattr(accepted_keys, "KEY_READ_INTERVAL", 0.0)
     with pytest.raises(NotAuthentic, match="the server's proof is wrong"):
         served.connect(secret=b"another secret 0123456789")
     with pytest.raises(NotAuthentic):
