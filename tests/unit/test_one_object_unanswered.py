@@ -246,6 +246,25 @@ async def test_an_upload_that_is_not_answered_keeps_no_other_job_from_its_room(
     await running
 
 
+async def test_an_upload_that_failed_before_the_agent_was_asked_to_leave_is_tried_once_more(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    user, core = await cluster.core(), await cluster.core(local=False)
+    task = fake(tmp_path, {"job": 10.0}, b"", bytes(MAX_INLINE_BYTES + 1))
+    agent = Agent(core, AgentOptions(capacity=HOST, work_dir=tmp_path, start_task=task))
+    running = asyncio.create_task(agent.run())
+    job = await launch(user)
+    silence(cluster.ways[1], WorkKeys.prefix(job.id), WRITES)
+    await asyncio.sleep(60)
+    assert (await job_now(user, job.id)).status == "running"
+    agent.terminate()
+    await asyncio.sleep(25)  # the request that was under way is given up meanwhile
+    cluster.ways[1].unanswered = []
+    await asyncio.wait_for(running, 100.0)
+    ended = await job_now(user, job.id)
+    assert (ended.status, ended.attempt) == ("succeeded", 1)
+
+
 @pytest.mark.parametrize("area", ["jobs/", "work/"])
 async def test_an_agent_that_leaves_does_not_wait_for_what_is_never_answered(
     cluster: Cluster, area: str, tmp_path: Path
@@ -258,7 +277,7 @@ async def test_an_agent_that_leaves_does_not_wait_for_what_is_never_answered(
     await asyncio.sleep(20)
     silence(cluster.ways[1], area, WRITES)
     agent.terminate()
-    await asyncio.wait_for(running, 100.0)
+    await asyncio.wait_for(running, 150.0)
     await passes(Reconciler(user, "p"), 60.0)
     waits = await job_now(user, odd.id)
     assert (waits.status, waits.attempt) == ("pending", 2)

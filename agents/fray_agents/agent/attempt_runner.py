@@ -27,7 +27,7 @@ from fray_agents.tasks.handle import StartFailed, StartTask, TaskExit, TaskHandl
 from fray_agents.tasks.upload import upload_logs, upload_result
 from fray_coordinator.actors.discovery import withdraw_all
 from fray_coordinator.core import Core
-from fray_coordinator.errors import BadRecord, StoreError
+from fray_coordinator.errors import BadRecord, StoreError, StoreRefused
 from fray_coordinator.jobs import cascade
 from fray_coordinator.jobs.commit import end_attempt
 from fray_coordinator.persist import is_no_outage, persist
@@ -144,18 +144,31 @@ class AttemptRunner:
     async def _until_ended(self, lease: HeldLease, job: JobRecord, task: TaskHandle) -> AttemptEnd:
         is_gone = False
 
-        def gives_up(error: StoreError) -> bool:
-            lease.idle |= is_gone  # others may have its room
-            return lease.stop is not None and task.exit.done() and is_no_outage(error)
+        def on_failure() -> Callable[[StoreError], bool]:
+            """Whether an upload is given up: asked to stop, at a refusal, or at its second failure for this object.
 
-        logs = asyncio.create_task(upload_logs(self._core, job, task, gives_up))
+            The first may be of a request that this agent sent long ago, before it was frozen.
+            """
+            failed_since_stop = False
+
+            def gives_up(error: StoreError) -> bool:
+                nonlocal failed_since_stop
+                lease.idle |= is_gone  # others may have its room
+                if lease.stop is None or not task.exit.done() or not is_no_outage(error):
+                    return False
+                failed_before, failed_since_stop = failed_since_stop, True
+                return failed_before or isinstance(error, StoreRefused)
+
+            return gives_up
+
+        logs = asyncio.create_task(upload_logs(self._core, job, task, on_failure()))
         watch = asyncio.create_task(self._watch_health(lease, job))
         try:
             end = await _task_exit(task, logs, watch)
             await task.wait()
             is_gone = True
             end.exit.log_chunks = await logs
-            return await self._finished(lease, job, end, gives_up)
+            return await self._finished(lease, job, end, on_failure())
         finally:
             logs.cancel()
             watch.cancel()
