@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shlex
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.campaign import failed_once
+from tests.simulation.stage import Stage
 from tests.simulation.strength import WORLDS
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def simulate(*arguments: str, module: str = JOBS) -> subprocess.CompletedProcess
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("module", "seeds"), [(JOBS, 3), (ACTORS, 1), (QUEUES, 6)])
 def test_some_seeds_break_no_invariant(module: str, seeds: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was run is printed, whatever came of it; a failing seed tells its replay. `make test-long` draws others.
+    """What was run is printed, whatever came of it; a failing seed tells its replay. `make test-long` runs more.
 
     The last one is run once more: alone it does the same as in a process that ran many before.
     """
@@ -77,10 +78,19 @@ def test_broken_variants_of_the_code_are_caught() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_some_others_that_are_drawn_are_caught() -> None:
-    every = [name for made in WORLDS for name in made.variants if name not in QUICK]
-    run = simulate(*random.sample(every, 8), module=STRENGTH)
+def test_every_twelfth_other_variant_is_caught() -> None:
+    others = [name for made in WORLDS for name in made.variants if name not in QUICK]
+    run = simulate(*others[::12], module=STRENGTH)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("module", "made"), zip((JOBS, ACTORS, QUEUES), WORLDS, strict=True))
+def test_a_seed_that_once_failed_breaks_no_invariant(module: str, made: type[Stage]) -> None:
+    for seed in failed_once(made.kind):
+        run = simulate("--seed", str(seed), module=module)
+        assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.campaign
