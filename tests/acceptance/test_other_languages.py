@@ -213,7 +213,9 @@ async def _first(path: Path) -> list[str]:
 @locally
 def test_an_agent_in_node_that_leaves_gives_its_jobs_back(root: str, tmp_path: Path) -> None:
     async def begin(core: Core) -> str:
-        job = await launch(core, "import os\nwhile os.environ['FRAY_ATTEMPT'] == '1': pass", pool="moving")
+        job = await launch(
+            core, "import os, time\nwhile os.environ['FRAY_ATTEMPT'] == '1': time.sleep(0.01)", pool="moving"
+        )
         await running(core, job)
         return job
 

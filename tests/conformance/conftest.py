@@ -125,7 +125,7 @@ def target(
 ) -> Target:
     name: str = request.param
     if name in ("memory", "local"):
-        return Target(name, f"memory://{uuid.uuid4()}" if name == "memory" else str(tmp_path), times=25)
+        return Target(name, f"memory://{uuid.uuid4()}" if name == "memory" else str(tmp_path), times=15)
     server, proxy = running(name)
     for variable, value in server.environment.items():
         monkeypatch.setenv(variable, value)
@@ -133,4 +133,4 @@ def target(
     def lead_to(url: str) -> None:
         monkeypatch.setenv(server.address, url)
 
-    return Target(name, f"{server.root}/{uuid.uuid4()}", 5 if name == "moto" else 10, proxy, lead_to)
+    return Target(name, f"{server.root}/{uuid.uuid4()}", 3 if name == "moto" else 5, proxy, lead_to)

@@ -26,6 +26,12 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SMALL = ResourceConfig(cpu=0.1, ram="16m", disk="1m")
 
 
+threads_first = pytest.mark.parametrize(
+    "cluster", ["threads", pytest.param("storage", marks=pytest.mark.slow)], indirect=True
+)
+"""Behaviour that hardly depends on where actors run."""
+
+
 @pytest.fixture(scope="module", params=["threads", "storage"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster]:
     with actors.cluster_of_kind(request.param, tmp_path_factory.mktemp("cluster")) as opened:
@@ -44,6 +50,7 @@ def test_calls_keep_the_actors_state(cluster: StorageCluster) -> None:
     assert [counter.add(2), future.result(), counter.add.submit(number=3).result()] == [8, 6, 11]
 
 
+@threads_first
 def test_calls_made_before_the_actor_is_up_keep_their_order(cluster: StorageCluster) -> None:
     diary = create(cluster, actors.Diary)
     notes = [diary.note.remote(number) for number in range(200)]
@@ -51,6 +58,7 @@ def test_calls_made_before_the_actor_is_up_keep_their_order(cluster: StorageClus
     assert all(note.done() for note in notes)
 
 
+@threads_first
 def test_calls_with_concurrency_one_run_in_the_order_in_which_they_were_made(cluster: StorageCluster) -> None:
     diary = create(cluster, actors.Diary)
     diary.read()
@@ -59,11 +67,13 @@ def test_calls_with_concurrency_one_run_in_the_order_in_which_they_were_made(clu
     assert diary.read() == list(range(50))
 
 
+@threads_first
 def test_concurrency_is_real(cluster: StorageCluster) -> None:
     meeting = create(cluster, actors.Meeting, 5, max_concurrency=5)
     assert sorted(future.result(200) for future in [meeting.arrive.remote() for _ in range(5)]) == [0, 1, 2, 3, 4]
 
 
+@threads_first
 def test_asking_in_vain_cancels_nothing_and_sends_nothing_again(cluster: StorageCluster) -> None:
     diary = create(cluster, actors.Diary)
     future = diary.note.remote("once", wait=0.3)
@@ -87,6 +97,7 @@ def test_exceptions_keep_their_type_and_carry_the_remote_traceback(cluster: Stor
         counter.missing()
 
 
+@threads_first
 def test_arguments_and_results_are_copies(cluster: StorageCluster) -> None:
     counter = create(cluster, actors.Counter)
     given = [1]
@@ -103,6 +114,7 @@ def test_coroutines_run_at_once_and_generators_are_streamed(cluster: StorageClus
     assert list(actor.later.stream(3)) == [0, 1, 2]
 
 
+@threads_first
 def test_every_creation_is_an_actor_of_its_own(cluster: StorageCluster) -> None:
     first, second = create(cluster, actors.Counter, 1), create(cluster, actors.Counter, 100)
     assert (first.add(), second.add(), first.add()) == (2, 101, 3)
@@ -122,6 +134,7 @@ def test_an_actor_knows_itself_in_init_in_calls_and_in_threads(cluster: StorageC
     group.shutdown()
 
 
+@threads_first
 def test_an_actor_fails_with_the_error_it_names(cluster: StorageCluster) -> None:
     group = create_actor_group(cluster, actors.Self, name="failing", count=1, resources=SMALL)
     (handle,) = group.wait_ready()
@@ -158,6 +171,7 @@ def test_a_group_tells_who_is_ready(cluster: StorageCluster) -> None:
         ready[0].add()
 
 
+@threads_first
 def test_as_many_handles_are_given_as_were_asked_for(cluster: StorageCluster) -> None:
     group = create_actor_group(cluster, actors.Counter, name="several", count=3, resources=SMALL)
     group.wait_ready(timeout=200)
@@ -185,6 +199,7 @@ class Late:
         wait_until(file.exists)
 
 
+@threads_first
 def test_waiting_for_more_than_come_in_time_is_a_timeout(cluster: StorageCluster, tmp_path: Path) -> None:
     group = create_actor_group(cluster, Late, (tmp_path / "come",), name="many", count=1, resources=SMALL)
     with pytest.raises(InvalidInput, match="the group has 1 actors"):

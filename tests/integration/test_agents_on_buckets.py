@@ -75,6 +75,7 @@ def test_a_file_dropped_into_the_bucket_with_other_tools_runs(root: str, tmp_pat
         assert not files.find(f"{path}/inbox")
 
 
+@pytest.mark.slow
 def test_an_agent_lives_through_rights_that_were_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator = Emulator()
     with servers.gcs_emulator(emulator) as server:

@@ -71,7 +71,12 @@ async def test_logs_can_be_read_while_the_job_runs(tmp_path: Path) -> None:
 
 
 async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path: Path) -> None:
-    code = "import time\nhoard = bytearray(80_000_000)\nwhile time.process_time() < 3: pass"
+    code = f"""
+import pathlib, time
+hoard = bytearray(80_000_000)
+while time.process_time() < 1.2: pass
+while not pathlib.Path({str(tmp_path / "go")!r}).exists(): time.sleep(0.02)
+"""
 
     async with quick_core(tmp_path / "root") as core:
         with agents(core.root, tmp_path / "work") as (agent,):
@@ -82,6 +87,7 @@ async def test_the_heartbeat_and_the_exit_record_tell_what_a_task_uses(tmp_path:
                 return holding is not None and holding.usage is not None and holding.usage.memory > 80_000_000
 
             await eventually(sampled)
+            (tmp_path / "go").touch()
             record = await ended(core, job_id)
             assert record.exit is not None
             assert record.exit.usage is not None

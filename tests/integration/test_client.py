@@ -32,6 +32,12 @@ from tests.support.waiting import wait_until
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
 
+threads_first = pytest.mark.parametrize(
+    "client", ["threads", pytest.param("agents", marks=pytest.mark.slow)], indirect=True
+)
+"""Behaviour that hardly depends on where jobs run."""
+
+
 @pytest.fixture(scope="module", params=["threads", "agents"])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageClient]:
     if request.param == "threads":
@@ -70,6 +76,7 @@ def test_a_failure_is_told_with_its_own_words(client: StorageClient) -> None:
     assert job.wait(raise_on_failure=False) is JobStatus.FAILED
 
 
+@threads_first
 def test_all_are_waited_for_together(client: StorageClient) -> None:
     jobs = [client.submit(call(f"part-{i}", time.sleep, 0.01)) for i in range(4)]
     assert wait_all(jobs, timeout=200) == [JobStatus.SUCCEEDED] * 4
@@ -122,6 +129,7 @@ def leave(code: int) -> None:
     sys.exit(code)
 
 
+@threads_first
 def test_an_exit_code_is_told(client: StorageClient) -> None:
     with pytest.raises(JobFailed, match="exited: exit code 3"):
         client.submit(call("leaves", leave, 3)).wait(timeout=200)
@@ -154,6 +162,7 @@ def test_variables_reach_callables_commands_and_actors(client: StorageClient) ->
     assert set(failing.logs()) > {"to stdout", "to stderr", "LookupError: ab"}
 
 
+@threads_first
 def test_logs_are_the_last_lines(client: StorageClient) -> None:
     job = client.submit(JobRequest("says", Entrypoint.from_binary("sh", ["-c", "echo one; echo two; echo three"])))
     job.wait(timeout=200)
@@ -225,6 +234,7 @@ def test_actors_are_created_alone_in_groups_and_right_here(client: StorageClient
     hosted.shutdown()
 
 
+@threads_first
 def test_in_an_actor_the_current_client_is_that_of_its_cluster(client: StorageClient) -> None:
     actor = client.create_actor(Reporter, 0, name="reports")
     born, called, deeper = actor.roots(sys.executable)
@@ -256,6 +266,7 @@ class Stillborn:
         raise KeyError(parent.name())
 
 
+@threads_first
 def test_an_actor_creates_others_whose_init_calls_it(client: StorageClient) -> None:
     parent = client.create_actor(Parent, name="parent")
     assert parent.create.remote(Child).result(timeout=200).whose.remote().result(timeout=200) == "parent"

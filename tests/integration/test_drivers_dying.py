@@ -125,11 +125,10 @@ def program(root: str, tmp_path: Path) -> Iterator[Program]:
 @pytest.mark.parametrize(
     ("way", "status"),
     [
-        ("sys.exit()", "succeeded"),
-        ("raise KeyboardInterrupt", "succeeded"),
-        ("import os; os.kill(os.getpid(), 9)", "failed"),
+        pytest.param("sys.exit()", "succeeded", id="ends"),
+        pytest.param("raise KeyboardInterrupt", "succeeded", id="is interrupted", marks=pytest.mark.slow),
+        pytest.param("import os; os.kill(os.getpid(), 9)", "failed", id="is killed"),
     ],
-    ids=["ends", "is interrupted", "is killed"],
 )
 def test_what_a_driver_owns_ends_with_it_and_its_jobs_go_on(program: Program, way: str, status: str) -> None:
     program.does(way)

@@ -54,7 +54,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("value", [None, {"a": [1, 2.5, "é"]}, (1, 2), Fraction(1, 3), b"\0\xff", "x" * 200_000])
+@pytest.mark.parametrize("value", [None, {"a": [1, 2.5, "é"]}, ((1, 2), Fraction(1, 3), b"\0\xff"), "x" * 200_000])
 def test_a_result_comes_back_as_it_was_returned(cluster: LocalCluster, value: object) -> None:
     assert cluster.result(cluster.launch(call(lambda: value)), timeout=200) == value
 

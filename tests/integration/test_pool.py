@@ -31,6 +31,7 @@ from tests.support.waiting import wait_until
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SMALL = ResourceConfig(cpu=0.1)
+QUEUE = pytest.param("queue", marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,7 @@ def test_a_dead_workers_task_runs_elsewhere(pool: WorkerPool, tmp_path: Path) ->
     assert [future.result(200) for future in others] == list(range(0, 40, 2))
 
 
+@pytest.mark.parametrize("pool", ["direct", QUEUE], indirect=True)
 def test_a_task_that_kills_every_worker_is_given_up_and_its_neighbours_are_not(pool: WorkerPool) -> None:
     neighbours = pool.map(double, range(10))
     poison = pool.submit(kill_me)
@@ -174,7 +176,7 @@ def test_a_size_that_makes_no_sense(cluster: StorageCluster, number: object) -> 
 
 
 def test_the_context_on_a_cluster(cluster: StorageCluster) -> None:
-    with ClusterContext(2, cluster, SMALL) as context:
+    with ClusterContext(1, cluster, SMALL) as context:
         kept = context.put(list(range(1000)))
         assert context.get(context.run(sum, kept)) == 499_500
         assert context.get("plain") == "plain"
@@ -287,7 +289,7 @@ def test_who_waits_for_workers_in_vain_learns_why(
             pool.wait_for_workers(timeout=0.1)
 
 
-@pytest.mark.parametrize("transport", ["direct", "queue"])
+@pytest.mark.parametrize("transport", ["direct", QUEUE])
 def test_more_workers_than_the_pool_wants_never_come(
     cluster: StorageCluster, transport: Literal["direct", "queue"]
 ) -> None:

@@ -50,6 +50,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageCluster
         yield opened
 
 
+@pytest.fixture(scope="module")
+def pool(cluster: StorageCluster) -> Iterator[WorkerPool]:
+    """For those that need none of their own: two workers, which are up."""
+    with WorkerPool(cluster, 2, SMALL, transport="queue") as opened:
+        opened.wait_for_workers()
+        yield opened
+
+
 def double(number: int) -> int:
     return 2 * number
 
@@ -188,11 +196,10 @@ def test_a_worker_is_ready_for_a_task_before_it_takes_it(cluster: StorageCluster
     assert (tmp_path / "notes").read_text() == "0"
 
 
-def test_an_object_is_fetched_whatever_argument_it_is(cluster: StorageCluster) -> None:
-    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
-        kept = pool.put([3, 1, 2])
-        assert pool.submit(sorted, kept, reverse=True).result(200) == [3, 2, 1]
-        assert pool.submit(dict, kept=kept).result(200) == {"kept": [3, 1, 2]}
+def test_an_object_is_fetched_whatever_argument_it_is(pool: WorkerPool) -> None:
+    kept = pool.put([3, 1, 2])
+    assert pool.submit(sorted, kept, reverse=True).result(200) == [3, 2, 1]
+    assert pool.submit(dict, kept=kept).result(200) == {"kept": [3, 1, 2]}
 
 
 def stored(cluster: StorageCluster, name: str) -> list[str]:
@@ -251,22 +258,19 @@ def test_what_a_worker_writes_after_the_pool_was_shut_down_does_not_stay(
     assert stored(cluster, "hasty") == []
 
 
-def test_who_submits_does_not_wait_for_looks_at_workers(
-    cluster: StorageCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_submits_does_not_wait_for_looks_at_workers(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     look, lookers = WorkerJobs._read, []
 
     def noted(watch: WorkerJobs) -> None:
         lookers.append(threading.current_thread())
         look(watch)
 
-    with WorkerPool(cluster, 1, SMALL, transport="queue") as pool:
-        monkeypatch.setattr(worker_jobs, "_MAX_AGE", 0.0)
-        monkeypatch.setattr(worker_jobs, "READS_PER_SECOND", math.inf)
-        monkeypatch.setattr(WorkerJobs, "_read", noted)
-        assert [pool.submit(double, number).result(200) for number in range(5)] == [0, 2, 4, 6, 8]
-        wait_until(lambda: lookers)
-        assert threading.current_thread() not in lookers
+    monkeypatch.setattr(worker_jobs, "_MAX_AGE", 0.0)
+    monkeypatch.setattr(worker_jobs, "READS_PER_SECOND", math.inf)
+    monkeypatch.setattr(WorkerJobs, "_read", noted)
+    assert [pool.submit(double, number).result(200) for number in range(5)] == [0, 2, 4, 6, 8]
+    wait_until(lambda: lookers)
+    assert threading.current_thread() not in lookers
 
 
 def test_all_tasks_that_were_given_up_end_however_many(
@@ -305,15 +309,13 @@ def test_an_error_in_a_users_callback_leaves_no_future_waiting(cluster: StorageC
         assert pool.submit(double, 2).result(200) == 4
 
 
-def test_idle_workers_get_the_next_tasks_of_a_map(cluster: StorageCluster) -> None:
+def test_idle_workers_get_the_next_tasks_of_a_map(pool: WorkerPool) -> None:
     def where(number: int) -> int:
         time.sleep(0.5 if number >= 316 else 0.0)
         return os.getpid()
 
-    with WorkerPool(cluster, 2, SMALL, transport="queue") as pool:
-        pool.wait_for_workers()
-        pids = [future.result(200) for future in pool.map(where, range(320))]
-        assert len(set(pids[-4:])) == 2
+    pids = [future.result(200) for future in pool.map(where, range(320))]
+    assert len(set(pids[-4:])) == 2
 
 
 def test_tasks_that_were_handed_over_are_known_though_workers_cannot_be_started(
@@ -357,20 +359,18 @@ def test_workers_that_never_come_up_are_the_tasks_error(
             pool.submit(double, 1).result(200)
 
 
-def test_workers_that_may_be_busy_are_not_spare(cluster: StorageCluster, tmp_path: Path) -> None:
+def test_workers_that_may_be_busy_are_not_spare(pool: WorkerPool, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     def wait() -> None:
         while not gate.exists():
             time.sleep(0.01)
 
-    with WorkerPool(cluster, 2, SMALL, transport="queue") as pool:
-        pool.wait_for_workers()
-        future = pool.submit(wait)
-        pool._transport.shrink(1)
-        assert pool._transport.wanted == 2
-        gate.touch()
-        future.result(200)
+    future = pool.submit(wait)
+    pool._transport.shrink(1)
+    assert pool._transport.wanted == 2
+    gate.touch()
+    future.result(200)
 
 
 def test_an_idle_worker_of_an_elastic_pool_ends_and_others_come_for_work(

@@ -404,10 +404,10 @@ class ChildWorld:
         return self._write(w, f"child {child} is stopped", child, kid._replace(job=essence(wanted)))
 
 
-def explored(rules: Rules, named: bool, *faults: str) -> Found:
+def explored(rules: Rules, named: bool, *faults: str, until: str = "") -> Found:
     """What every interleaving with these faults leads to."""
     world = ChildWorld(rules, named, *faults)
-    return explore(world.start, world.steps, world.good)
+    return explore(world.start, world.steps, world.good, until=until)
 
 
 def _put(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:

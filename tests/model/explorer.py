@@ -57,6 +57,7 @@ def explore(
     good: Callable[[S], bool],
     broken: Callable[[S], str] = lambda state: "",
     limit: int = 300_000,
+    until: str = "",
 ) -> Found:
     """Walk all states.
 
@@ -64,6 +65,7 @@ def explore(
         good: where a run may end well.
         broken: the invariant that a state breaks; "" for none.
         limit: states after which the model counts as too large, which raises AssertionError.
+        until: an invariant; the walk ends where it is seen broken, and then no state counts as stuck.
     """
     came_from: dict[S, tuple[S, str] | None] = {start: None}
     fault_free: dict[S, list[S]] = {}
@@ -82,6 +84,8 @@ def explore(
             if step.state not in came_from:
                 came_from[step.state] = (state, step.label)
                 queue.append(step.state)
+        if until in violations:
+            return Found(len(came_from), violations, 0, [])
         assert len(came_from) <= limit, f"more than {limit} states: the model is too large"
     stuck = _cannot_reach(came_from, fault_free, good)
     trace = [*_trace(came_from, stuck[0]), f"=> {stuck[0]}"] if stuck else []

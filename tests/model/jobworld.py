@@ -481,7 +481,7 @@ class JobWorld:
         return w._replace(flying=w.flying | {("tended", entry)}) if entry in w.entries else w
 
 
-def explored(rules: Rules, *faults: str, joins: bool = False, observed: bool = False) -> Found:
+def explored(rules: Rules, *faults: str, joins: bool = False, observed: bool = False, until: str = "") -> Found:
     """What every interleaving with these faults leads to."""
     world = JobWorld(rules, frozenset(faults), joins, observed)
-    return explore(world.start, world.steps, world.good)
+    return explore(world.start, world.steps, world.good, until=until)

@@ -11,9 +11,9 @@ LOST = "an acknowledged call is lost"
 OUTDATED = "an older one acknowledges what a newer one lacks"
 
 
-def explored(rules: Rules, attempts: int = 2, late: int = 1, limit: int = 200_000) -> Found:
+def explored(rules: Rules, attempts: int = 2, late: int = 1, limit: int = 200_000, until: str = "") -> Found:
     world = CheckpointWorld(rules, attempts, numbers=5, late=late)
-    return explore(world.start, world.steps, world.good, world.broken, limit)
+    return explore(world.start, world.steps, world.good, world.broken, limit, until)
 
 
 def test_no_acknowledged_call_is_lost_and_the_newest_goes_on() -> None:
@@ -41,4 +41,4 @@ def test_nor_with_three_attempts() -> None:
     ],
 )
 def test_without_the_rule_a_call_is_lost_or_the_actor_ends(rule: str, late: int, hole: str) -> None:
-    assert hole in explored(Rules(**{rule: False}), late=late).holes
+    assert hole in explored(Rules(**{rule: False}), late=late, until=hole).holes

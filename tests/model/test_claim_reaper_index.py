@@ -81,4 +81,4 @@ def test_what_a_live_agent_drops_goes_on_and_what_it_has_stays_with_it(faults: t
 def test_without_the_rule_a_job_is_dropped_for_ever_or_taken_from_its_holder(
     rule: str, faults: tuple[str, ...], hole: str
 ) -> None:
-    assert hole in explored(Rules(**{rule: False}), *faults, observed=True).holes
+    assert hole in explored(Rules(**{rule: False}), *faults, observed=True, until=hole).holes

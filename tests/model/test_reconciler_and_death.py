@@ -14,9 +14,9 @@ ONE_AFTER_ANOTHER = {"once": False, "life": 2}
 """The observers hold the lease, and die one after another."""
 
 
-def explored(rules: Rules, *faults: str, **scope: Any) -> Found:
+def explored(rules: Rules, *faults: str, until: str = "", **scope: Any) -> Found:
     world = PassWorld(rules, scope.pop("once"), *faults, **scope)
-    return explore(world.start, world.steps, world.good)
+    return explore(world.start, world.steps, world.good, until=until)
 
 
 def without(rule: str) -> Rules:
@@ -79,11 +79,11 @@ def test_the_larger_worlds_have_no_hole_either(faults: list[str], scope: dict[st
     ],
 )
 def test_without_the_rule_a_live_agent_is_declared_dead(rule: str, once: bool) -> None:
-    assert TOO_EARLY in explored(without(rule), "crash", "death", "outage", once=once).holes
+    assert TOO_EARLY in explored(without(rule), "crash", "death", "outage", once=once, until=TOO_EARLY).holes
 
 
 def test_unless_many_are_spared_those_who_are_cut_off_together_are_declared_dead() -> None:
-    assert TOO_EARLY in explored(without("the_many_are_spared"), "crash", once=True, twin=True).holes
+    assert TOO_EARLY in explored(without("the_many_are_spared"), "crash", once=True, twin=True, until=TOO_EARLY).holes
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,5 @@ def test_without_the_rule_nobodys_death_is_ever_declared(rule: str, scope: dict[
 
 
 def test_unless_visits_are_merged_a_slow_visitor_takes_away_what_others_saw() -> None:
-    found = explored(without("visits_are_merged"), "slow visitor", once=True)
-    assert "what a visit has left is lost" in found.holes
+    lost = "what a visit has left is lost"
+    assert lost in explored(without("visits_are_merged"), "slow visitor", once=True, until=lost).holes
