@@ -304,7 +304,7 @@ class DriverWorld:
         return w if wanted is None else w._replace(child=Kid(essence(wanted), w.child.late))
 
 
-def explored(rules: Rules, *faults: str) -> Found:
+def explored(rules: Rules, *faults: str, until: str = "") -> Found:
     """What every interleaving with these faults leads to."""
     world = DriverWorld(rules, *faults)
-    return explore(world.start, world.steps, world.good)
+    return explore(world.start, world.steps, world.good, until=until)

@@ -11,9 +11,9 @@ AT_ONCE = "two attempts run at once"
 ALL = ("silence", "freeze", "suspension", "kill", "preemption")
 
 
-def explored(rules: Rules, actor: bool, *faults: str, tick: float = 1.0) -> Found:
+def explored(rules: Rules, actor: bool, *faults: str, tick: float = 1.0, until: str = "") -> Found:
     world = TrustWorld(rules, actor, *faults, tick=tick)
-    return explore(world.start, world.steps, world.good, world.broken, limit=500_000)
+    return explore(world.start, world.steps, world.good, world.broken, limit=500_000, until=until)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_in_an_outage_two_attempts_of_a_job_may_run_at_once_but_not_of_an_actor(
     ],
 )
 def test_without_the_rule_two_attempts_run_at_once(rule: str, actor: bool, faults: list[str]) -> None:
-    assert AT_ONCE in explored(Rules(**{rule: False}), actor, *faults).holes
+    assert AT_ONCE in explored(Rules(**{rule: False}), actor, *faults, until=AT_ONCE).holes
 
 
 def test_unless_the_grace_ends_a_task_that_is_cut_off_runs_for_ever() -> None:
