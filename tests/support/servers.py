@@ -75,7 +75,8 @@ class Seaweed:
         folder.mkdir(exist_ok=True)
         master, volume, filer, s3 = _free_ports(4)
         command = [str(Path(sys.executable).with_name("weed")), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1"]
-        command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20", "-s3.port.iceberg=0"]
+        command += ["-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=20"]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]  # their ports are the same for all servers of a host
         command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
         self._command = command
         self._running: subprocess.Popen[str]
