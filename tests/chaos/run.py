@@ -175,7 +175,7 @@ async def _conclude(
     codes = await fleet.leave()
     report.faults += [f"an agent ended with exit code {code}" for code in codes if code]
     report.faults += [f"a process was left: {_told(pid)}" for pid in await _until_none(fleet.mark)]
-    after = await fsck.take_picture(core)
+    after = await fsck.take_snapshot(core)
     report.faults += [f"{job.id} was changed after its end" for job in records if after.jobs.get(job.id) != job]
     report.faults += wrong_outcomes(planned, records)
     report.faults += fleet.troubles()
@@ -192,7 +192,7 @@ async def _until_all_ended(
 ) -> list[JobRecord]:
     """The records but for strangers' jobs, once every planned job has one and all have ended, or at the deadline."""
     while True:
-        records = [job for job in (await fsck.take_picture(core)).jobs.values() if poisoner.is_ours(job)]
+        records = [job for job in (await fsck.take_snapshot(core)).jobs.values() if poisoner.is_ours(job)]
         names = {record.spec.name for record in records}
         ended = all(map(is_terminal, records)) and all(job.name in names for job in planned)
         if ended or time.monotonic() > deadline:
@@ -200,7 +200,7 @@ async def _until_all_ended(
         await asyncio.sleep(0.5)
 
 
-async def _until_clean(core: Core, deadline: float) -> list[fsck.Trouble]:
+async def _until_clean(core: Core, deadline: float) -> list[fsck.Problem]:
     """What is still in disorder at the deadline."""
     while True:
         troubles = await fsck.check(core)

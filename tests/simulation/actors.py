@@ -127,8 +127,9 @@ class ActorWorld(World):
         self.spawn(owner, live())
 
     def task(self, host: Host, spec: TaskSpec, deadline: float) -> HostTask:
-        made = ActorTask if "ACTOR" in spec.env else HostTask  # a file in the inbox may have become a job
-        return made(self, host, spec, deadline)
+        if "ACTOR" in spec.env:
+            return ActorTask(self, host, spec, deadline)
+        return HostTask(host, spec, deadline)  # a file in the inbox may have become a job
 
     def process_lives_on_for(self) -> float:
         """Seconds by which a process outlives its task; mostly 0."""

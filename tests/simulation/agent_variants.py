@@ -19,7 +19,6 @@ from fray_coordinator.jobs import mailbox
 from fray_coordinator.persist import persist
 from fray_coordinator.protocol import failure_detection, heartbeat, pending_index as index_rules, retention
 from fray_coordinator.reconcile import failure_detector, reaper
-from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.store.interface import ANY
 from fray_layouts import codec, object_keys
 from fray_layouts.records import AgentRecord
@@ -217,16 +216,6 @@ def reaping_done_once() -> list[Swap]:
                 await reaper._put_back_job(core, job, agent.record.id)
 
     return [(reaper, "reap", reap)]
-
-
-@variant
-def a_lease_ages_while_it_is_held() -> list[Swap]:
-    """The pass's lease keeps the age that was counted for another version of it."""
-
-    def set_lease(self: Reconciler, lease: Any) -> None:
-        self.lease = lease
-
-    return [(Reconciler, "_set_lease", set_lease)]
 
 
 @variant

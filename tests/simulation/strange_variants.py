@@ -185,7 +185,7 @@ def a_bell_is_asked_with_an_empty_version() -> list[Swap]:
     """Who has not heard the bell yet asks whether it has changed since nothing, and looks no further without it."""
 
     async def rang(self: IndexSearch) -> bool:
-        answer = await self.core.store.get_if_changed(PoolKeys.doorbell(self.pool), self._bell or "")
+        answer = await self._core.store.get_if_changed(PoolKeys.doorbell(self.member.record.pool), self._bell or "")
         if answer is None or isinstance(answer, NotModified):
             return False
         self._bell = answer.version
