@@ -93,7 +93,7 @@ def test_every_twelfth_other_variant_is_caught() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("module", "made"), zip((JOBS, ACTORS, QUEUES), WORLDS, strict=True))
+@pytest.mark.parametrize(("module", "made"), list(zip((JOBS, ACTORS, QUEUES), WORLDS, strict=True)))
 def test_a_seed_that_once_failed_breaks_no_invariant(module: str, made: type[Stage]) -> None:
     for seed in failed_once(made.kind):
         run = simulate("--seed", str(seed), module=module)
