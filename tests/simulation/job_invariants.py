@@ -95,7 +95,9 @@ def a_complete_result_is_never_thrown_away(w: Watching, c: Change) -> None:
     run = w.world.effects.of(c.name, before.attempt)
     if run is not None and w.world.mishaps.since(run.begin, run.host):
         return  # an attempt may end so, with a reason
-    if run is not None and w.world.storage.unwritable.get("work", 0.0) > run.begin:
+    agent = w.world.agents.get(before.lease.agent)
+    asked_to_stop = before.stop is not None or (agent is not None and agent.member.leaving)
+    if asked_to_stop and run is not None and w.world.storage.unwritable.get("work", 0.0) > run.begin:
         return  # who is asked to stop waits for an outage, but for no single object
     heeds_a_stop = before.stop is not None and run is not None and not run.complete_before_stop
     if run is not None and run.how == "success" and run.told and not heeds_a_stop:
