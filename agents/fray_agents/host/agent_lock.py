@@ -89,12 +89,17 @@ def work_dir_of(agent_id: str, fd: int) -> Path | None:
         return None
 
 
-def try_lock(path: Path) -> int | None:
-    """A locked file descriptor; None if someone holds the lock or the file no longer has this name."""
+def try_lock(path: Path, kind: int = fcntl.LOCK_EX, flags: int = 0) -> int | None:
+    """A locked file descriptor; None if someone holds the lock or the file no longer has this name.
+
+    Args:
+        kind: LOCK_EX for one holder, LOCK_SH for many.
+        flags: O_CREAT to make the file where it is absent.
+    """
     with suppress(FileNotFoundError, BlockingIOError):
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(fd), os.lstat(path)):
                 return fd
         except BaseException:

@@ -33,7 +33,8 @@ class UntrustedDirectory(Permanent):
     """A directory that only this user may use is somebody else's, or others may write into it, or it cannot be made."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path} {why}; look at it and remove it, or set TMPDIR to a directory of this user")
+        remedy = "look at it and remove it, or set TMPDIR (for the cache XDG_CACHE_HOME) to a directory of this user"
+        super().__init__(f"{path} {why}; {remedy}")
 
 
 def user_dir(*names: str) -> Path:
@@ -42,6 +43,22 @@ def user_dir(*names: str) -> Path:
     for name in names:
         path = private_dir(path / name)
     return path
+
+
+def cache_dir() -> Path:
+    """Where this user's agents keep what later ones can use: `fray` under XDG_CACHE_HOME, else under `~/.cache`.
+
+    Where neither can be made (a user without a home) it is under the temporary directory.
+
+    Raises:
+        UntrustedDirectory: it is not this user's alone.
+    """
+    parent = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    try:
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return user_dir("cache")
+    return private_dir(parent / "fray")
 
 
 def private_dir(path: Path) -> Path:

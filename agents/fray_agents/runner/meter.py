@@ -77,7 +77,7 @@ class _DiskMeter:
     def __init__(self, directory: str) -> None:
         self.bytes = 0
         self._directory = directory
-        self._walk = _sizes(directory)
+        self._walk = disk_sizes(directory)
         self._sum = 0
 
     def advance(self, entries: int) -> None:
@@ -86,13 +86,14 @@ class _DiskMeter:
             size = next(self._walk, None)
             if size is None:
                 self.bytes, self._sum = self._sum, 0
-                self._walk = _sizes(self._directory)
+                self._walk = disk_sizes(self._directory)
                 return
             self._sum += size
         self.bytes = max(self.bytes, self._sum)
 
 
-def _sizes(directory: str) -> Iterator[int]:
+def disk_sizes(directory: str) -> Iterator[int]:
+    """Bytes on disk of each thing below `directory`; what goes away meanwhile is left out."""
     pending = [directory]
     while pending:
         try:

@@ -1,0 +1,241 @@
+"""The host's cache: directories that are built once and used by every agent of this user, until room is needed.
+
+An entry is `<root>/<kind>/<key>/` with a file `lock`, and with `content` once it is complete. Whoever builds or removes
+an entry has an exclusive lock on its file, and whoever uses it a shared one; the kernel gives the lock of a process
+that dies to the next. What is half built has another name, which is never used again: the next builder removes it, and
+a writer that outlives its builder harms nobody.
+
+The lock file says in which boot of the host the entry was built, and its size; its time is that of the last use. An
+entry of an earlier boot is built again: if the host had lost its power, files that nobody had synced would be empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fray_agents.host.agent_lock import try_lock
+from fray_agents.host.directories import private_dir, remove_tree
+from fray_agents.runner.meter import disk_sizes
+from fray_coordinator.backoff import backoff
+
+DEFAULT_LIMIT = 20 * 10**9
+"""Bytes of a cache on a large disk: some ten environments with PyTorch."""
+
+DISK_SHARE = 5
+"""On a smaller disk the cache may have this part of it, a fifth: the rest is for the tasks."""
+
+LOCK_PAUSES = (0.002, 0.05)
+"""Seconds between two looks at an entry that another one builds, the first and the longest: a look takes microseconds,
+and a warm start has 300 ms for everything."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}")
+_LOCK, _CONTENT, _BUILDING, _REMOVED = "lock", "content", "building", "~"
+
+Build = Callable[[Path], Awaitable[None]]
+"""Fills the empty directory that it is given; the directory is renamed later, so nothing in it may name its path.
+
+When it is cancelled, it has to end what it has started; what it still writes is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """A complete entry. path: of its content; size: bytes on disk; last_used: seconds since 1970."""
+
+    kind: str
+    key: str
+    path: Path
+    size: int
+    last_used: float
+
+
+class HostCache:
+    """The cache below one directory, which other processes of this user may use at the same time.
+
+    Args:
+        root: made at the first use; its parent exists.
+        limit: bytes on disk beyond which the entries go that were not used for longest. What is in use stays.
+    """
+
+    def __init__(self, root: Path, limit: int) -> None:
+        self.root = root
+        self.limit = limit
+
+    @asynccontextmanager
+    async def hold(self, kind: str, key: str, build: Build) -> AsyncIterator[CacheEntry]:
+        """Have an entry, which stays as long as the context does; it is built if it is not there.
+
+        One builds at a time, on the whole host. If that one fails, its error is its own, and the next one tries.
+
+        Args:
+            kind, key: what the entry is; the same names always mean the same content.
+            build: makes the content.
+
+        Raises:
+            UntrustedDirectory: the cache is not this user's alone.
+            OSError: the host has too little of something; what nobody used was removed.
+            Exception: whatever `build` raises.
+        """
+        folder = self._folder(kind, key)
+        lock = await self._lock(folder, build)
+        try:
+            entry = _complete_entry(folder)
+            assert entry is not None, "nobody removes what is locked"
+            os.utime(lock)
+            yield entry
+        finally:
+            with suppress(OSError):  # a full disk
+                os.utime(lock)
+            _unlock(lock)
+
+    def entries(self) -> list[CacheEntry]:
+        """The complete entries, in the order of their last use."""
+        found = [entry for folder in self._folders() if (entry := _complete_entry(folder)) is not None]
+        return sorted(found, key=lambda entry: entry.last_used)
+
+    async def trim(self, limit: int | None = None) -> list[CacheEntry]:
+        """Remove what nobody uses until the rest has at most `limit` bytes, and what was left half built.
+
+        Args:
+            limit: by default that of the cache.
+
+        Returns:
+            The complete entries that were removed.
+        """
+        most = self.limit if limit is None else limit
+        for folder in await asyncio.to_thread(lambda: [found for found in self._folders() if not _is_complete(found)]):
+            await _remove(folder)
+        entries = await asyncio.to_thread(self.entries)
+        total = sum(entry.size for entry in entries)
+        removed = []
+        for entry in entries:
+            if total <= most:
+                break
+            if await _remove(entry.path.parent):
+                total -= entry.size
+                removed.append(entry)
+        return removed
+
+    def _folder(self, kind: str, key: str) -> Path:
+        for name in (kind, key):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot name an entry of the cache")
+        return self.root / kind / key
+
+    def _folders(self) -> Iterator[Path]:
+        with suppress(FileNotFoundError):
+            for kind in self.root.iterdir():
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    yield from filter(Path.is_dir, kind.iterdir())
+
+    async def _lock(self, folder: Path, build: Build) -> int:
+        """A shared lock on the entry, which is complete."""
+        pauses = backoff(*LOCK_PAUSES)
+        while (lock := _lock_complete(folder)) is None:
+            if not await self._build(folder, build):
+                await asyncio.sleep(next(pauses))
+        return lock
+
+    async def _build(self, folder: Path, build: Build) -> bool:
+        """Build the entry; False if somebody else builds, uses or removes it now."""
+        for directory in (self.root, folder.parent, folder):
+            private_dir(directory)
+        lock = try_lock(folder / _LOCK, fcntl.LOCK_EX, os.O_CREAT)
+        if lock is None:
+            return False
+        try:
+            if not _is_complete(folder):
+                await _build_content(folder, lock, build)
+                await self.trim()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                await self.trim(0)
+            raise
+        finally:
+            _unlock(lock)
+        return True
+
+
+def default_limit(root: Path) -> int:
+    """Bytes that the cache below `root`, which exists, may have where nobody says more."""
+    return min(DEFAULT_LIMIT, shutil.disk_usage(root).total // DISK_SHARE)
+
+
+async def _build_content(folder: Path, lock: int, build: Build) -> None:
+    building = folder / f"{_BUILDING}-{secrets.token_hex(8)}"
+    try:
+        for left in os.listdir(folder):
+            if left != _LOCK:
+                await remove_tree(folder / left)
+        building.mkdir(mode=0o700)
+        await build(building)
+        size = await asyncio.to_thread(lambda: sum(disk_sizes(str(building))))
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{_boot()} {size}\n".encode(), 0)
+        building.rename(folder / _CONTENT)
+    except BaseException:
+        await remove_tree(building)
+        raise
+
+
+async def _remove(folder: Path) -> bool:
+    """Whether the entry is gone; False if somebody uses or builds it."""
+    if _REMOVED not in folder.name:
+        lock = try_lock(folder / _LOCK, fcntl.LOCK_EX, os.O_CREAT)
+        if lock is None:
+            return folder.name not in os.listdir(folder.parent)
+        try:  # renamed first: whoever wants the entry from now on begins with a new directory
+            os.rename(folder, removed := folder.with_name(f"{folder.name}{_REMOVED}{secrets.token_hex(8)}"))
+            folder = removed
+        finally:
+            _unlock(lock)
+    await remove_tree(folder)
+    return True
+
+
+def _lock_complete(folder: Path) -> int | None:
+    """A shared lock on the complete entry; None if it is not complete, or somebody builds or removes it."""
+    if not _is_complete(folder):
+        return None
+    lock = try_lock(folder / _LOCK, fcntl.LOCK_SH)
+    if lock is not None and not _is_complete(folder):
+        _unlock(lock)
+        return None
+    return lock
+
+
+def _unlock(lock: int) -> None:
+    # Unlocked before it is closed: a child forked meanwhile shares the open file and would keep the lock.
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
+def _is_complete(folder: Path) -> bool:
+    return _complete_entry(folder) is not None
+
+
+def _complete_entry(folder: Path) -> CacheEntry | None:
+    """The entry in `folder`; None if it is not complete, of an earlier boot, or being removed."""
+    content = folder / _CONTENT
+    if _REMOVED in folder.name or not content.is_dir():
+        return None
+    try:
+        boot, size = (folder / _LOCK).read_text().split()
+        used = (folder / _LOCK).stat().st_mtime
+    except (FileNotFoundError, ValueError):
+        return None
+    return CacheEntry(folder.parent.name, folder.name, content, int(size), used) if boot == _boot() else None
+
+
+def _boot() -> str:
+    """The kernel's name for the time since this host was started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
