@@ -24,6 +24,8 @@ MAX_JOB_ID = 144
 """A name, a hyphen and a suffix. With it and the longest shape an index entry's name just fits every store."""
 MAX_VARIANT = 32
 """Characters of an accelerator's variant, which stands in the keys of index entries."""
+MAX_IMAGE = 512
+"""Characters of a container image's name with registry, path, tag and digest; registries allow 255 for the path."""
 MAX_KEY_BYTES = 900
 """Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
 
@@ -35,6 +37,8 @@ ID_PATTERN = rf"^(?!.*(\.\.|\n)){_ID}$"
 MAYBE_ID_PATTERN = rf"^(?!.*(\.\.|\n))({_ID})?$"
 KEY_PATTERN = r"^(?!.*(\n|//))(?!(.*/)?\.\.?(/|$))([^/\0\r]([^\0\r]*[^/\0\r])?)?$"
 
+MAYBE_PYTHON_PATTERN = r"^(?!.*\n)(3\.[0-9]{1,3})?$"
+
 _WORDS = "use letters, digits, '-', '_' and '.', with a letter or digit at both ends and without '..'"
 _ID_WORDS = "an id is letters, digits, '-', '_' and '.', it begins with a letter or digit and has no '..'"
 REMEDIES = {
@@ -43,6 +47,7 @@ REMEDIES = {
     ID_PATTERN: _ID_WORDS,
     MAYBE_ID_PATTERN: _ID_WORDS,
     KEY_PATTERN: "give the key of an object, without empty segments, '.', '..' and control characters",
+    MAYBE_PYTHON_PATTERN: "give a minor version such as 3.11",
     "^/": "it begins with '/'",
 }
 """By pattern: the remedy for a text that does not match it."""

@@ -30,6 +30,8 @@ class Shape:
     device_count: int
     on_demand: bool
     actor: bool = False
+    packages: bool = False
+    image: bool = False
 
     def resources(self) -> Resources:
         return Resources(
@@ -38,11 +40,14 @@ class Shape:
 
 
 _SHAPE_PART = (
-    rf"c{NUMBER_PATTERN}m{NUMBER_PATTERN}d{NUMBER_PATTERN}(o?)(a?)(?:g{NUMBER_PATTERN}([A-Za-z][A-Za-z0-9._-]*))?"
+    rf"c{NUMBER_PATTERN}m{NUMBER_PATTERN}d{NUMBER_PATTERN}(o?)(a?)(e?)(i?)"
+    rf"(?:g{NUMBER_PATTERN}([A-Za-z][A-Za-z0-9._-]*))?"
 )
 _PENDING_KEY = re.compile(
     rf"pending/([^/]+)/([0-9]{{3}})([{BASE32_DIGITS}]{{9}})-([^/~]+)~{ATTEMPT_PATTERN}~{_SHAPE_PART}"
 )
+_FLAGS = ("on_demand", "actor", "packages", "image")
+"""The parts of a shape that are one letter each, in the order of the key."""
 _MIB = 1024 * 1024
 """The unit of memory and disk in keys."""
 
@@ -67,7 +72,7 @@ class PendingKey:
     def key(self) -> str:
         s = self.shape
         shape = f"c{s.cpu}m{-(-s.memory // _MIB)}d{-(-s.disk // _MIB)}"
-        shape += "o" * s.on_demand + "a" * s.actor
+        shape += "o" * s.on_demand + "a" * s.actor + "e" * s.packages + "i" * s.image
         if s.device:
             shape += f"g{s.device_count}{s.device}"
         return f"{PendingKey.before(self.pool, self.priority, self.time)}-{self.job}~{self.attempt}~{shape}"
@@ -98,7 +103,7 @@ class PendingKey:
         found = _PENDING_KEY.fullmatch(key)
         if found is None:
             return None
-        pool, order, time, job, attempt, cpu, memory, disk, on_demand, actor, count, device = found.groups()
+        pool, order, time, job, attempt, cpu, memory, disk, *flags, count, device = found.groups()
         if not is_name(pool) or not is_id(job) or len(key) - key.rindex("/") > MAX_KEY_PART_BYTES + 1:
             return None
         return PendingKey(
@@ -113,8 +118,7 @@ class PendingKey:
                 disk=int(disk) * _MIB,
                 device=device or "",
                 device_count=int(count or 0),
-                on_demand=bool(on_demand),
-                actor=bool(actor),
+                **dict(zip(_FLAGS, map(bool, flags), strict=True)),
             ),
         )
 

@@ -15,10 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from fray_layouts.bounds import (
+    MAX_IMAGE,
     MAX_JOB_ID,
     MAX_NAME,
     MAX_VARIANT,
     MAYBE_NAME_PATTERN,
+    MAYBE_PYTHON_PATTERN,
     NAME_PATTERN,
     REMEDIES,
     Attempts,
@@ -44,10 +46,17 @@ class SpecPart(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CallableSpec(SpecPart, kw_only=True):
-    """A pickled Python call: `pickle` is base64 of cloudpickle of (function, args, kwargs), or `blob` its key."""
+    """A pickled Python call.
+
+    Attributes:
+        pickle: base64 of cloudpickle of (function, args, kwargs), or
+        blob: the key of the object that holds the pickle.
+        python: minor version of the interpreter that pickled it, as "3.11"; code objects load in no other. "": unknown.
+    """
 
     pickle: str = ""
     blob: Key = ""
+    python: Annotated[str, Meta(pattern=MAYBE_PYTHON_PATTERN)] = ""
 
 
 class EntrypointSpec(SpecPart, kw_only=True):
@@ -82,16 +91,48 @@ class ResourceSpec(SpecPart, kw_only=True):
     preemptible: bool = True
 
 
+class WorkspaceSpec(SpecPart, kw_only=True):
+    """A folder of code that travels with the job, as one archive (`docs/environments.md` has its format).
+
+    Attributes:
+        blob: key of the archive.
+        size, files: its bytes and entries, for people.
+        dependencies: name of the file at its top that states the packages: "uv.lock", "requirements.txt",
+            "pyproject.toml"; "" if none does.
+    """
+
+    blob: Key
+    size: Count = 0
+    files: Count = 0
+    dependencies: str = ""
+
+
 class EnvironmentSpec(SpecPart, kw_only=True):
-    """The process's environment.
+    """The environment of the job's processes: variables, code, packages, image.
 
     Attributes:
         env_vars: variables; they win over the agent's own.
         secret_env_vars: variables whose values no command ever shows.
+        workspace: code that the job brings; each attempt starts in a copy of its own.
+        extras: of the workspace's project, installed with its packages.
+        pip_packages: requirements that are installed on top.
+        python: the versions of Python that will do, as a PEP 440 specifier such as ">=3.11"; "" is any.
+        docker_image: the container image that the job runs in; "" runs it on the host.
     """
 
     env_vars: dict[str, str] = {}
     secret_env_vars: dict[str, str] = {}
+    workspace: WorkspaceSpec | None = None
+    extras: list[str] = []
+    pip_packages: list[str] = []
+    python: Annotated[str, Meta(max_length=MAX_NAME)] = ""
+    docker_image: Annotated[str, Meta(max_length=MAX_IMAGE)] = ""
+
+
+def needs_environment(environment: EnvironmentSpec) -> bool:
+    """Whether the job runs with packages of its own, which its agent installs."""
+    stated = environment.workspace is not None and bool(environment.workspace.dependencies)
+    return stated or bool(environment.extras or environment.pip_packages)
 
 
 class HealthCheckSpec(SpecPart, kw_only=True):
@@ -155,13 +196,6 @@ class JobSpec(SpecPart, kw_only=True):
     health_check: HealthCheckSpec | None = None
 
 
-_FUTURE_FIELDS = {
-    "environment.packages": "packages come in a later release; install them on the host and leave the field out",
-    "environment.pip_packages": "packages come in a later release; install them on the host and leave the field out",
-    "environment.extras": "extras come in a later release; install them on the host and leave the field out",
-    "environment.workspace": "workspaces come in a later release; put the code on the host and leave the field out",
-    "environment.docker_image": "images come in a later release; leave the field out",
-}
 MAX_NAME_AND_ID = MAX_JOB_ID - len("--") - ID_DIGEST_DIGITS
 """Characters of a name and an own id together."""
 REDACTED = "..."
@@ -226,10 +260,6 @@ def _refuse_unknown(raw: object, struct: type[SpecPart], path: str) -> None:
     same = _ALIASES.get(path, {})
     for key, value in raw.items():
         dotted = f"{path}.{key}" if path else str(key)
-        if dotted in _FUTURE_FIELDS and value:
-            raise InvalidInput(dotted, REDACTED, _FUTURE_FIELDS[dotted])
-        if dotted in _FUTURE_FIELDS:
-            continue
         if key not in fields and key not in same:
             near = difflib.get_close_matches(str(key)[:_MAX_COMPARED_CHARACTERS], [*fields, *same], n=1)
             hint = f"did you mean {near[0]}" if near else f"the fields here are {', '.join(fields)}"
@@ -247,7 +277,7 @@ def _nested_spec(annotation: Any) -> type[SpecPart] | None:
 
 
 def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
-    """The spec with `ram` as `memory` and without empty fields of later releases."""
+    """The spec with `ram` as `memory`, and sizes as bytes."""
     out = dict(raw)
     for part, spellings in _ALIASES.items():
         if isinstance(out.get(part), Mapping):
@@ -258,10 +288,12 @@ def _normalized(raw: dict[str, Any]) -> dict[str, Any]:
                         raise InvalidInput(f"{part}.{old}", section[old], f"it is the same as {new}; give one of them")
                     section[new] = section.pop(old)
             out[part] = section
+    environment = out.get("environment")
+    if isinstance(environment, Mapping) and isinstance(folder := environment.get("workspace"), str):
+        remedy = "a folder is packed where the job is submitted: by `fray submit`, `fray run` or the Python interface"
+        raise InvalidInput("environment.workspace", folder, remedy)
     if isinstance(out.get("resources"), dict):
         out["resources"] |= _parsed_sizes(out["resources"])
-    if isinstance(out.get("environment"), Mapping):
-        out["environment"] = {k: v for k, v in out["environment"].items() if f"environment.{k}" not in _FUTURE_FIELDS}
     return out
 
 

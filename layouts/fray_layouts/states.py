@@ -46,6 +46,8 @@ class ExitKind(StrEnum):
     START_FAILED = "start-failed"
     HOST_FAILED = "host-failed"
     """The host failed while it ran."""
+    ENVIRONMENT_FAILED = "environment-failed"
+    """The job's packages or image cannot be had anywhere: the job's own fault, which no retry mends."""
     LOST = "lost"
     """Its agent died."""
     TOO_LARGE = "too-large"

@@ -34,6 +34,8 @@ def _specs() -> File:
         "too large": {"max_retries_failure": 10**9},
         "a gang": {"replicas": 2},
         "packages": {"environment": {"pip_packages": ["numpy"]}},
+        "a workspace": {"environment": {"workspace": {"blob": "blobs/2026-01/00", "dependencies": "uv.lock"}}},
+        "a folder as a workspace": {"environment": {"workspace": "."}},
         "no packages": {"environment": {"pip_packages": [], "env_vars": {"A": "1"}}},
         "a name of two words": {"name": "two words"},
         "an actor with a health check": {"actor": True, "health_check": {"port": 8080}},

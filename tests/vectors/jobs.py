@@ -28,6 +28,7 @@ from fray_layouts.records import (
     ParentLink,
     PastAttempt,
     Resources,
+    Software,
     StopRequest,
 )
 from fray_layouts.spec import parse_spec
@@ -290,16 +291,21 @@ def _fits() -> File:
         *((shape, HostKind()) for shape in shapes),
         ("c0m0d0o", HostKind(preemptible=True)),
         ("c0m0d0a", HostKind(inbound=False)),
+        ("c0m0d0oaeig1gpu", HostKind()),
+        ("c0m0d0e", HostKind(packages=False)),
+        ("c0m0d0i", HostKind(containers=False)),
     ]:
         entry = PendingKey.parse(f"pending/default/4991kdvdna00-a-1~1~{shape}")
         assert entry is not None
-        told = {"preemptible": host.preemptible, "inbound": host.inbound}
+        software = Software(pythons=["3.11"] * host.packages, containers="podman" * host.containers)
+        told = {"preemptible": host.preemptible, "inbound": host.inbound, "software": plain(software)}
         cases[f"{shape} on {told}"] = (
             {"shape": shape, "free": plain(free), **told},
             not shortage(entry.shape, free, host),
         )
     return File(
-        "the shape of an entry, and an agent's `free`, `preemptible` and `inbound`: whether it may claim it", cases
+        "the shape of an entry, and an agent's `free`, `preemptible`, `inbound`, `software`: whether it may claim it",
+        cases,
     )
 
 

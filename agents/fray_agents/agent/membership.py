@@ -9,7 +9,7 @@ from fray_agents.agent.leases import Leases
 from fray_agents.agent.problems import AgentProblems
 from fray_coordinator.core import Core
 from fray_coordinator.protocol import heartbeat
-from fray_coordinator.protocol.scheduling import HostKind
+from fray_coordinator.protocol.scheduling import HostKind, kind_of_host
 from fray_coordinator.store.records import Stored
 from fray_layouts.records import AgentRecord, JobRecord
 
@@ -57,7 +57,7 @@ class Membership:
     @property
     def host_kind(self) -> HostKind:
         """What jobs may demand of the host."""
-        return HostKind(self.record.preemptible, self.record.inbound)
+        return kind_of_host(self.record)
 
     @property
     def beat(self) -> int:

@@ -9,7 +9,7 @@ from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobNotFound
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
-from fray_coordinator.protocol.scheduling import HostKind, shape_of, shortage
+from fray_coordinator.protocol.scheduling import kind_of_host, shape_of, shortage
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey, Shape
@@ -102,18 +102,13 @@ def live_agents(agents: Iterable[Stored[AgentRecord]], pool: str, now: float) ->
     return [agent.record for agent in found if agent.record.state == AgentState.LIVE and not is_silent(agent, now)]
 
 
-def host_kind(agent: AgentRecord) -> HostKind:
-    """The kind of the agent's host, by its record."""
-    return HostKind(agent.preemptible, agent.inbound)
-
-
 def unschedulable_reason(job: JobRecord, live: Sequence[AgentRecord]) -> str:
     """Why none of `live`, the live agents of its pool, will ever start the pending job; "" if one could."""
     pool = job.spec.pool
     if not live:
         return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`"
     shape = shape_of(job.spec)
-    short = {agent.id: shortage(shape, agent.capacity, host_kind(agent)) for agent in live}
+    short = {agent.id: shortage(shape, agent.capacity, kind_of_host(agent)) for agent in live}
     if not all(short.values()):
         return ""
     lacks = "; ".join(f"{agent}: {what}" for agent, what in short.items())
@@ -127,13 +122,13 @@ def waiting_reasons(job: JobRecord, live: Sequence[AgentRecord], now: float) -> 
     if now < job.not_before:
         return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
     shape = shape_of(job.spec)
-    able = [agent for agent in live if not shortage(shape, agent.capacity, host_kind(agent))]
+    able = [agent for agent in live if not shortage(shape, agent.capacity, kind_of_host(agent))]
     return [f"{agent.id}: {_waiting_reason(shape, agent)}" for agent in able]
 
 
 def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:
     """The reason why an agent does not run a job that it could run, as far as its record says."""
-    lacks = shortage(shape, agent.free, host_kind(agent))
+    lacks = shortage(shape, agent.free, kind_of_host(agent))
     return "; ".join(filter(None, [lacks, agent.problem])) or "has room and should claim it soon"
 
 

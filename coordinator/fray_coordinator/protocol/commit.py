@@ -136,7 +136,8 @@ def _failed(
     job: JobRecord, end: AttemptExit, now: float, settings: ClusterSettings, restart: bool = False
 ) -> JobRecord:
     spent = replace(job, failures=job.failures + 1, start_failures=0, agent_deaths=0, avoid_hosts=[])
-    if spent.failures > job.spec.max_retries_failure or _actor_ended_itself(job, end):
+    hopeless = end.kind == ExitKind.ENVIRONMENT_FAILED or _actor_ended_itself(job, end)
+    if hopeless or spent.failures > job.spec.max_retries_failure:
         return _fail_for_good(spent, end, now, "")
     if restart:
         return _restart(spent, end, now)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from fray_layouts.bounds import MAX_TIME
 from fray_layouts.index_keys import PendingKey, Shape
-from fray_layouts.records import JobRecord, Resources
-from fray_layouts.spec import JobSpec
+from fray_layouts.records import AgentRecord, JobRecord, Resources
+from fray_layouts.spec import JobSpec, needs_environment
 
 
 def shape_of(spec: JobSpec) -> Shape:
@@ -30,6 +30,8 @@ def shape_of(spec: JobSpec) -> Shape:
         device_count=0 if accelerator is None else accelerator.count,
         on_demand=not wants.preemptible,
         actor=spec.actor,
+        packages=needs_environment(spec.environment),
+        image=bool(spec.environment.docker_image),
     )
 
 
@@ -41,10 +43,25 @@ def entry_of(job: JobRecord) -> PendingKey:
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """The kind of a host. preemptible: it may be taken away; inbound: others can connect to it."""
+    """The kind of a host.
+
+    Attributes:
+        preemptible: it may be taken away.
+        inbound: others can connect to it.
+        packages: it can install a job's packages.
+        containers: it can run an image.
+    """
 
     preemptible: bool = False
     inbound: bool = True
+    packages: bool = True
+    containers: bool = True
+
+
+def kind_of_host(agent: AgentRecord) -> HostKind:
+    """The kind of an agent's host, by its record."""
+    software = agent.software
+    return HostKind(agent.preemptible, agent.inbound, bool(software.pythons), bool(software.containers))
 
 
 def shortage(shape: Shape, free: Resources, host: HostKind) -> str:
@@ -53,6 +70,10 @@ def shortage(shape: Shape, free: Resources, host: HostKind) -> str:
         return "a host that is not preemptible"
     if shape.actor and not host.inbound:
         return "a host that accepts connections, because it is an actor"
+    if shape.packages and not host.packages:
+        return "a host with uv, because it has packages of its own"
+    if shape.image and not host.containers:
+        return "a host with podman or docker, because it has an image"
     if shape.cpu > free.cpu:
         return f"cpu: {shape.cpu / 1000:g} cores wanted, {free.cpu / 1000:g} free"
     for what in ("memory", "disk"):

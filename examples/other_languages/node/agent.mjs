@@ -238,16 +238,19 @@ export class Agent {
   }
 }
 
-/** Whether an agent may claim what needs this: its record's `free`, `preemptible` and `inbound` say so. */
-export function fits({ amounts, actor, onDemand, device, count }, { free, preemptible = false, inbound = true }) {
+/** Whether an agent may claim what needs this: its record's `free`, `preemptible`, `inbound` and `software` say so. */
+export function fits({ amounts, actor, onDemand, software, device, count }, agent) {
+  const { free, preemptible = false, inbound = true, software: { pythons = [], containers = "" } = {} } = agent;
   if ((actor && !inbound) || (onDemand && preemptible)) return false;
+  if ((software.includes("e") && !pythons.length) || (software.includes("i") && !containers)) return false;
   const { device: here = "", device_count = 0 } = free;
   if (device && (count > device_count || ![here, here.split("-")[0]].includes(device))) return false;
   return Object.entries(amounts).every(([name, amount]) => amount <= (free[name] ?? 0));
 }
 
 /** What this agent knows how to run. */
-const canRun = (spec) => spec.entrypoint.command?.length > 0 && !spec.health_check && (spec.replicas ?? 1) === 1;
+const canRun = (spec) =>
+  spec.entrypoint.command?.length > 0 && !spec.health_check && !spec.environment?.workspace && (spec.replicas ?? 1) === 1;
 
 async function main(words) {
   const options = { pool: { type: "string" }, cores: { type: "string" }, memory: { type: "string" },

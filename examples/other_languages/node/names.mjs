@@ -68,7 +68,12 @@ export function pendingKey(job) {
 export function shape(spec) {
   const { cpu = 1, memory = 0, disk = 0, device, preemptible = true } = spec.resources ?? {};
   const amounts = `c${Math.ceil(cpu * 1000)}m${Math.ceil(memory / MIB)}d${Math.ceil(disk / MIB)}`;
-  return amounts + (preemptible ? "" : "o") + (spec.actor ? "a" : "") + deviceShape(device);
+  const flags = { o: !preemptible, a: spec.actor, e: hasPackages(spec), i: spec.environment?.docker_image };
+  return amounts + Object.keys(flags).filter((letter) => flags[letter]).join("") + deviceShape(device);
+}
+
+function hasPackages({ environment: { workspace, extras = [], pip_packages = [] } = {} }) {
+  return Boolean(workspace?.dependencies) || extras.length + pip_packages.length > 0;
 }
 
 function deviceShape(device) {
@@ -77,7 +82,7 @@ function deviceShape(device) {
 }
 
 const ENTRY = /^(\d{3}[0-9a-hjkmnp-tv-z]{9})-([A-Za-z0-9][\w.-]*)~([1-9]\d*)~(c.+)$/;
-const SHAPE = /^c(\d+)m(\d+)d(\d+)(o?)(a?)(?:g([1-9]\d*)([a-z0-9._-]+))?$/;
+const SHAPE = /^c(\d+)m(\d+)d(\d+)(o?)(a?)(e?i?)(?:g([1-9]\d*)([a-z0-9._-]+))?$/;
 
 /** What the name of a pending entry says: {key, job, attempt, needs}; null if it is none. */
 export function parsePending(key) {
@@ -90,7 +95,7 @@ export function parsePending(key) {
 export function parseShape(text) {
   const found = SHAPE.exec(text);
   if (!found) return null;
-  const [, cpu, memory, disk, onDemand, actor, count, device = ""] = found;
+  const [, cpu, memory, disk, onDemand, actor, software, count, device = ""] = found;
   const amounts = { cpu: Number(cpu), memory: memory * MIB, disk: disk * MIB };
-  return { amounts, onDemand: onDemand !== "", actor: actor !== "", device, count: Number(count ?? 0) };
+  return { amounts, onDemand: onDemand !== "", actor: actor !== "", software, device, count: Number(count ?? 0) };
 }

@@ -20,6 +20,7 @@ from fray_layouts.records.agent import (
     HintEndpoint as HintEndpoint,
     Holding as Holding,
     Resources as Resources,
+    Software as Software,
 )
 from fray_layouts.records.base import MAX_RECENT_OPS as MAX_RECENT_OPS, Record as Record
 from fray_layouts.records.cluster import (

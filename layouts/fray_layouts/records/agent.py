@@ -17,11 +17,13 @@ class Holding(msgspec.Struct, kw_only=True, omit_defaults=True):
         attempt: the attempt that is (or is about to be) held.
         phase: "claiming" (not known to be applied), "running", "ending" (until terminal or the next entry exists).
         usage: as last measured; None if it was not yet, or cannot be.
+        activity: what the agent does before the task starts, such as "building the environment", for people.
     """
 
     attempt: AttemptNumber
     phase: str = HoldingPhase.CLAIMING
     usage: ResourceUsage | None = None
+    activity: str = ""
 
 
 class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -38,6 +40,22 @@ class Resources(msgspec.Struct, kw_only=True, omit_defaults=True):
     disk: Amount = 0
     device: str = ""
     device_count: Amount = 0
+
+
+class Software(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The software of a host that jobs may ask for.
+
+    Attributes:
+        python: minor version of Python that the agent itself runs on, as "3.11"; callables without packages use it.
+        pythons: minor versions that it can make environments with; none where there is no uv.
+        containers: the engine that runs images: "podman", "docker" or "" for none.
+        fray: version of the agent.
+    """
+
+    python: str = ""
+    pythons: list[str] = []
+    containers: str = ""
+    fray: str = ""
 
 
 class HintEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -68,6 +86,7 @@ class AgentRecord(Record, kw_only=True):
         advertise: host name or address under which others reach them.
         inbound: whether they can be reached at all; actors are not placed elsewhere.
         hint_endpoint: where the agent itself takes hints; None if it takes none.
+        software: what jobs may ask of the host besides resources.
         driver: it is a program outside of jobs, which runs no jobs and holds only the one that stands for it.
     """
 
@@ -92,4 +111,5 @@ class AgentRecord(Record, kw_only=True):
     advertise: str = ""
     inbound: bool = True
     hint_endpoint: HintEndpoint | None = None
+    software: Software = msgspec.field(default_factory=Software)
     driver: bool = False
