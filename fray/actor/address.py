@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from fray.cluster.job_info import info_of, original_exception
 from fray.errors import ActorUnavailableError, JobFailed
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.polling import PollBackoff
-from fray_coordinator.jobs.unschedulable import UnschedulableWarnings
+from fray_coordinator.jobs.waiting import PollBackoff, UnschedulableWarnings
 from fray_coordinator.protocol.naming import Rank, rank
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.records import Stored, record_of

@@ -14,8 +14,7 @@ from fray.errors import ActorUnavailableError, InvalidInput, JobFailed
 from fray.types import JobId, JobStatus
 from fray_coordinator.actors.discovery import EndpointLookup
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.polling import PollBackoff
-from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.jobs.waiting import PollBackoff, wait_for
 
 if TYPE_CHECKING:
     from fray.cluster.job_handle import JobHandle

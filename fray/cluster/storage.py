@@ -37,14 +37,13 @@ from fray_agents.tasks.environment import PRIVATE_VAR
 from fray_coordinator.clock import system_random
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.jobs import stopping
-from fray_coordinator.jobs.live_usage import job_usage
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
-from fray_coordinator.jobs.lookup import all_jobs, read_job
+from fray_coordinator.jobs.lookup import all_jobs, job_usage, read_job
 from fray_coordinator.jobs.waiting import wait_for
 from fray_coordinator.per_loop import PerLoop
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.metering import RequestCounts as Requests
-from fray_coordinator.store.root_url import root_url
+from fray_coordinator.store.opening import root_url
 from fray_layouts.records import JobRecord, ResourceUsage
 from fray_layouts.spec import JobSpec, check_namespace
 

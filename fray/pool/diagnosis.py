@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from fray.cluster.job_info import exit_reason, info_of
 from fray.types import JobStatus
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.live_usage import refreshed_agents
-from fray_coordinator.jobs.lookup import live_agents, read_jobs, waiting_reasons
+from fray_coordinator.jobs.lookup import live_agents, read_jobs, refreshed_agents, waiting_reasons
 from fray_layouts.records import AgentRecord, JobRecord
 
 _MAX_REASONS = 3

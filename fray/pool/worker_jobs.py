@@ -15,7 +15,7 @@ from fray.pool import diagnosis
 from fray.types import JobId, JobInfo, JobStatus
 from fray_coordinator.core import Core
 from fray_coordinator.jobs.lookup import jobs_by_id
-from fray_coordinator.jobs.polling import PollBackoff
+from fray_coordinator.jobs.waiting import PollBackoff
 from fray_coordinator.pool import worker_pools
 from fray_layouts.queue_keys import TaskKeys
 

@@ -24,7 +24,7 @@ from fray_coordinator.queue.errors import QueueNotFound
 from fray_coordinator.queue.open_queue import OpenQueue, find_queue, open_queue, open_root
 from fray_coordinator.queue.poison_isolation import PoisonIsolation, isolation_of
 from fray_coordinator.queue.producer import Producer
-from fray_coordinator.store.root_url import root_url
+from fray_coordinator.store.opening import root_url
 from fray_layouts.errors import InvalidInput
 from fray_layouts.queue_keys import QueueKeys
 from fray_layouts.queue_records import QueueRecord

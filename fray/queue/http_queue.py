@@ -21,7 +21,7 @@ from fray.queue.engine import Counts, Delivery, EncodedItem, Peeked, QueueEngine
 from fray.queue.memory_queue import MemoryQueue
 from fray_agents.rpc import Channel, ClientCall, NoSuchActor, RpcServer, Target, client_id, connect
 from fray_coordinator.per_loop import PerLoop
-from fray_coordinator.queue.cancellation import take_or_return
+from fray_coordinator.queue.delivery import take_or_return
 from fray_coordinator.queue.errors import QueueNotFound
 from fray_layouts.queue_keys import QueueKeys
 

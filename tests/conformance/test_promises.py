@@ -21,8 +21,8 @@ from fray_coordinator.store.interface import (
     Superseded,
     Version,
 )
+from fray_coordinator.store.key_rules import MAX_SPEC_BYTES
 from fray_coordinator.store.opening import open_backend
-from fray_coordinator.store.size_limits import MAX_SPEC_BYTES
 from fray_coordinator.store.store import Store
 from tests.conformance.conftest import Target, every
 from tests.support.writers import create_counter, read_count, record

@@ -16,7 +16,7 @@ import msgspec
 from fray.cli.commands.submit import read_specs
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.hints import read_hint
-from fray_agents.rpc.server.json_protocol import parse_path
+from fray_agents.rpc.server.protocols import parse_path
 from fray_agents.rpc.wire.framing import RECEIVE_BYTES, MessageParser
 from fray_agents.rpc.wire.json_codec import parse_call
 from fray_agents.runner.exit_report import (
@@ -31,7 +31,7 @@ from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.core import Core, core_on
 from fray_coordinator.errors import BadRecord, Fenced
 from fray_coordinator.jobs.logs import read_logs
-from fray_coordinator.store.http_errors import classify_status
+from fray_coordinator.store.buckets import classify_status
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.store import Store

@@ -28,7 +28,7 @@ from fray.cluster import (
 )
 from fray.errors import InvalidInput, JobFailed, NoResult
 from fray_coordinator.errors import JobNotFound
-from fray_coordinator.jobs import unschedulable
+from fray_coordinator.jobs import waiting
 from tests.support.waiting import wait_until
 
 
@@ -264,7 +264,7 @@ def test_unknown_jobs_are_not_found(cluster: LocalCluster) -> None:
 def test_it_says_that_no_agent_can_run_a_job_instead_of_staying_silent(
     cluster: LocalCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unschedulable, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
     job = cluster.launch(call(print, pool="elsewhere"))
     with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
         cluster.wait(job, timeout=0.1)

@@ -20,8 +20,7 @@ from fray.cluster import (
 from fray.pool import WorkerPool
 from fray.rpc import ActorServer
 from fray_coordinator.core import Core
-from fray_coordinator.jobs.live_usage import refreshed_agents
-from fray_coordinator.jobs.lookup import read_job, waiting_reasons
+from fray_coordinator.jobs.lookup import read_job, refreshed_agents, waiting_reasons
 
 
 @pytest.fixture(

@@ -23,7 +23,7 @@ from fray.cluster import (
 )
 from fray.errors import FrayError, InvalidInput
 from fray_coordinator.errors import ParentNotRunning
-from fray_coordinator.jobs import unschedulable
+from fray_coordinator.jobs import waiting
 
 
 def a_request(name: str = "job", **fields: Any) -> JobRequest:
@@ -105,7 +105,7 @@ def test_the_environment_may_name_the_namespace(monkeypatch: pytest.MonkeyPatch)
 def test_waiting_without_an_agent_says_so(
     cluster: StorageCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unschedulable, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
     with caplog.at_level(logging.WARNING, "fray"), pytest.raises(TimeoutError):
         cluster.wait(cluster.launch(a_request()), timeout=0.1)
     assert "no live agent in pool default" in caplog.text

@@ -12,7 +12,7 @@ from fray_coordinator.actors.checkpoints import CheckpointLog
 from fray_coordinator.protocol import checkpoints, commit, naming
 from fray_coordinator.protocol.checkpoints import Checkpoint
 from fray_coordinator.protocol.naming import HighWaterMark, NameHolder
-from fray_coordinator.reconcile.stale_endpoints import StaleEndpoints
+from fray_coordinator.reconcile.removal import StaleEndpoints
 from fray_coordinator.store.interface import ANY
 from fray_coordinator.store.records import Records, Stored, UpdateResult
 from fray_layouts import codec

@@ -9,14 +9,13 @@ import pytest
 
 from fray_coordinator.core import Core, open_core
 from fray_coordinator.errors import BadRecord, JobGone, JobNotFound
-from fray_coordinator.jobs import unschedulable
+from fray_coordinator.jobs import waiting
 from fray_coordinator.jobs.claiming import Claimed, try_claim
 from fray_coordinator.jobs.commit import end_attempt
 from fray_coordinator.jobs.logs import LogLine, follow_chunks, read_logs
 from fray_coordinator.jobs.lookup import read_job
-from fray_coordinator.jobs.polling import PollBackoff
 from fray_coordinator.jobs.submission import submit
-from fray_coordinator.jobs.waiting import wait_for
+from fray_coordinator.jobs.waiting import PollBackoff, wait_for
 from fray_coordinator.protocol.commit import AttemptEnd
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.store.interface import ABSENT
@@ -146,8 +145,8 @@ async def test_a_thousand_jobs_are_watched_by_listings_not_by_a_thousand_reads(c
 
 
 async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unschedulable, "DIAGNOSE_AFTER", 0.0)
-    monkeypatch.setattr(unschedulable, "_DIAGNOSE_INTERVAL", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "_DIAGNOSE_INTERVAL", 0.0)
 
     jobs = await submitted(core, 3)
     jobs += await submitted(core, resources={"cpu": 64}, pool="big")
@@ -163,7 +162,7 @@ async def test_it_says_so_when_nobody_can_start_the_job(core: Core, monkeypatch:
 
 
 async def test_it_is_silent_while_an_agent_could_run_the_job(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unschedulable, "DIAGNOSE_AFTER", 0.0)
+    monkeypatch.setattr(waiting, "DIAGNOSE_AFTER", 0.0)
 
     jobs = await submitted(core)
     agent = AgentRecord(id="busy", host="h", pool="default", capacity=Resources(cpu=4000))
@@ -182,10 +181,10 @@ async def test_a_job_that_waits_for_room_for_long_says_so_once(cluster: Cluster)
     told: list[str] = []
     short = "busy: cpu: 1 cores wanted, 0 free"
     with pytest.raises(TimeoutError, match=f"2 of 2 jobs .*; job-.* waits: {short}"):
-        await wait_for(core, jobs, timeout=unschedulable.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
+        await wait_for(core, jobs, timeout=waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
     assert told == []
     with pytest.raises(TimeoutError):
-        await wait_for(core, jobs, timeout=3 * unschedulable.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
+        await wait_for(core, jobs, timeout=3 * waiting.WARN_AFTER, on_waiting=lambda job, why: told.append(why))
     assert told == [short]
 
 

@@ -9,12 +9,11 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
-from fray_coordinator.jobs import retention
 from fray_coordinator.jobs.claiming import NotClaimed, try_claim
 from fray_coordinator.protocol.reconciler_lease import LEASE_INTERVALS, MAX_PROBLEMS, UNREADABLE_HOLDER
 from fray_coordinator.protocol.retention import ENDED_AGENTS_KEPT
 from fray_coordinator.protocol.scheduling import entry_of
-from fray_coordinator.reconcile import reaper
+from fray_coordinator.reconcile import reaper, removal
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
@@ -122,7 +121,7 @@ async def test_problems_are_bounded_and_the_rest_is_counted(cluster: Cluster) ->
     user = await cluster.core()
     for number in range(3 * MAX_PROBLEMS):
         await user.store.put(f"agents/{number:04}.json", b"[]", ANY)
-    with mock.patch.object(retention, "remove_blobs", side_effect=ValueError("x" * 100_000)):
+    with mock.patch.object(removal, "remove_blobs", side_effect=ValueError("x" * 100_000)):
         await Reconciler(user, "p").try_pass()
     record = await pass_now(user)
     assert len(record.problems) == MAX_PROBLEMS

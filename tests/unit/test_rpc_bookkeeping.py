@@ -10,8 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from fray_agents.rpc.server.call_table import CallTable, ServedCall
-from fray_agents.rpc.server.streams import ServerStream
+from fray_agents.rpc.server.call_table import CallTable, ServedCall, ServerStream
 from fray_agents.rpc.wire.buffers import MIN_POOLED_BYTES, BufferPool
 from fray_agents.rpc.wire.messages import CallId, Reply, ReplyKind, Request
 from fray_agents.rpc.wire.serialization import Payload, pack, unpack

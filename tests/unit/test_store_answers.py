@@ -21,9 +21,9 @@ from fray_coordinator.store.interface import (
     StoreBackend,
     Unknown,
 )
+from fray_coordinator.store.key_rules import MAX_RECORD_BYTES
 from fray_coordinator.store.opening import open_backend
 from fray_coordinator.store.probe import probe
-from fray_coordinator.store.size_limits import MAX_RECORD_BYTES
 from tests.support.servers import AWS, moto
 from tests.support.serving import serving
 

@@ -8,8 +8,7 @@ import pytest
 
 from fray_coordinator.clock import RandomSource
 from fray_coordinator.errors import StoreUnavailable
-from fray_coordinator.store.buckets import ServerClock
-from fray_coordinator.store.http_errors import classify_status
+from fray_coordinator.store.buckets import ServerClock, classify_status
 from fray_coordinator.store.interface import ABSENT, ANY, NotApplied, PreconditionFailed, Refused, Unknown
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
 from fray_coordinator.store.metering import GCS_PRICES, S3_PRICES, RequestCounts

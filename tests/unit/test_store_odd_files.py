@@ -16,7 +16,7 @@ import pytest
 
 from fray_coordinator.clock import SystemClock, system_random
 from fray_coordinator.errors import BadRecord, StoreRefused
-from fray_coordinator.store import size_limits
+from fray_coordinator.store import key_rules
 from fray_coordinator.store.interface import ABSENT, ANY, Listed, NameAbsent, Object
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.probe import probe
@@ -256,14 +256,14 @@ def test_what_every_write_needs_is_the_stores_fault(store: Store, tmp_path: Path
 @pytest.mark.parametrize(
     ("key", "most"),
     [
-        ("inbox/x.json", size_limits.MAX_SPEC_BYTES),
-        ("inbox/aside/x", size_limits.MAX_SPEC_BYTES),
-        ("jobs/x.json", size_limits.MAX_RECORD_BYTES),
-        ("pending/default/x", size_limits.MAX_RECORD_BYTES),
-        ("queues/n/q~1/segments/a/b/c~lease", size_limits.MAX_RECORD_BYTES),
-        ("queues/n/q~1/segments/a/b/c", size_limits.MAX_DATA_BYTES),
-        ("blobs/2030-01/x", size_limits.MAX_DATA_BYTES),
-        ("work/j/1/0/log-00000001", size_limits.MAX_DATA_BYTES),
+        ("inbox/x.json", key_rules.MAX_SPEC_BYTES),
+        ("inbox/aside/x", key_rules.MAX_SPEC_BYTES),
+        ("jobs/x.json", key_rules.MAX_RECORD_BYTES),
+        ("pending/default/x", key_rules.MAX_RECORD_BYTES),
+        ("queues/n/q~1/segments/a/b/c~lease", key_rules.MAX_RECORD_BYTES),
+        ("queues/n/q~1/segments/a/b/c", key_rules.MAX_DATA_BYTES),
+        ("blobs/2030-01/x", key_rules.MAX_DATA_BYTES),
+        ("work/j/1/0/log-00000001", key_rules.MAX_DATA_BYTES),
     ],
 )
 def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most: int) -> None:
@@ -277,10 +277,10 @@ def test_how_large_an_object_may_be(store: Store, tmp_path: Path, key: str, most
 
 def test_nothing_is_written_that_could_not_be_read(store: Store) -> None:
     key = "inbox/large.json"
-    asyncio.run(store.put(key, b" " * size_limits.MAX_SPEC_BYTES, ABSENT))
+    asyncio.run(store.put(key, b" " * key_rules.MAX_SPEC_BYTES, ABSENT))
     assert asyncio.run(store.get(key)) is not None
     with pytest.raises(InvalidInput, match="at most"):
-        asyncio.run(store.put(key, b" " * (size_limits.MAX_SPEC_BYTES + 1), ANY))
+        asyncio.run(store.put(key, b" " * (key_rules.MAX_SPEC_BYTES + 1), ANY))
 
 
 def test_a_file_that_grows_while_it_is_read(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

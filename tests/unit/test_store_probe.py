@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fray_coordinator.store.mounts import OVERRIDE_VARIABLE, network_file_system
+from fray_coordinator.store.opening import OVERRIDE_VARIABLE, network_file_system
 from fray_coordinator.store.probe import Finding, probe
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server, fake_gcs, gcs_emulator, moto
@@ -167,7 +167,7 @@ def test_network_file_systems_are_told_by_their_mounts(folder: str, kind: str | 
 
 
 def test_a_network_file_system_is_an_error_unless_insisted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fray_coordinator.store.mounts._mounts", lambda: f"server:/ {tmp_path} nfs rw 0 0")
+    monkeypatch.setattr("fray_coordinator.store.opening._mounts", lambda: f"server:/ {tmp_path} nfs rw 0 0")
     refused = only(problems(str(tmp_path)))
     assert refused.severity == "error"
     assert OVERRIDE_VARIABLE in refused.remedy

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.agent.hint_listener import HintListener
-from fray_agents.agent.log_throttle import LogThrottle
+from fray_agents.agent.problems import LogThrottle
 from fray_agents.host.directories import UntrustedDirectory, is_shortage
 from fray_agents.tasks.prestart import Prestarter
 from fray_coordinator.core import Core, open_core

@@ -1,7 +1,7 @@
 """Discovery: publishing and withdrawing the endpoints of actors, and finding them.
 
 Who may publish is decided in `protocol.naming`. An endpoint goes when its server withdraws it; else when its task has
-ended, by the agent; else by the repair (`reconcile.stale_endpoints`), at most two repair intervals after the job's end.
+ended, by the agent; else by the repair (`reconcile.removal`), at most two repair intervals after the job's end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects that are not what their names say."""
+"""Objects that are not what their names say, and files in the inbox that become no job."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from fray_coordinator.fsck.areas import AREAS, CONSEQUENCES, Kind
 from fray_coordinator.fsck.report import BY_FSCK, BY_HAND, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.jobs import doorbell
+from fray_layouts.errors import InvalidInput
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import CoordinatorKeys, PoolKeys
+from fray_layouts.spec import parse_spec
 
 
 def odd_objects(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -74,3 +76,35 @@ def _kind(key: str) -> Kind:
     kind = next(area.kind(key) for area in AREAS if key.startswith(area.prefix))
     assert kind is not None, "strays are not read"
     return kind
+
+
+def drops(seen: Snapshot) -> Iterator[SuspectedProblem]:
+    """Old files: those that no agent would admit, and those that the passes should have dealt with."""
+    watched = seen.reconciler_runs()
+    for key, drop in seen.drops.items():
+        fault = _fault(drop.data)
+        if seen.now - drop.updated <= seen.patience:
+            continue
+        if watched:
+            what = f"agents run, and have neither admitted nor rejected it{_reason_of_last_pass(seen, key)}"
+            yield SuspectedProblem(
+                Problem(key, what, "drop it again under another name, and remove this one"), (drop.version,)
+            )
+        elif fault:
+            what = f"it can become no job: {fault}"
+            remedy = "drop it again as it should be; as it is, the next agent that runs rejects it"
+            yield SuspectedProblem(Problem(key, what, remedy), (drop.version,))
+
+
+def _reason_of_last_pass(seen: Snapshot, key: str) -> str:
+    """Why the last pass skipped the file."""
+    problem = seen.reconciler.record.problems.get(key, "") if seen.reconciler is not None else ""
+    return f" ({problem.removesuffix(REMOVE_HINT)})" if problem else ""
+
+
+def _fault(data: bytes) -> str:
+    try:
+        parse_spec(data)
+    except InvalidInput as error:
+        return str(error)
+    return ""

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs.polling import PollBackoff
-from fray_coordinator.jobs.unschedulable import UnschedulableWarnings
-from fray_coordinator.jobs.waiting import WatchedJobs
+from fray_coordinator.jobs.waiting import PollBackoff, UnschedulableWarnings, WatchedJobs
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.object_keys import WorkKeys
 from fray_layouts.records import JobRecord

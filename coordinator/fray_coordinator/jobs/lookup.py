@@ -1,20 +1,25 @@
-"""Finding jobs and agents for people: by id, by a part of one, by what is active; and why a job still waits."""
+"""Finding jobs and agents for people: by id, by a part of one, by what is active; why a job waits, and what it uses.
+
+An agent writes what its jobs use and what it has free into its record with every beat. One of a private cluster beats
+only when it is asked to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fray_coordinator.concurrency import map_noting_problems
+from fray_coordinator.concurrency import map_concurrently, map_noting_problems
 from fray_coordinator.core import Core
-from fray_coordinator.errors import JobNotFound
+from fray_coordinator.errors import BadRecord, JobNotFound
+from fray_coordinator.jobs.mailbox import post_mail
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
 from fray_coordinator.protocol.scheduling import kind_of_host, shape_of, shortage
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
 from fray_layouts.index_keys import PendingKey, Shape
 from fray_layouts.object_keys import AgentKeys, JobId, JobKeys
-from fray_layouts.records import AgentRecord, JobRecord
+from fray_layouts.records import AgentRecord, JobRecord, ResourceUsage
 from fray_layouts.states import AgentState
 
 _MAX_SHOWN = 5
@@ -134,3 +139,47 @@ def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:
 
 def _job_not_found(core: Core, text: str) -> JobNotFound:
     return JobNotFound(f"there is no job {text} under {core.root}; `fray ps --all` lists those that exist")
+
+
+FRESH_SECONDS = 1.0
+"""Seconds after which what an agent said is asked for again, where agents hear of that at once: on local files."""
+
+REFRESH_TIMEOUT = 1.0
+"""Seconds that it is waited for then."""
+
+
+async def job_usage(core: Core, job_id: str) -> ResourceUsage | None:
+    """The resource usage of the job's current or last attempt; None where it is not known.
+
+    Raises:
+        JobNotFound: there is no such job.
+    """
+    job = (await read_job(core, job_id)).record
+    if job.lease is None or job.exit is not None:
+        return job.exit.usage if job.exit is not None else None
+    agent = await core.records.read(AgentKeys.key(job.lease.agent), AgentRecord)
+    holding = (await _refreshed(core, agent)).record.holdings.get(job.id) if agent is not None else None
+    return holding.usage if holding is not None else None
+
+
+async def refreshed_agents(core: Core) -> list[Stored[AgentRecord]]:
+    """The records of all agents that can be read, with the resources that are free now."""
+    return await map_concurrently(await read_agents(core, problems={}), lambda agent: _refreshed(core, agent))
+
+
+async def _refreshed(core: Core, agent: Stored[AgentRecord]) -> Stored[AgentRecord]:
+    """The record, or a later one if it is old and its agent answers soon. A driver has nothing to report."""
+    is_asked = core.store.local and agent.record.state == AgentState.LIVE and not agent.record.driver
+    if not is_asked or core.now() - agent.updated <= FRESH_SECONDS:
+        return agent
+    await post_mail(core, agent.record.id)
+    until = core.clock.boottime() + REFRESH_TIMEOUT
+    while core.clock.boottime() < until:
+        await core.clock.sleep(core.settings.poll_interval)
+        try:
+            found = await core.records.reread(agent)
+        except BadRecord:
+            return agent
+        if found is None or found.record.beat != agent.record.beat:
+            return found or agent
+    return agent

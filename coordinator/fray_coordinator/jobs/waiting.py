@@ -1,22 +1,26 @@
 """Waiting for jobs to end, by polling that is cheap.
 
 A look at few jobs is one conditional read each; at many it is one LIST with versions, whatever their number.
+Records are polled soon after a change, and ever more rarely while nothing happens. Who waits for a job that no agent
+could start is warned.
 """
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import MAX_CONCURRENT_FOR_PEOPLE, map_concurrently
 from fray_coordinator.core import Core
 from fray_coordinator.errors import JobGone, JobNotFound
-from fray_coordinator.jobs.polling import PollBackoff
-from fray_coordinator.jobs.unschedulable import UnschedulableWarnings
+from fray_coordinator.jobs.lookup import live_agents, refreshed_agents, unschedulable_reason, waiting_reasons
+from fray_coordinator.protocol.scheduling import shape_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
 from fray_coordinator.store.records import Stored
+from fray_layouts.index_keys import Shape
 from fray_layouts.object_keys import JobId, JobKeys
 from fray_layouts.records import JobRecord
 
@@ -129,3 +133,112 @@ def _missing_job(core: Core, job: str, was_there: bool) -> JobGone | JobNotFound
 
 def _some(jobs: list[str]) -> str:
     return ", ".join(jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
+
+
+_GROWTH = 1.5
+"""From one pause to the next. The pauses before one add up to twice that one, so what took a time is noticed at most
+half that time later."""
+_MAX_PAUSE_INTERVALS = 10
+"""Poll intervals in the longest pause on a bucket, where every poll is paid for."""
+_EAGER_SHARE = 0.25
+"""Of the poll interval: the first pause after something was begun that may be done at once."""
+_MIN_LOCAL_PAUSE = 0.005
+"""Seconds; where requests are free, so that a short job is noticed when it ends. A poll there takes 0.1 ms."""
+_LOCAL_PAUSE_RATIO = 4
+"""Seconds of pause for each second that a local poll took, so that polling takes no more than a fifth of the time."""
+
+
+@dataclass(slots=True)
+class PollBackoff:
+    """The pauses of one poller."""
+
+    core: Core
+    _pauses: Iterator[float] | None = None
+
+    def reset(self) -> None:
+        """Something happened: poll soon again."""
+        self._pauses = None
+
+    def expect_soon(self) -> None:
+        """Something was begun that may be done at once: poll sooner than after a change, and then ever later."""
+        interval = self.core.settings.poll_interval
+        self._pauses = None if self.core.store.local else self._backoff(interval * _EAGER_SHARE)
+
+    async def sleep(self, poll_took: float = 0.0, at_most: float | None = None) -> None:
+        """Wait until the next poll. poll_took: seconds; at_most: seconds until a deadline."""
+        pause = self.next_pause(poll_took)
+        await self.core.clock.sleep(pause if at_most is None else min(pause, max(at_most, 0.0)))
+
+    def next_pause(self, poll_took: float = 0.0) -> float:
+        """Seconds until the next poll, for callers that wait in another way than by `sleep`."""
+        local, interval = self.core.store.local, self.core.settings.poll_interval
+        if self._pauses is None:
+            self._pauses = self._backoff(min(_MIN_LOCAL_PAUSE, interval) if local else interval)
+        pause = next(self._pauses)
+        return max(pause, poll_took * _LOCAL_PAUSE_RATIO) if local else self.core.jittered(pause)
+
+    def _backoff(self, first: float) -> Iterator[float]:
+        intervals = 1 if self.core.store.local else _MAX_PAUSE_INTERVALS
+        return backoff(first, self.core.settings.poll_interval * intervals, _GROWTH)
+
+
+DIAGNOSE_AFTER = 3.0
+"""Seconds that a job is seen pending before its waiter asks why: where there is room, a claim takes less."""
+
+WARN_AFTER = 30.0
+"""Seconds that it is seen waiting for room, which other jobs may give back, before its waiter says so."""
+
+_DIAGNOSE_INTERVAL = 30.0
+"""Seconds between two questions: each reads every agent's record."""
+
+_MAX_AGENTS_NAMED = 3
+"""Agents whose reasons one warning gives; those of the others are mostly the same."""
+
+
+@dataclass(slots=True)
+class UnschedulableWarnings:
+    """Warns once for each pool and shape why jobs of it do not start.
+
+    Args:
+        warn: gets a job and the sentence; None: nobody wants to know, and nothing is asked.
+    """
+
+    core: Core
+    warn: Callable[[JobRecord, str], None] | None
+    _since: dict[str, float] = field(default_factory=dict)
+    _warned: set[tuple[str, Shape]] = field(default_factory=set)
+    _reasons: dict[str, str] = field(default_factory=dict)
+    _not_before: float = 0.0
+
+    async def update(self, jobs: Iterable[JobRecord]) -> None:
+        """Take note of jobs as they are now, and warn if it is time to."""
+        if self.warn is None:
+            return
+        now = self.core.clock.boottime()
+        waiting = [job for job in jobs if job.status == Status.PENDING]
+        self._since = {job.id: self._since.get(job.id, now) for job in waiting}
+        self._reasons = {job: why for job, why in self._reasons.items() if job in self._since}
+        late = {
+            (job.spec.pool, shape_of(job.spec)): job
+            for job in reversed(waiting)
+            if now - self._since[job.id] >= DIAGNOSE_AFTER
+        }
+        unwarned = {kind: job for kind, job in late.items() if kind not in self._warned}
+        if unwarned and now >= self._not_before:
+            self._not_before = now + _DIAGNOSE_INTERVAL
+            await self._diagnose(unwarned)
+
+    def summary(self) -> str:
+        """The reason of one job that waits, as the end of a sentence; "" if none is known."""
+        return next((f"; {job} waits: {why}" for job, why in self._reasons.items()), "")
+
+    async def _diagnose(self, waiting: dict[tuple[str, Shape], JobRecord]) -> None:
+        agents, now = await refreshed_agents(self.core), self.core.clock.boottime()
+        for kind, job in waiting.items():
+            live = live_agents(agents, job.spec.pool, self.core.now())
+            never = unschedulable_reason(job, live)
+            reasons = waiting_reasons(job, live, self.core.now())[:_MAX_AGENTS_NAMED]
+            why = self._reasons[job.id] = never or "; ".join(reasons)
+            if self.warn is not None and (never or now - self._since[job.id] >= WARN_AFTER):
+                self._warned.add(kind)
+                self.warn(job, why)

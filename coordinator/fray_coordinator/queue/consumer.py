@@ -16,15 +16,13 @@ from fray_coordinator.backoff import backoff
 from fray_coordinator.concurrency import map_concurrently
 from fray_coordinator.errors import StoreUnavailable
 from fray_coordinator.protocol import queue_lease as rules
-from fray_coordinator.queue.cancellation import take_or_return
 from fray_coordinator.queue.claiming import ClaimLost, take_over
 from fray_coordinator.queue.collector import Collector
 from fray_coordinator.queue.dead_letters import DeadLetterWriter
-from fray_coordinator.queue.delivery import Delivery
+from fray_coordinator.queue.delivery import Delivery, take_or_return
 from fray_coordinator.queue.doorbell import QueueDoorbell
 from fray_coordinator.queue.errors import LeaseLost
-from fray_coordinator.queue.held_segment import HeldSegment, OutItem
-from fray_coordinator.queue.held_segments import HeldSegments
+from fray_coordinator.queue.held_segment import HeldSegment, HeldSegments, OutItem
 from fray_coordinator.queue.open_queue import OpenQueue
 from fray_coordinator.queue.poison_isolation import PoisonIsolation
 from fray_coordinator.queue.scanner import SegmentScanner

@@ -13,7 +13,7 @@ from typing import TypeVar
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
-from fray_coordinator.jobs import cascade, doorbell, pending_index, retention, stopping
+from fray_coordinator.jobs import cascade, doorbell, pending_index, stopping
 from fray_coordinator.pool import worker_pools
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import expire, is_pending_too_long
@@ -21,9 +21,10 @@ from fray_coordinator.protocol.dropped_jobs import MissedJob, is_dropped, is_unl
 from fray_coordinator.protocol.heartbeat import with_bounded_interval
 from fray_coordinator.protocol.retention import may_remove, oldest_used_month
 from fray_coordinator.protocol.transitions import Status
+from fray_coordinator.reconcile import removal
 from fray_coordinator.reconcile.admission import Admission
 from fray_coordinator.reconcile.job_summary import EndedJob, OpenJob, summarize
-from fray_coordinator.reconcile.stale_endpoints import StaleEndpoints
+from fray_coordinator.reconcile.removal import StaleEndpoints
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.reconcile.unreadable_records import UnreadableRecords
 from fray_coordinator.store.interface import Listed
@@ -152,7 +153,7 @@ class Repair:
     async def _remove(self, key: str) -> None:
         job = await self.core.records.read(key, JobRecord, one_of_many=True)
         if job is not None:
-            await retention.remove_job(self.core, job)
+            await removal.remove_job(self.core, job)
 
     async def _repair_job(self, key: str, live: Mapping[str, Stored[AgentRecord]], entries: set[str]) -> None:
         """Judge the job by its summary, and read it if something has to be done about it."""
@@ -255,7 +256,7 @@ class Repair:
         if since == self._blobs_swept_until or self._problems:
             return
         used = {job.blob for job in self._jobs.values()} | {job.blob for job in self._ended.values()}
-        await retention.remove_blobs(self.core, used, since, self._problems)
+        await removal.remove_blobs(self.core, used, since, self._problems)
         self._blobs_swept_until = since
 
     async def _sweep_pools(self) -> None:

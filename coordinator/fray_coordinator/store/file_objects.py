@@ -21,9 +21,8 @@ from fray_coordinator.store.file_tree import (
     remove_entry,
 )
 from fray_coordinator.store.interface import ABSENT, ANY, Applied, Expectation, Object, PreconditionFailed
-from fray_coordinator.store.key_rules import PRIVATE_FOLDER
+from fray_coordinator.store.key_rules import PRIVATE_FOLDER, check_length, max_bytes
 from fray_coordinator.store.memory import digest
-from fray_coordinator.store.size_limits import check_length, max_bytes
 from fray_layouts.inbox_keys import InboxKeys
 from fray_layouts.object_keys import CLUSTER_KEY
 

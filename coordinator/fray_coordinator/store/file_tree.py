@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fray_coordinator.store.interface import BadObject, Refused
-from fray_coordinator.store.key_rules import PRIVATE_FOLDER
-from fray_coordinator.store.size_limits import check_length
+from fray_coordinator.store.key_rules import PRIVATE_FOLDER, check_length
 
 LOCK_FOLDER = f"{PRIVATE_FOLDER}/locks/"
 TEMPORARY_FOLDER = f"{PRIVATE_FOLDER}/tmp/"

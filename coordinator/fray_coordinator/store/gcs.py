@@ -31,11 +31,13 @@ from fray_coordinator.store.buckets import (
     BucketSettings,
     Location,
     ServerClock,
+    checked_version,
+    classify_status,
+    parsing_answer,
     read_body,
     request_timeout,
 )
 from fray_coordinator.store.gcs_token import AccessToken, token_failure
-from fray_coordinator.store.http_errors import checked_version, classify_status, parsing_answer
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
@@ -52,7 +54,7 @@ from fray_coordinator.store.interface import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.size_limits import MAX_RECORD_BYTES, max_bytes
+from fray_coordinator.store.key_rules import MAX_RECORD_BYTES, max_bytes
 from fray_layouts.parsing import parse_json
 
 RIGHTS = {

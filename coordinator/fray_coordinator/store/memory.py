@@ -24,7 +24,7 @@ from fray_coordinator.store.interface import (
     PreconditionFailed,
     Version,
 )
-from fray_coordinator.store.size_limits import check_length, max_bytes
+from fray_coordinator.store.key_rules import check_length, max_bytes
 
 
 def digest(data: bytes) -> Version:

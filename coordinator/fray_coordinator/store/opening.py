@@ -1,4 +1,8 @@
-"""Opens the store that a root URL names; only the library of that store is imported."""
+"""Opens the store that a root URL names; only the library of that store is imported.
+
+A local root is refused on file systems that pass files on to another machine: they do not keep what is promised of
+local files.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,45 @@ from fray_coordinator.errors import StoreRefused
 from fray_coordinator.store.interface import StoreBackend
 from fray_coordinator.store.local import LocalBackend
 from fray_coordinator.store.memory import MemoryBackend, MemoryContents
-from fray_coordinator.store.mounts import refuse_network
-from fray_coordinator.store.root_url import local_folder
 from fray_coordinator.store.store import Store
 from fray_layouts.errors import InvalidInput
+
+OVERRIDE_VARIABLE = "FRAY_ALLOW_NETWORK_FS"
+NETWORK_TYPES = re.compile(r"nfs\d?|cifs|smb\d?|smbfs|9p|fuse.*")
+
+
+def network_file_system(folder: Path, mounts: str | None = None) -> str | None:
+    """The type of the network file system that `folder` is on; None on a local one.
+
+    Args:
+        mounts: the text of /proc/mounts.
+    """
+    text = _mounts() if mounts is None else mounts
+    real = Path(os.path.realpath(folder))
+    found = ""
+    longest = -1
+    for line in text.splitlines():
+        _, place, kind, *_ = line.split(" ")
+        point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), place))
+        # The later of two mounts on one place hides the earlier.
+        if real.is_relative_to(point) and len(point.parts) >= longest:
+            found, longest = kind, len(point.parts)
+    return found if NETWORK_TYPES.fullmatch(found) else None
+
+
+def refuse_network(folder: Path) -> None:
+    """Raise `StoreRefused` on a network file system, unless the user insists."""
+    kind = network_file_system(folder)
+    if kind and os.environ.get(OVERRIDE_VARIABLE) != "1":
+        raise StoreRefused(
+            f"{folder} is on a {kind} file system, where locks and renames do not hold between machines; use a bucket "
+            f"or a local disk, or set {OVERRIDE_VARIABLE}=1 if only this machine ever uses this folder"
+        )
+
+
+def _mounts() -> str:
+    return Path("/proc/mounts").read_text()
+
 
 ACCEPTED_FORMS = "use gs://bucket/prefix, s3://bucket/prefix, file:///path, a plain path, or memory://name"
 
@@ -96,3 +135,13 @@ def _bucket(scheme: str, bucket: str, prefix: str, clock: Clock) -> StoreBackend
         raise StoreRefused(
             f"{scheme}:// roots need {error.name}, which is not installed; pip install 'fray-cluster[{extra}]'"
         ) from error
+
+
+def root_url(root: str) -> str:
+    """`root` itself if it is a URL; else the `file://` URL of the path, which may begin with `~`."""
+    return root if "://" in root else local_folder(root).as_uri()
+
+
+def local_folder(path: str) -> Path:
+    """The absolute path, with `~` expanded; links are not resolved."""
+    return Path(os.path.abspath(os.path.expanduser(path)))

@@ -26,8 +26,7 @@ from fray_coordinator.store.interface import (
     StoreBackend,
 )
 from fray_coordinator.store.local import LocalBackend
-from fray_coordinator.store.mounts import network_file_system
-from fray_coordinator.store.opening import open_backend
+from fray_coordinator.store.opening import network_file_system, open_backend
 from fray_layouts.errors import FrayError
 from fray_layouts.object_keys import DoctorKeys
 

@@ -32,10 +32,12 @@ from fray_coordinator.store.buckets import (
     BucketSettings,
     Location,
     ServerClock,
+    checked_version,
+    classify_status,
+    parsing_answer,
     read_body,
     request_timeout,
 )
-from fray_coordinator.store.http_errors import checked_version, classify_status, parsing_answer
 from fray_coordinator.store.interface import (
     ABSENT,
     ANY,
@@ -53,8 +55,8 @@ from fray_coordinator.store.interface import (
     Unknown,
     Version,
 )
+from fray_coordinator.store.key_rules import max_bytes
 from fray_coordinator.store.metering import ROWS_PER_REQUEST
-from fray_coordinator.store.size_limits import max_bytes
 
 RIGHTS = {
     "get_object": "s3:GetObject (and s3:ListBucket, without which an absent object looks forbidden)",

@@ -39,9 +39,8 @@ from fray_coordinator.store.interface import (
     Unknown,
     Version,
 )
-from fray_coordinator.store.key_rules import check_key
+from fray_coordinator.store.key_rules import check_key, check_written
 from fray_coordinator.store.metering import MeteredBackend, RequestCounts
-from fray_coordinator.store.size_limits import check_written
 from fray_layouts.errors import Malformed
 from fray_layouts.object_keys import DoctorKeys
 from fray_layouts.parsing import parse_json

@@ -28,8 +28,7 @@ def command(app: App, job: str) -> None:
 
 
 async def _find(core: Core, text: str) -> _Found:
-    from fray_coordinator.jobs.live_usage import refreshed_agents
-    from fray_coordinator.jobs.lookup import find_job, live_agents, waiting_reasons
+    from fray_coordinator.jobs.lookup import find_job, live_agents, refreshed_agents, waiting_reasons
     from fray_layouts.object_keys import AgentKeys
     from fray_layouts.records import AgentRecord
 

@@ -1,4 +1,6 @@
-"""The protocol of clients in other languages: calls in JSON, one at a time on each connection, sealed like all calls.
+"""The protocols of connections: batches of pickled calls from Python, and calls in JSON from any language.
+
+A client that speaks JSON has one call at a time on each connection, sealed like all calls.
 
     POST /v1/actors/<name>/methods/<method>    fray-seal, {"args": [...], "kwargs": {...}}
                                                ->  200  fray-seal, {"result": ...} or {"error": {...}}
@@ -19,7 +21,8 @@ from fray_agents.rpc.errors import BadMessage, NoSuchActor, NotAuthentic, Result
 from fray_agents.rpc.wire.framing import HttpMessage
 from fray_agents.rpc.wire.http_connection import BodyReader, HttpConnection
 from fray_agents.rpc.wire.json_codec import JSON, MAX_JSON_BODY, error_as_json, parse_call
-from fray_agents.rpc.wire.messages import CallBatch, CallId, Reply, ReplyKind, Request
+from fray_agents.rpc.wire.messages import CallBatch, CallId, Reply, ReplyKind, Request, decode_calls, encode_replies
+from fray_agents.rpc.wire.sealed_connection import SealedConnection
 from fray_agents.rpc.wire.serialization import Payload
 from fray_agents.rpc.wire.session import SealSequence, constant_time_equal
 from fray_layouts.errors import Malformed
@@ -115,3 +118,25 @@ def _text(segment: bytes) -> str:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
         raise Malformed(f"{segment[:200]!r} in the path is not UTF-8") from None
+
+
+class PickleProtocol:
+    """The server's end of a sealed connection; see `connection.WireProtocol`."""
+
+    may_reconnect = True
+
+    def __init__(self, connection: SealedConnection) -> None:
+        self._connection = connection
+
+    def receive(self) -> CallBatch | None:
+        parts = self._connection.receive()
+        return None if parts is None else decode_calls(parts)
+
+    def send(self, client: str, replies: list[Reply]) -> None:
+        self._connection.send(encode_replies(client, replies))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def abandon(self) -> None:
+        self._connection.abandon()
