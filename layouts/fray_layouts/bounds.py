@@ -26,6 +26,10 @@ MAX_VARIANT = 32
 """Characters of an accelerator's variant, which stands in the keys of index entries."""
 MAX_IMAGE = 512
 """Characters of a container image's name with registry, path, tag and digest; registries allow 255 for the path."""
+MAX_WORKSPACE_FILES = 100_000
+"""Entries of a workspace's archive: the largest repositories of one team have that many files."""
+MAX_WORKSPACE_BYTES = 10 * 10**9
+"""Bytes of a workspace's files together, unpacked: every attempt has a copy of them."""
 MAX_KEY_BYTES = 900
 """Bytes of a whole key: GCS and S3 allow 1,024, and the root's own prefix needs some of them."""
 

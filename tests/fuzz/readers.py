@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
 from fray.cli.commands.submit import read_specs
+from fray_agents.environments.errors import EnvironmentFailed
+from fray_agents.environments.workspace import unpack
 from fray_agents.rpc.errors import BadMessage
 from fray_agents.rpc.hints import read_hint
 from fray_agents.rpc.server.protocols import parse_path
@@ -56,6 +59,7 @@ from fray_layouts.queue_records import (
     encode_segment,
 )
 from fray_layouts.spec import parse_spec
+from tests.support.archives import directory, file, link, packed
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,11 @@ def _file(read: Callable[[Path], object]) -> Callable[[bytes], object]:
     return run
 
 
+def _unpacked(tar: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=_folder()) as place:
+        unpack(zstandard.compress(tar), Path(place))
+
+
 @functools.cache
 def _folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="fray-fuzz-"))
@@ -270,6 +279,12 @@ READERS = [
         b'{"kind":"exception","message":"ValueError: x","exception":"ValueError","traceback":"...","data":"eA=="}',
     ),
     Reader("result of a command", _file(lambda path: _result_file(path, "bytes")), (), b'{"loss":0.5,"steps":[1,2]}'),
+    Reader(
+        "workspace",
+        _unpacked,
+        (EnvironmentFailed,),
+        zstandard.decompress(packed(file("src/a.py", b"print()"), directory("b"), link("c", "src"))),
+    ),
     Reader(
         "refusal of a store",
         lambda data: classify_status(400, data.decode(errors="replace"), "right", data[:20].decode(errors="replace")),

@@ -1,0 +1,258 @@
+"""Workspaces on the host: an archive is fetched and unpacked once, and every attempt has a copy of its own.
+
+An archive is a tar under zstd with files and symbolic links, made by whoever submitted the job, or by hand. Nothing of
+it is believed: links are made after all files, so nothing is written through one; its bytes, its entries and the time
+that it takes are bounded; and what is not plainly inside is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import io
+import os
+import tarfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path, PurePosixPath
+
+from fray_agents.environments.cache import CacheEntry, HostCache
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_coordinator.core import Core
+from fray_coordinator.persist import persist
+from fray_layouts.bounds import MAX_WORKSPACE_BYTES, MAX_WORKSPACE_FILES
+from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import BlobKeys
+from fray_layouts.spec import WorkspaceSpec
+
+KIND = "workspaces"
+"""The kind of their entries in the cache."""
+
+UNPACK_TIMEOUT = 600.0
+"""Seconds that unpacking may take: the largest workspace at 20 MB/s, which a slow network disk still writes."""
+
+_CHUNK_BYTES = 2**20
+"""Bytes that are read at once. More than that for the header of one entry is refused: a path has some thousand."""
+
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_CODE_MODES = {True: 0o755, False: 0o644}
+
+_ARCHIVE_ERRNOS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EILSEQ, errno.ELOOP)
+"""Errors of a file system about names, which are the archive's."""
+
+
+@asynccontextmanager
+async def unpacked(core: Core, cache: HostCache, workspace: WorkspaceSpec) -> AsyncIterator[CacheEntry]:
+    """The entry of the cache that holds the unpacked workspace.
+
+    Raises:
+        EnvironmentFailed: there is no such workspace, or its archive is none.
+        HostUnfit: this host takes too long to unpack it.
+        UntrustedDirectory, OSError: as `HostCache.hold`.
+    """
+    if BlobKeys.parse(workspace.blob) is None:
+        raise EnvironmentFailed(f"the job's workspace is no workspace: {workspace.blob} names no content")
+    digest = workspace.blob.rpartition("/")[2]
+
+    async def build(directory: Path) -> None:
+        archive = await _fetched(core, workspace.blob)
+        ends_at = time.monotonic() + UNPACK_TIMEOUT
+        is_over = False
+
+        def check() -> None:
+            if is_over or time.monotonic() > ends_at:
+                raise HostUnfit(f"the workspace {workspace.blob} was not unpacked within {UNPACK_TIMEOUT:g} s")
+
+        try:
+            await asyncio.to_thread(_unpack_checked, archive, digest, directory, check)
+        finally:
+            is_over = True  # a thread cannot be cancelled, but it asks
+
+    async with cache.hold(KIND, digest, build) as entry:
+        yield entry
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a tree of files and links: without copying bytes where the file system can share them.
+
+    No hard links: a task that writes into its copy would write into everyone's. `target` is made, or is empty.
+    """
+    target.mkdir(exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            name = target / entry.name
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), name)
+            elif entry.is_dir():
+                copy_tree(Path(entry.path), name)
+            else:
+                _copy_file(entry.path, str(name))
+
+
+def unpack(archive: bytes, directory: Path, check: Callable[[], None] = lambda: None) -> None:
+    """Unpack an archive into an empty directory.
+
+    Args:
+        check: called now and then; what it raises ends the work.
+
+    Raises:
+        EnvironmentFailed: the archive is not one that Fray makes.
+        OSError: the host cannot hold it.
+    """
+    try:
+        with closing(_ArchiveBytes(archive)) as content:
+            _unpack_entries(content, directory, check)
+    except OSError as error:
+        if error.errno not in _ARCHIVE_ERRNOS:
+            raise
+        raise _Unacceptable(f"{error.filename!r}: {error.strerror}") from error
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
+        raise _Unacceptable(f"{type(error).__name__}: {error}") from error
+
+
+class _Unacceptable(EnvironmentFailed):
+    """The archive is not one that Fray makes."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the job's workspace cannot be unpacked: {why}; submit it again, without packing it by hand")
+
+
+async def _fetched(core: Core, key: str) -> bytes:
+    try:
+        found = await persist(core, lambda: core.store.get(key))
+    except InvalidInput as error:
+        raise EnvironmentFailed(f"the job's workspace cannot be read: {error}") from error
+    if found is None:
+        raise EnvironmentFailed(f"the job's workspace is gone: there is no object {key}; submit it again")
+    return found.data
+
+
+def _unpack_checked(archive: bytes, digest: str, directory: Path, check: Callable[[], None]) -> None:
+    if hashlib.sha256(archive).hexdigest() != digest:
+        raise _Unacceptable(f"it is damaged: its {len(archive)} bytes are not those of {digest}")
+    unpack(archive, directory, check)
+
+
+def _unpack_entries(content: _ArchiveBytes, directory: Path, check: Callable[[], None]) -> None:
+    links: dict[str, str] = {}
+    for count, entry in enumerate(_entries(content), 1):
+        check()
+        if count > MAX_WORKSPACE_FILES:
+            raise _Unacceptable(f"it has more than {MAX_WORKSPACE_FILES:,} entries")
+        _check_path(entry.name)
+        path = directory / entry.name
+        if entry.type == tarfile.SYMTYPE:
+            if links.setdefault(entry.name, entry.linkname) != entry.linkname:
+                raise _Unacceptable(f"{entry.name!r} is in it twice")
+        elif entry.type in _FILES and not entry.issparse():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_file(content, path, entry, check)
+        elif entry.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            raise _Unacceptable(f"{entry.name!r} is neither a file nor a directory nor a symbolic link")
+    for name, target in links.items():
+        if any(str(parent) in links for parent in PurePosixPath(name).parents):
+            raise _Unacceptable(f"{name!r} is behind a link")
+        _make_link(directory, name, target)
+    top = os.path.realpath(directory)
+    for name in links:  # where links lead that lead to links is known only now
+        if os.path.commonpath([top, os.path.realpath(directory / name)]) != top:
+            raise _Unacceptable(f"{name!r} is a link that leads outside")
+
+
+def _entries(content: _ArchiveBytes) -> Iterator[tarfile.TarInfo]:
+    """The entries of the archive; the content is at the first byte of each file."""
+    with tarfile.TarFile(fileobj=content, mode="r", encoding="utf-8", errors="surrogateescape") as tar:
+        while (entry := tar.next()) is not None:
+            if entry.size < 0:
+                raise _Unacceptable(f"{entry.name!r} has less than no bytes")
+            content.seek(entry.offset_data)
+            yield entry
+
+
+def _check_path(name: str) -> None:
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        raise _Unacceptable(f"{name!r} is no plain relative path")
+
+
+def _write_file(content: _ArchiveBytes, path: Path, entry: tarfile.TarInfo, check: Callable[[], None]) -> None:
+    mode = _CODE_MODES[bool(entry.mode & 0o100)]
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb", buffering=0) as file:
+        left = entry.size
+        while left:
+            check()
+            data = content.read(min(left, _CHUNK_BYTES))
+            if not data:
+                raise _Unacceptable("it ends in the middle of a file")
+            left -= file.write(data)
+
+
+def _make_link(directory: Path, name: str, target: str) -> None:
+    path = directory / name
+    if os.path.isabs(target) or not target:
+        raise _Unacceptable(f"{name!r} is a link to {target!r}, which leads outside")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(target, path)
+
+
+class _ArchiveBytes(io.RawIOBase):
+    """What the archive unpacks to, read forwards only, and no more of it than a workspace may have."""
+
+    def __init__(self, archive: bytes) -> None:
+        import zstandard  # not for agents whose jobs bring nothing
+
+        self._reader = zstandard.ZstdDecompressor().stream_reader(archive)
+        self._error = zstandard.ZstdError
+        self._position = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, fewer only at the end."""
+        if not 0 <= size <= _CHUNK_BYTES:
+            raise _Unacceptable("it has a header of more than 1 MiB")
+        try:
+            data: bytes = self._reader.read(size)
+        except self._error as error:
+            raise _Unacceptable(f"it is no zstd stream: {error}") from error
+        self._position += len(data)
+        if self._position > MAX_WORKSPACE_BYTES + MAX_WORKSPACE_FILES * tarfile.BLOCKSIZE:
+            raise _Unacceptable(f"it unpacks to more than {MAX_WORKSPACE_BYTES:,} bytes")
+        return data
+
+    def tell(self) -> int:
+        """How many bytes were read."""
+        return self._position
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        """Go forwards to a position."""
+        if whence != os.SEEK_SET or position < self._position:
+            raise _Unacceptable("its entries overlap")
+        while self._position < position and self.read(min(_CHUNK_BYTES, position - self._position)):
+            pass
+        return self._position
+
+
+def _copy_file(source: str, target: str) -> None:
+    with open(source, "rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        mode = _CODE_MODES[bool(status.st_mode & 0o100)]
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            _copy_bytes(file.fileno(), handle, status.st_size)
+        finally:
+            os.close(handle)
+
+
+def _copy_bytes(source: int, target: int, size: int) -> None:
+    """Copy within the kernel, which shares the blocks where the file system can."""
+    left = size
+    try:
+        while left:
+            left -= os.copy_file_range(source, target, left) or left
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        while left:
+            left -= os.sendfile(target, source, size - left, left) or left
