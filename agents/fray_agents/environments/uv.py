@@ -1,0 +1,250 @@
+"""uv as a program: how it is run, what of its output people see, and whose fault a failure of it is."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import sysconfig
+import termios
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from fray_agents.environments.errors import EnvironmentFailed, HostUnfit
+from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
+
+BUILD_TIMEOUT = 3600.0
+"""Seconds that one run of uv may take: compiling a large package takes half an hour."""
+
+_COLUMNS = 400
+"""Width of the terminal that uv writes to: its sentences stay on one line."""
+
+_WORDS_LIMIT = 2000
+"""Characters of uv's explanation that go into the job's record; all of it is in the job's log."""
+
+_OWN_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT", "UV_PYTHON", "UV_FROZEN", "UV_LOCKED", "UV_WORKING_DIR")
+"""Beginnings of the variables that would have uv work on another project, environment or version of Python. Other
+settings of the host, such as its package index and its proxy, hold for builds too."""
+
+_HOST_TROUBLE = re.compile(
+    r"error sending request|Request failed after|dns error|tcp connect|operation timed out|connection (closed|reset)"
+    r"|HTTP status server error|\((401|403|407|408|429) |network was disabled|invalid peer certificate"
+    r"|Permission denied|Read-only file system|Input/output error|Too many open files",
+    re.IGNORECASE,
+)
+"""What uv says when another host, or this one later, may succeed: its index, its network, its disk."""
+
+_SHORTAGE = re.compile(r"No space left on device|Disk quota exceeded|Cannot allocate memory|os error (28|122|12)\)")
+"""The same, also in the output of what uv runs to build a package."""
+
+_MOVES = re.compile(rb"[\r\n]+|\x1b\[(?:2K|\d*[AB])| +\x1b\[0m(?=error)")
+"""What ends a part of a terminal's output: ends of lines, erased lines, moves up and down, and the padding of a bar
+that an error follows."""
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MOVING = re.compile("[\u2800-\u28ff\u2588\u2591]")
+"""Characters of spinners and bars."""
+_COUNTED = re.compile("(?:Preparing packages[.]{3} +[(]|[\u2588\u2591]+ \\[)([0-9]+)/([1-9][0-9]*)[])]")
+"""How far uv is, as it stands in a spinner's or a bar's line."""
+_EXPLANATION = re.compile(r"^(error\b|\s*×)")
+
+
+class BuildLog:
+    """The output of a build: its lines as a file, and how far it is.
+
+    Args:
+        path: the file, to which lines are added; None keeps none.
+        on_progress: gets "41 of 87 packages" and the like.
+    """
+
+    def __init__(self, path: Path | None = None, on_progress: Callable[[str], None] = lambda text: None) -> None:
+        self.path = path
+        self.on_progress = on_progress
+        self._file: IO[str] | None = None
+
+    def write(self, line: str) -> None:
+        """Add a line."""
+        if self.path is not None and self._file is None:
+            self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        if self._file is not None:
+            self._file.write(f"{line}\n")
+
+    def close(self) -> None:
+        """Close the file; later lines open it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def find_uv() -> str | None:
+    """The path of uv: of the agent's own packages, else on the host's PATH; None if there is none."""
+    own = os.path.join(sysconfig.get_path("scripts"), "uv")
+    return own if os.access(own, os.X_OK) else shutil.which("uv")
+
+
+async def run_uv(
+    program: str, arguments: list[str], log: BuildLog, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+) -> None:
+    """Run uv to its end. A cancellation kills it, and so does this process's death.
+
+    Args:
+        program: path of uv.
+        arguments: without options that concern its output.
+        log: gets its output.
+        cwd: where it runs; a project there, and its settings, count.
+        variables: of its environment besides this process's own.
+
+    Raises:
+        EnvironmentFailed: what was asked for cannot be had, in uv's words.
+        HostUnfit: it failed for want of something that another host may have.
+    """
+    screen = Screen(log)
+    leader, follower = pty.openpty()  # uv tells how far it is only to terminals
+    try:
+        fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 50, _COLUMNS, 0, 0))
+        os.set_blocking(leader, False)
+        code = await _run([program, "--color", "never", *arguments], screen, leader, follower, cwd, variables or {})
+    except OSError as error:
+        raise HostUnfit(f"uv cannot be run on this host: {error.strerror or error}") from error
+    finally:
+        os.close(leader)
+        with suppress(OSError):  # it was closed once uv had it
+            os.close(follower)
+    if code:
+        raise failure(screen.lines, code)
+
+
+async def _run(
+    command: list[str], screen: Screen, leader: int, follower: int, cwd: Path | None, variables: Mapping[str, str]
+) -> int:
+    """Run the command with `follower` as its terminal; its exit code."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd,
+        env={**_host_environment(), **variables, "TERM": "xterm"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+        preexec_fn=partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL),
+    )
+    os.close(follower)
+    loop = asyncio.get_running_loop()
+
+    def receive() -> None:
+        if not screen.receive(leader):
+            loop.remove_reader(leader)
+
+    loop.add_reader(leader, receive)
+    try:
+        async with asyncio.timeout(BUILD_TIMEOUT):
+            return await process.wait()
+    except TimeoutError:
+        raise EnvironmentFailed(f"the packages were not installed within {BUILD_TIMEOUT:g} s") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also what it had started
+        await process.wait()
+        loop.remove_reader(leader)
+        screen.receive(leader)
+        screen.end()
+
+
+def _host_environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("FRAY_", "PYTHON", *_OWN_VARIABLES))
+    } | {"UV_PYTHON_DOWNLOADS": "never"}
+
+
+class Screen:
+    """What uv writes to its terminal: lines that stay, and bars that say how far it is.
+
+    Attributes:
+        lines: those that stay.
+    """
+
+    def __init__(self, log: BuildLog) -> None:
+        self.lines: list[str] = []
+        self._log = log
+        self._unread = b""
+        self._progress = ""
+
+    def receive(self, terminal: int) -> bool:
+        """Read what there is; False once there will be nothing more."""
+        try:
+            while data := os.read(terminal, 1 << 16):
+                *complete, self._unread = _MOVES.split(self._unread + data)
+                for part in complete:
+                    self._note(part)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EIO:  # nobody has the terminal open any more
+                raise
+        return False
+
+    def end(self) -> None:
+        """Note what came without an end of its line, and close the log."""
+        self._note(self._unread)
+        self._unread = b""
+        self._log.close()
+
+    def _note(self, part: bytes) -> None:
+        text = _ESCAPES.sub("", part.decode(errors="replace")).rstrip()
+        if _MOVING.search(text):
+            found = _COUNTED.search(text)
+            if found and self._progress != (progress := f"{found[1]} of {found[2]} packages"):
+                self._progress = progress
+                self._log.on_progress(progress)
+        elif text and text not in self.lines[-1:]:
+            self.lines.append(text)
+            self._log.write(text)
+
+
+def failure(lines: list[str], code: int) -> EnvironmentFailed | HostUnfit:
+    """The error of a run of uv that failed, with its own words.
+
+    Whatever is not known to be the host's trouble is the job's fault: tried elsewhere, it would fail on every host.
+
+    Args:
+        lines: its output.
+        code: its exit code, negative if a signal ended it.
+    """
+    said = list(_explanation(lines))
+    words = _in_one_line(said)[:_WORDS_LIMIT] or f"it ended with code {code} and said nothing"
+    own = "\n".join(_without_build_output(said))
+    if code < 0 or _HOST_TROUBLE.search(own) or _SHORTAGE.search("\n".join(said)):
+        return HostUnfit(f"uv failed on this host: {words}")
+    return EnvironmentFailed(f"the job's packages cannot be installed; uv says: {words}")
+
+
+def _explanation(lines: list[str]) -> list[str]:
+    """The lines from the error on; where there is none, the last ones."""
+    start = next((number for number, line in enumerate(lines) if _EXPLANATION.match(line)), max(0, len(lines) - 5))
+    return lines[start:]
+
+
+def _in_one_line(lines: list[str]) -> str:
+    return re.sub(r" (?:cause|Caused by): ", ": ", " ".join(" ".join(lines).split())).removeprefix("error: ")
+
+
+def _without_build_output(lines: list[str]) -> Iterator[str]:
+    """The lines that are uv's own: it quotes what it ran below "[stdout]" and "[stderr]", indented."""
+    depth: int | None = None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if line.strip() in ("[stdout]", "[stderr]"):
+            depth = indent
+        elif depth is None or (line.strip() and indent < depth):
+            depth = None
+            yield line
