@@ -27,6 +27,7 @@ from fray_agents.agent.reconciler_duty import ReconcilerDuty
 from fray_agents.host import agent_lock, directories
 from fray_agents.host.capacity import discover
 from fray_agents.host.network import NetworkSettings
+from fray_agents.host.software import discover_software
 from fray_agents.tasks.handle import StartTask
 from fray_agents.tasks.process_task import RUNNER_TIMEOUT, ProcessTask
 from fray_coordinator.core import Core
@@ -34,7 +35,7 @@ from fray_coordinator.errors import StoreError, StoreRefused
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.persist import persist
 from fray_layouts.object_keys import AgentKeys
-from fray_layouts.records import AgentRecord, HintEndpoint, Holding, Resources
+from fray_layouts.records import AgentRecord, HintEndpoint, Holding, Resources, Software
 from fray_layouts.states import ExitKind, HoldingPhase
 
 log = logging.getLogger("fray")
@@ -60,6 +61,7 @@ class AgentOptions:
     Attributes:
         pool: whose pending jobs it claims.
         capacity: what it offers; None: what the host has.
+        software: what else jobs may ask of it; None: what the host has.
         work_dir: where tasks have their directories; None: under the temporary directory.
         preemptible: the host may be taken away at any time; jobs that do not want that stay away.
         preemption_grace: seconds between the SIGTERM to this agent and the end of its host.
@@ -74,6 +76,7 @@ class AgentOptions:
 
     pool: str = "default"
     capacity: Resources | None = None
+    software: Software | None = None
     work_dir: Path | None = None
     preemptible: bool = False
     preemption_grace: float = 25.0
@@ -107,6 +110,7 @@ class Agent:
             free=capacity,
             started_at=core.now(),
             preemptible=options.preemptible,
+            software=options.software or discover_software(),
             hint_endpoint=options.hint_endpoint,
             **asdict(network),
         )

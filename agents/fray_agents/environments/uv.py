@@ -8,10 +8,8 @@ import fcntl
 import os
 import pty
 import re
-import shutil
 import signal
 import struct
-import sysconfig
 import termios
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -84,14 +82,12 @@ class BuildLog:
             self._file = None
 
 
-def find_uv() -> str | None:
-    """The path of uv: of the agent's own packages, else on the host's PATH; None if there is none."""
-    own = os.path.join(sysconfig.get_path("scripts"), "uv")
-    return own if os.access(own, os.X_OK) else shutil.which("uv")
-
-
 async def run_uv(
-    program: str, arguments: list[str], log: BuildLog, cwd: Path | None = None, variables: Mapping[str, str] | None = None
+    program: str,
+    arguments: list[str],
+    log: BuildLog,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> None:
     """Run uv to its end. A cancellation kills it, and so does this process's death.
 
@@ -160,9 +156,7 @@ async def _run(
 
 def _host_environment() -> dict[str, str]:
     return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("FRAY_", "PYTHON", *_OWN_VARIABLES))
+        name: value for name, value in os.environ.items() if not name.startswith(("FRAY_", "PYTHON", *_OWN_VARIABLES))
     } | {"UV_PYTHON_DOWNLOADS": "never"}
 
 
