@@ -1,7 +1,5 @@
 """The current client of a thread or coroutine."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

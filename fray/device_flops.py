@@ -10,8 +10,6 @@ Sources; the pages for TPUs were read in November 2026, the datasheets for GPUs 
 A figure that none of these tells is not here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -3,8 +3,6 @@
 `result_of` and `wait` take every kind of future that Fray has, and any other value as one that is ready.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 from abc import ABC, abstractmethod

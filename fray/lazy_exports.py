@@ -1,7 +1,5 @@
 """Public names of a package, each imported when it is first used: importing the package costs next to nothing."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 The name of a v4 or v5p type counts cores, two a chip; that of a v5e (`v5litepod`) or v6e type counts chips.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_layouts.errors import InvalidInput

@@ -4,8 +4,6 @@ These few lines and not tenacity, because of what was measured: its retrying cos
 ten times a read from a store in memory, and its import 20 ms of the 150 ms that `import fray` may take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 

@@ -1,7 +1,5 @@
 """The one source of time and of random choices, so that a simulation can replace both."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -15,11 +13,9 @@ class Clock(Protocol):
 
     def boottime(self) -> float:
         """Seconds that never go back and go on while the machine sleeps; trust and ages are measured with it."""
-        ...
 
     def wall(self) -> float:
         """This host's idea of the time of day, seconds since the epoch; wrong by minutes on some hosts."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 

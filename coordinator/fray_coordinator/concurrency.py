@@ -1,7 +1,5 @@
 """Doing the same with many objects, some at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar

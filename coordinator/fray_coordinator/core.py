@@ -1,7 +1,5 @@
 """The context of every service: the store, the records in it, time, random numbers and the cluster's settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from msgspec.structs import replace

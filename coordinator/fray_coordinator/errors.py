@@ -1,7 +1,5 @@
 """Errors of the store and of the services on it; the docstring says what the caller should do."""
 
-from __future__ import annotations
-
 from fray_layouts.errors import FrayError, Permanent, Temporary
 
 

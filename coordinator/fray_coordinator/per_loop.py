@@ -1,7 +1,5 @@
 """Resources that belong to one event loop: connections, and what is made of them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Waiting for the store to do what must be done, through outages and refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 

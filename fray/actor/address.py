@@ -1,7 +1,5 @@
 """The address of an actor with a job of its own, and the wait until the storage says where it serves."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

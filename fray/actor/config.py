@@ -1,7 +1,5 @@
 """The configuration of an actor: the check of what users ask for, and the retry policy that follows from it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar

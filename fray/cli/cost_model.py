@@ -1,7 +1,5 @@
 """What requests to the storage cost: estimated from the settings, and as the agents have counted them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 

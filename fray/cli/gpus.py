@@ -1,7 +1,5 @@
 """The option --gpus of `fray run` and `fray agent`."""
 
-from __future__ import annotations
-
 from fray_layouts.errors import InvalidInput
 
 

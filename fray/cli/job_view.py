@@ -1,7 +1,5 @@
 """Jobs as text for people and as JSON for scripts, with the values of secret variables masked."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Printing lines, tables and JSON; characters that a terminal would obey are escaped."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

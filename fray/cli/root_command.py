@@ -1,7 +1,5 @@
 """The command `fray` itself: finds the module of a command, and prints errors in one line."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any, NoReturn
 

@@ -33,7 +33,6 @@ class Client(Protocol):
     @property
     def cluster(self) -> StorageCluster:
         """The cluster that the jobs run on: for their results, for lists of jobs and for logs that are followed."""
-        ...
 
     def submit(self, request: JobRequest, adopt_existing: bool = True) -> JobHandle:
         """Submit a job, or adopt the one that has its name, and return its handle at once.
@@ -51,7 +50,6 @@ class Client(Protocol):
                 what it asks for. Nothing was submitted.
             ParentNotRunning: the job named as `parent` does not run.
         """
-        ...
 
     def create_actor(
         self,
@@ -112,15 +110,9 @@ class Client(Protocol):
         Raises:
             InvalidInput, ParentNotRunning: as `create_actor`.
         """
-        ...
 
     def host_actor(
-        self,
-        actor_class: type[T],
-        *args: Any,
-        name: str,
-        actor_config: ActorConfig | None = None,
-        **kwargs: Any,
+        self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
     ) -> HostedActor[T]:
         """Create an actor in this process and serve it until `shutdown` is called on what is returned.
 
@@ -130,7 +122,6 @@ class Client(Protocol):
             InvalidInput: an argument is wrong, or the actor is to be durable, which needs a job of its own.
             Exception: what its `__init__` raises.
         """
-        ...
 
     def shutdown(self, wait: bool = True) -> None:
         """Close the client's connections. Jobs go on; actors that this program owns end.
@@ -140,4 +131,3 @@ class Client(Protocol):
         Args:
             wait: True lets the jobs of a `LocalClient` end by themselves first. Actors are not waited for.
         """
-        ...

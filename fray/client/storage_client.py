@@ -72,12 +72,7 @@ class StorageClient(Client):
         )
 
     def host_actor(
-        self,
-        actor_class: type[T],
-        *args: Any,
-        name: str,
-        actor_config: ActorConfig | None = None,
-        **kwargs: Any,
+        self, actor_class: type[T], *args: Any, name: str, actor_config: ActorConfig | None = None, **kwargs: Any
     ) -> HostedActor[T]:
         from fray.actor.create import host_actor
 

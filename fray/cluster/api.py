@@ -33,7 +33,6 @@ class Cluster(Protocol):
         else one made up for this object. So a driver, its jobs and its actors find one another, and two drivers do not
         collide.
         """
-        ...
 
     @property
     def metadata(self) -> Metadata:
@@ -41,7 +40,6 @@ class Cluster(Protocol):
 
         Each lookup reads the storage; nothing is cached.
         """
-        ...
 
     def launch(self, request: JobRequest) -> JobId:
         """Submit a job and return its id at once; the job starts when an agent has room for it.
@@ -54,7 +52,6 @@ class Cluster(Protocol):
                 what it asks for. Nothing was submitted.
             ParentNotRunning: the job named as `parent` does not run.
         """
-        ...
 
     def launch_many(self, requests: Sequence[JobRequest]) -> list[JobId]:
         """Submit many jobs in one call, and return their ids in the same order.
@@ -65,7 +62,6 @@ class Cluster(Protocol):
         Raises:
             InvalidInput, ParentNotRunning: as `launch`.
         """
-        ...
 
     def launch_group(
         self, requests: Sequence[JobRequest], group: JobGroupConfig, reservation_id: str | None = None
@@ -83,11 +79,9 @@ class Cluster(Protocol):
                 group's. Nothing was submitted.
             ParentNotRunning: as `launch`.
         """
-        ...
 
     def create_reservation(self, config: ReservationConfig) -> str:
         """Not in this release: raises InvalidInput, whatever `config` says. Launch without a reservation."""
-        ...
 
     def poll(self, job_id: JobId) -> JobInfo:
         """Read a job's state: one request to the storage.
@@ -95,7 +89,6 @@ class Cluster(Protocol):
         Raises:
             JobNotFound: there is no such job under the root, or retention has removed it.
         """
-        ...
 
     @overload
     def wait(  # type: ignore[overload-overlap]  # a JobId is text, but no sequence of JobIds
@@ -177,7 +170,6 @@ class Cluster(Protocol):
         Raises:
             JobNotFound: there is no such job.
         """
-        ...
 
     def logs(self, job_id: JobId, follow: bool = False) -> Iterator[LogLine]:
         """Iterate over the lines that the job has written to stdout and stderr.
@@ -189,7 +181,6 @@ class Cluster(Protocol):
         Raises:
             JobNotFound: there is no such job.
         """
-        ...
 
     def result(self, job_id: JobId, timeout: float | None = None) -> Any:
         """Wait for the job to end, and return what its callable returned.
@@ -205,7 +196,6 @@ class Cluster(Protocol):
             NoResult: it succeeded without a result, or with one that cannot be read here.
             TimeoutError: it has not ended in time. It goes on.
         """
-        ...
 
     def usage(self, job_id: JobId) -> ResourceUsage | None:
         """What the current attempt uses of the host; once the job has ended, the totals of its last attempt.
@@ -216,7 +206,6 @@ class Cluster(Protocol):
         Raises:
             JobNotFound: there is no such job.
         """
-        ...
 
     def terminate(self, job_id: JobId) -> None:
         """Ask that a job and its children end, and return at once.
@@ -226,7 +215,6 @@ class Cluster(Protocol):
         Raises:
             JobNotFound: there is no such job.
         """
-        ...
 
     def list_jobs(self) -> list[JobInfo]:
         """Read every job under the root, in order of submission; finished jobs until retention removes them.
@@ -234,11 +222,9 @@ class Cluster(Protocol):
         Costs one request to the storage for each job. A record that cannot be read is left out, with a warning in the
         log.
         """
-        ...
 
     def close(self) -> None:
         """Close the connections to the storage. Jobs go on; actors that this program owns end.
 
         A call after it opens connections again.
         """
-        ...

@@ -4,8 +4,6 @@ So function and arguments are the submitter's own objects, whether they can be p
 job has ended.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Collection, Sequence

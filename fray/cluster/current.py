@@ -1,7 +1,5 @@
 """The current cluster of a thread or coroutine, and opening clusters by their roots."""
 
-from __future__ import annotations
-
 import threading
 from contextvars import ContextVar
 

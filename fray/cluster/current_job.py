@@ -1,7 +1,5 @@
 """`CurrentJob`: the job that this code runs in, as its FRAY_* variables say."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_agents.tasks.current_task import task_environ

@@ -1,7 +1,5 @@
 """`JobHandle`: a submitted job as its submitter holds it; and waiting for many of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fray.cluster.storage import StorageCluster

@@ -1,7 +1,5 @@
 """Job records as users see them: `JobInfo`, the reason of an end, and the exception that a job raised."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 

@@ -1,7 +1,5 @@
 """Results of jobs: fetched from the storage, and decoded as what was returned."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from typing import Any

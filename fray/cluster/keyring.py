@@ -3,8 +3,6 @@
 Who may read the objects under `secrets/` may call the cluster's actors.
 """
 
-from __future__ import annotations
-
 import functools
 
 from fray.cluster.run_service import RunService

@@ -1,7 +1,5 @@
 """The actors that are announced in a namespace, as the cluster's records say now."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from fray.cluster.endpoint import ActorEndpoint

@@ -1,7 +1,5 @@
 """How modules below `StorageCluster` run services of `fray_coordinator` on it."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """The job context on a cluster: tasks go through a queue to workers, objects are in storage."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

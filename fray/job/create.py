@@ -1,7 +1,5 @@
 """The choice of a job context: by its kind, or the default of the caller's job."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator

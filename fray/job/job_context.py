@@ -1,7 +1,5 @@
 """The interface of job contexts: tasks, shared objects and actors, wherever they run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -24,7 +22,6 @@ class JobContext(Protocol):
 
     def put(self, obj: Any) -> Any:
         """Store an object; returns a reference, which tasks take as an argument and `get` turns into the object."""
-        ...
 
     @overload
     def get(self, ref: SupportsResult[T]) -> T: ...
@@ -53,7 +50,6 @@ class JobContext(Protocol):
         Args:
             name: accepted from programs that name their tasks; nothing shows it.
         """
-        ...
 
     def wait(self, futures: Sequence[T], num_returns: int = 1) -> tuple[list[T], list[T]]:
         """Wait until `num_returns` futures are ready; returns exactly so many, and the others, as the same objects.
@@ -86,7 +82,6 @@ class JobContext(Protocol):
         Raises:
             ValueError: the name is taken.
         """
-        ...
 
     def delete_actor(self, actor: Any) -> None:
         """End an actor; returns at once. Its name is free, and later calls raise ActorUnavailableError.
@@ -94,7 +89,6 @@ class JobContext(Protocol):
         Args:
             actor: the handle that `create_actor` gave.
         """
-        ...
 
     def get_actor_status(self, actor: Any) -> JobStatus:
         """The state of an actor: PENDING or RUNNING while it may be called, then how it ended.
@@ -102,7 +96,6 @@ class JobContext(Protocol):
         Args:
             actor: the handle that `create_actor` gave.
         """
-        ...
 
     def close(self) -> None:
         """End threads and workers, and remove stored objects; returns at once. Actors stay.
@@ -110,7 +103,6 @@ class JobContext(Protocol):
         Threads end when they have done what was started. Call `get` before for every value that is needed. A context
         that is used again begins anew.
         """
-        ...
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,5 @@
 """An actor to try a context with."""
 
-from __future__ import annotations
-
 
 class SimpleActor:
     """A counter that calls add to. call_count: how often it was added to."""

@@ -1,7 +1,5 @@
 """The diagnosis of missing workers: why they do not run, and what to do about it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The transport that calls workers directly: quick, and its tasks end with the driver's process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future

@@ -4,8 +4,6 @@ A worker with quick tasks is sent several ahead (a prefetch), so that it never w
 more than a few milliseconds' worth, so that no task waits behind a long one while other workers idle.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections import deque
@@ -56,7 +54,6 @@ class Worker(Protocol):
 
     def send(self, task: PoolTask, ended: Callable[[PoolTask, TaskDone | WorkerDied], None]) -> None:
         """Start the task; `ended` is called once, from any thread."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

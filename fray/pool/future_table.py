@@ -1,7 +1,5 @@
 """The futures of a pool with a queue, by task; outcomes that were read are applied to them."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 import time

@@ -1,7 +1,5 @@
 """The monitor of a pool with a queue: reads the outcomes of its tasks, and notices when the pool is shut down."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

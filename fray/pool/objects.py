@@ -1,7 +1,5 @@
 """Shared objects of a pool's tasks: stored once, named by their content."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 from dataclasses import dataclass

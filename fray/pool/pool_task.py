@@ -1,7 +1,5 @@
 """The task of a worker pool: a function and its arguments, serialized, and the caller's future."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """A progress bar for tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 

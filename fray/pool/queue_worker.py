@@ -3,8 +3,6 @@
 In that order: a task whose outcome is not in storage comes back, and runs again elsewhere.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import logging

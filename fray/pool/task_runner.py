@@ -1,7 +1,5 @@
 """The actor that runs a directly called pool's tasks on a worker."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """The interface between a pool and its workers: direct calls, or a queue in storage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
@@ -24,17 +22,14 @@ class Transport(Protocol):
     @property
     def workers(self) -> int:
         """How many workers there are now."""
-        ...
 
     @property
     def wanted(self) -> int:
         """How many workers there should be."""
-        ...
 
     @property
     def unfinished(self) -> int:
         """How many tasks are not done."""
-        ...
 
     def submit(self, calls: Sequence[TaskCall], workers: int) -> list[Future[Any]]:
         """Submit calls, in this order. workers: how many there may be.
@@ -43,28 +38,21 @@ class Transport(Protocol):
             InvalidInput: something cannot be pickled; nothing was submitted.
             PoolClosed: it takes no tasks any more.
         """
-        ...
 
     def grow(self, count: int) -> None:
         """Start workers; returns at once."""
-        ...
 
     def shrink(self, count: int) -> None:
         """End up to so many workers that have nothing to do."""
-        ...
 
     def await_workers(self, count: int, timeout: float) -> None:
         """Block until there are so many workers; raises builtin TimeoutError, PoolClosed, JobFailed."""
-        ...
 
     def drain(self) -> None:
         """Block until all tasks are done."""
-        ...
 
     def close(self, why: str) -> None:
         """End every unfinished task with PoolClosed, and take no more."""
-        ...
 
     def end(self) -> None:
         """End all workers and every unfinished task; returns at once."""
-        ...

@@ -1,7 +1,5 @@
 """The worker jobs of a pool with a queue: which run, which have ended, and whether others would fare better."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """A pool of workers for tasks that keep nothing between them."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import logging
 import secrets

@@ -5,8 +5,6 @@ comes back under a new identity, when its job is restarted. A job that has ended
 one after the other ends before its worker could be called.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The codec of items: pickle or JSON bytes, and back."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Iterable

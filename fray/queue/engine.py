@@ -4,8 +4,6 @@ An engine's coroutines run in the process's background loop; `Queue` is their fr
 so a server that passes items on unpickles nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -24,7 +22,6 @@ class QueueEngine(Protocol):
 
     async def push(self, items: Sequence[EncodedItem], batch: int | None) -> None:
         """Put items at the end; returns when they are there to stay. batch: items that are stored together."""
-        ...
 
     async def take(self, count: int, timeout: float, wait: float, process: str = "") -> list[Delivery]:
         """Hand out up to `count` items, each for `timeout` seconds; wait up to `wait` seconds for the first.
@@ -32,44 +29,33 @@ class QueueEngine(Protocol):
         Args:
             process: that they are for, by a name that is its alone; "" is this one.
         """
-        ...
 
     async def done(self, leases: Sequence[str]) -> None:
         """Complete the items of these leases."""
-        ...
 
     async def release(self, leases: Sequence[str], failed: bool) -> None:
         """Give the items of these leases back. failed: it counts towards the maximum of deliveries."""
-        ...
 
     async def extend(self, lease: str, timeout: float) -> float:
         """Hold an item for `timeout` seconds from now at least; returns its new deadline."""
-        ...
 
     async def give_up(self, lease: str, reason: str) -> None:
         """Make the item a dead letter."""
-        ...
 
     async def counts(self) -> Counts:
         """The numbers of items by state."""
-        ...
 
     async def peek(self, limit: int) -> list[Peeked]:
         """The oldest items that nobody has."""
-        ...
 
     async def letters(self, limit: int) -> list[Peeked]:
         """The oldest dead letters."""
-        ...
 
     async def redrive(self, limit: int | None) -> int:
         """Push dead letters again; returns how many."""
-        ...
 
     async def purge(self) -> int:
         """Complete every item; returns how many."""
-        ...
 
     async def close(self) -> None:
         """Give back what this process has."""
-        ...

@@ -1,7 +1,5 @@
 """Queues in this process's memory, with the same behaviour as those in storage."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ were lost. An actor that failed and is still listed is tried again less and less
 other.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -3,8 +3,6 @@
 The threads that serve calls belong to no job; the task's environment and the current actor are context variables.
 """
 
-from __future__ import annotations
-
 import contextvars
 import functools
 import inspect

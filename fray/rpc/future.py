@@ -4,8 +4,6 @@ A call whose connection was lost is sent again as soon as that is known, whether
 Whether it may be sent again at all is decided in `calling`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Resolvers: they find the actors of a name in a cluster's records, at known addresses, or in this process."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The actor servers of this process that serve, for resolvers that look no further."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

@@ -4,8 +4,6 @@ The endpoint records are published when serving begins and withdrawn when it end
 agent removes them, and the repair removes what no agent did.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

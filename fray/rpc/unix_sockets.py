@@ -1,7 +1,5 @@
 """The directory of the Unix sockets of servers, and the removal of those whose servers were killed."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import socket

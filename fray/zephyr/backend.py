@@ -1,7 +1,5 @@
 """The backends that execute pipelines: on a cluster's file queues, or on threads."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The names of Zephyr that this package uses, from wherever its releases keep them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from zephyr.dataset import Dataset

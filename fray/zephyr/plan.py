@@ -3,8 +3,6 @@
 Shards are only references here (files, and small items in memory). Whoever runs tasks reads and writes the data.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any

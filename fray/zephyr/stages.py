@@ -4,8 +4,6 @@ A task's key is `<stage>/<shards>/<shard>/<try>`. By it a later driver of the sa
 when the pipeline is another one, and runs a shard that failed again under the next try.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from functools import lru_cache

@@ -4,8 +4,6 @@ What is within them can be compared, added to a time, put into a key and listed 
 value beyond them makes a record unreadable, so every bound is far from what any cluster has.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta

@@ -4,8 +4,6 @@ A newer agent may have written fields that these structs lack. A record is there
 read from, and encoding lays the known fields over it, at every depth where a struct stands.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar

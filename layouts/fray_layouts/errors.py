@@ -1,7 +1,5 @@
 """The base of every error that Fray shows to people, sorted by what the caller should do about it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 

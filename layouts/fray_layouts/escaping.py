@@ -5,8 +5,6 @@ the C1 controls begin commands, a carriage return hides what stands before it, a
 show a text in another order than it has (CVE-2021-42574).
 """
 
-from __future__ import annotations
-
 import re
 
 _TERMINAL_CONTROLS = re.compile(

@@ -1,7 +1,5 @@
 """The keys of files that people drop into the inbox, and of what becomes of them; see `object_keys`."""
 
-from __future__ import annotations
-
 import re
 
 from fray_layouts.key_encoding import (

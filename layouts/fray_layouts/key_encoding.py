@@ -1,7 +1,5 @@
 """The parts of keys: ids, names, numbers and times, as `object_keys` and its siblings put them together."""
 
-from __future__ import annotations
-
 import re
 from base64 import b32hexencode
 

@@ -4,8 +4,6 @@ Every other reader of JSON under a root is built on this one. The depth is bound
 for Python depends on the caller's stack: what could be read in one place could not be compared or written in another.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

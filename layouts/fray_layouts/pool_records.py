@@ -1,7 +1,5 @@
 """The objects of worker pools with a queue: a pool's record, and outcomes of its tasks, many in one object."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 

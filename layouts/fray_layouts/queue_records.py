@@ -4,8 +4,6 @@ A segment is immutable: one line of JSON, the header, then the bytes of its item
 record beside its segment, changed by compare-and-swap; it alone says which items are done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -4,8 +4,6 @@ A record may hold one that this version does not know. It is kept as it is and l
 costs decoding nothing, where an enum would refuse the whole record.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

@@ -1,7 +1,5 @@
 """Sizes as people write them."""
 
-from __future__ import annotations
-
 import re
 
 from fray_layouts.errors import InvalidInput

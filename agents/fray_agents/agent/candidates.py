@@ -5,8 +5,6 @@ about to run anyway, and as many claimers as that do not fight for one. Where an
 comes before it is tried last.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_left, insort

@@ -1,7 +1,5 @@
 """Claims pending jobs for an agent, one at a time, and waits between polls that find nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`fray agent`: an agent as a process, which handles signals and joins anew after it was declared dead."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable

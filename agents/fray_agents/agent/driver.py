@@ -1,7 +1,5 @@
 """This program as a driver: the lease on what it owns. The rules are in `fray_coordinator.protocol.drivers`."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -39,11 +37,9 @@ class HostedService(Protocol):
 
     async def announce(self, job: str) -> None:
         """Publish it as what this job serves."""
-        ...
 
     async def withdraw(self) -> None:
         """Take back what was published."""
-        ...
 
 
 class DriverLease:

@@ -5,8 +5,6 @@ beat that promises it was found applied, a shorter one from the send on: others 
 What a beat says and what a rejected one means is decided in `fray_coordinator.protocol.heartbeat`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -11,8 +11,6 @@ stands. What was passed because too little was free is passed anew once more is 
 after a time that grows with what it has passed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_layouts.records import Resources

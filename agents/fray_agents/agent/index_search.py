@@ -5,8 +5,6 @@ listed when the bell rang, when what was listed is used up and there is more, an
 does not fit, each listing goes on where the last one came to.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from fray_agents.agent.candidates import STALE, Candidates

@@ -1,7 +1,5 @@
 """Watches the records of held jobs: some are to be stopped, and some are no longer this agent's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_agents.agent.leases import HeldLease

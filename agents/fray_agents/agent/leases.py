@@ -1,7 +1,5 @@
 """The jobs that an agent holds, and what they leave free of its host; the heartbeat's holdings come from here."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

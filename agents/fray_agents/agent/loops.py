@@ -1,7 +1,5 @@
 """Runs the loops of an agent, none of which ends by itself while all is well."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

@@ -1,7 +1,5 @@
 """An agent's membership of a cluster: who it is, what it holds, and until when it may rely on that."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A private cluster has a few slots, and nobody adds any. What is tried out there 
 steps that wait for jobs of their own, servers that wait for calls. On a shared cluster a job keeps what it reserved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

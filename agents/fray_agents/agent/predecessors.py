@@ -1,7 +1,5 @@
 """Reaps this host's dead agents, whose locks are free: nobody need wait until their silence is noticed."""
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -4,8 +4,6 @@ A loop of an agent that has joined never ends with a failure: refusals and outag
 itself only. The store keeps track of its own failures; all others are noted here by the loop that met them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

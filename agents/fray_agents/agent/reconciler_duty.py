@@ -1,7 +1,5 @@
 """An agent's share in running the coordinator's pass: whether it runs it, or watches that somebody does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from fray_agents.agent.membership import Membership

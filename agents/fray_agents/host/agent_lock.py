@@ -6,8 +6,6 @@ once it is locked, so nobody ever finds the free lock of an agent that lives. It
 directory.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging

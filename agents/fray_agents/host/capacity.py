@@ -1,7 +1,5 @@
 """Measures what this host can give to tasks: what the kernel has, within cgroup limits and CPU affinity."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

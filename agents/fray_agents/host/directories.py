@@ -4,8 +4,6 @@ Whoever owned one, or could write into it, could run code as this user (Unix soc
 live agent dead (agent locks). The temporary directory itself is open to all; its sticky bit keeps what is ours.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -15,8 +15,6 @@ Reading order: `client.channel`, `wire.messages`, `server.server`, `client.remot
 the time goes: docs/actors-transport.md. Every byte of a connection: layouts/actors.md.
 """
 
-from __future__ import annotations
-
 from fray_agents.rpc.client.channel import Channel
 from fray_agents.rpc.client.channel_registry import client_id, connect
 from fray_agents.rpc.client.client_calls import ClientCall

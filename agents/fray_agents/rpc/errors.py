@@ -4,8 +4,6 @@ An exception that a method raised carries a `RemoteTraceback` as its cause; an e
 two can be told apart even if the method raised an error of these types, having called another actor.
 """
 
-from __future__ import annotations
-
 from fray_layouts.errors import Permanent, Temporary
 
 

@@ -7,8 +7,6 @@ The seal shows that the key is held, so the hint takes the place of the proof, a
 this happens in the acceptor's thread: no caller, even with a key, gets a thread or more than `MAX_HINT_BYTES` here.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Callable, Mapping

@@ -16,7 +16,6 @@ class ThreadedTask(Protocol):
 
     def call_on_stop(self, call: Callable[[], None]) -> None:
         """Have `call` called instead of interrupting the thread."""
-        ...
 
 
 thread_environ: ContextVar[Mapping[str, str] | None] = ContextVar("fray_task_environ", default=None)

@@ -108,7 +108,6 @@ class TaskHandle(Protocol):
 
     def set_deadline(self, boottime: float) -> None:
         """Let the task live until then (CLOCK_BOOTTIME in seconds) even if nothing more is heard of the agent."""
-        ...
 
     def stop(self, grace: float, why: str) -> None:
         """End the task: SIGTERM to its whole tree, SIGKILL after `grace` seconds. Again, it can only shorten the grace.
@@ -116,27 +115,21 @@ class TaskHandle(Protocol):
         Args:
             why: kind of its exit: "stopped", "preempted", "unhealthy".
         """
-        ...
 
     def kill(self) -> None:
         """End the task at once."""
-        ...
 
     def chunks(self) -> AsyncIterator[tuple[int, TaskFile]]:
         """Number and file of each log chunk, in order, until the last one; for one consumer, who removes the files."""
-        ...
 
     def read_file(self, name: str) -> bytes | None:
         """What the task has left under this name in its directory; None if nothing. Raises OSError if it is no file."""
-        ...
 
     async def wait(self) -> None:
         """Return when nothing of the task is left."""
-        ...
 
     async def discard(self) -> None:
         """Remove its directory and all that is in it; nothing of the task may be left."""
-        ...
 
 
 StartTask = Callable[[TaskSpec, float, int | None], Awaitable[TaskHandle]]

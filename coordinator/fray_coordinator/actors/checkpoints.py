@@ -3,8 +3,6 @@
 An object is the head, one line of JSON, and then the state's bytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

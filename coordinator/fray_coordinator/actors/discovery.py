@@ -4,8 +4,6 @@ Who may publish is decided in `protocol.naming`. An endpoint goes when its serve
 ended, by the agent; else by the repair (`reconcile.removal`), at most two repair intervals after the job's end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,7 +1,5 @@
 """Taking names and giving them up. Who may is decided in `protocol.naming`."""
 
-from __future__ import annotations
-
 from fray_coordinator.core import Core
 from fray_coordinator.errors import NameTaken
 from fray_coordinator.protocol.naming import NameHolder, freed, holder_of, taken_for

@@ -4,8 +4,6 @@ A new key may be used at once, because whoever meets an id that he does not know
 accepted for a while, for callers that have not read the new one yet.
 """
 
-from __future__ import annotations
-
 import base64
 import secrets
 

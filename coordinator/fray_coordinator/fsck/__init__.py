@@ -7,8 +7,6 @@ functions; what two snapshots show is a problem.
 To read: `snapshot`, `report`, `checker`, then the checks by area; `areas` lists the folders of a root.
 """
 
-from __future__ import annotations
-
 from fray_coordinator.fsck.checker import check, repair
 from fray_coordinator.fsck.report import Problem
 from fray_coordinator.fsck.snapshot import take_snapshot

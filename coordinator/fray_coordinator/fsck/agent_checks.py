@@ -1,7 +1,5 @@
 """Agents that are not what their records say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem

@@ -4,8 +4,6 @@ Bodies that say nothing beyond their names (index entries) and those that may be
 outcomes of tasks) are not read: of these only the name is looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,22 +5,13 @@ snapshots, one after the other, show of the same versions of the records in ques
 gives others to put it right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.errors import describe_error
-from fray_coordinator.fsck import (
-    agent_checks,
-    data_checks,
-    index_checks,
-    job_checks,
-    object_checks,
-    queue_checks,
-)
+from fray_coordinator.fsck import agent_checks, data_checks, index_checks, job_checks, object_checks, queue_checks
 from fray_coordinator.fsck.report import Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot, take_snapshot
 from fray_coordinator.reconcile import reaper

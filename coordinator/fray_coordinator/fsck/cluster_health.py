@@ -1,7 +1,5 @@
 """The part of `fray doctor` about a cluster that exists: its few common records, and what its last pass skipped."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 
 from fray_coordinator.clock import SystemClock, system_random

@@ -1,7 +1,5 @@
 """Data that belongs to nothing: a record exists before its data, and a blob before the record that names it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fray_coordinator.fsck.index_checks import removal_of

@@ -1,7 +1,5 @@
 """The derived indexes: entries that nobody needs, and those that are missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

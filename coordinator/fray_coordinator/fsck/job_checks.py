@@ -1,7 +1,5 @@
 """Jobs that nobody will bring to an end, and those who should."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem

@@ -1,7 +1,5 @@
 """Objects that are not what their names say, and files in the inbox that become no job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

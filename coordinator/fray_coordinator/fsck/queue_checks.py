@@ -1,7 +1,5 @@
 """Queues and worker pools: what belongs to none, and what nobody will clear away. Of items, only the names are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial

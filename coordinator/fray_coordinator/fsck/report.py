@@ -1,7 +1,5 @@
 """The report of a check: problems, and their remedies."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A snapshot of everything under a root, to be judged by plain functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Ending the children of parents that ended. Which child must go is decided in `protocol.cascade`."""
 
-from __future__ import annotations
-
 from fray_coordinator.concurrency import map_noting_problems
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import stopping

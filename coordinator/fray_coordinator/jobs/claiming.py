@@ -1,7 +1,5 @@
 """Claiming jobs for an agent. What may be claimed is decided in `protocol.claim`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_coordinator.core import Core

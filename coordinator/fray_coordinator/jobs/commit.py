@@ -1,7 +1,5 @@
 """Ending attempts: the commit, and what follows from it. What is written is decided in `protocol.finish`."""
 
-from __future__ import annotations
-
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.protocol.claiming import holds_attempt

@@ -4,8 +4,6 @@ Buckets take one write of a name a second, and many may ring at once. Whoever is
 else has rung since, that ring is as good as one's own, for whoever hears it lists the index afterwards.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from fray_coordinator.core import Core

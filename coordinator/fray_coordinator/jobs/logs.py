@@ -1,7 +1,5 @@
 """Reading and following the logs of jobs. Followers ask for the next chunk number and never list."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

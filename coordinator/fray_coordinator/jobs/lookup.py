@@ -4,8 +4,6 @@ An agent writes what its jobs use and what it has free into its record with ever
 only when it is asked to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The mailbox of an agent: a flag that asks it to read its jobs again. Lost mail costs at most a repair interval."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from fray_coordinator.core import Core

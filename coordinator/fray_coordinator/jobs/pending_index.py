@@ -1,7 +1,5 @@
 """Keeping the pending index in agreement with the records. What to do is decided in `protocol.index`."""
 
-from __future__ import annotations
-
 from fray_coordinator.core import Core
 from fray_coordinator.jobs import doorbell
 from fray_coordinator.protocol.commit import requeue_lost

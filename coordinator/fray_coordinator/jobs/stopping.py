@@ -1,7 +1,5 @@
 """Stopping jobs: the request in the job's record first, then mail to the agent that runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from fray_coordinator.core import Core

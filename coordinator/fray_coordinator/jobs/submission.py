@@ -4,8 +4,6 @@ The index entry is written first, then the record, then the doorbell: an entry w
 without an entry is found by the pass. A child's `children/` entry comes before both, so that no child can be missed.
 """
 
-from __future__ import annotations
-
 import hashlib
 from base64 import b64decode
 from collections.abc import Sequence

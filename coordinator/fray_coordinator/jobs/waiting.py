@@ -5,8 +5,6 @@ Records are polled soon after a change, and ever more rarely while nothing happe
 could start is warned.
 """
 
-from __future__ import annotations
-
 import os.path
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

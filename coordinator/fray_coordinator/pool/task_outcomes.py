@@ -6,8 +6,6 @@ knows, and from the beginning once every repair interval. That often it also loo
 object that a stranger left, or a copy that is not complete yet.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field

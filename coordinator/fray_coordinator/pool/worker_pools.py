@@ -1,7 +1,5 @@
 """Worker pools with a queue: their record, for the driver that comes after one that died."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace

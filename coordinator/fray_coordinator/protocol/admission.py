@@ -13,8 +13,6 @@ version. On local files time and inode of a file change and come again as people
 file gets a name that was never given before: that name and the time in it stand for key and time.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from fray_coordinator.protocol.job_identity import identify

@@ -11,8 +11,6 @@ are listed again until none is left; and a claimer reads the child, then its par
 the child.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from msgspec.structs import replace

@@ -11,8 +11,6 @@ not the highest is made again from what is, a checkpoint that is not the highest
 one's own are deleted only once that one exists; who lists a number and finds it gone lists again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -9,8 +9,6 @@ nobody runs it.
 outlives it, and whether it was applied is judged by what the record says, never by the id of a write.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ first holder commits over it.
 or lease differ or the job has ended; and a put-back raises the attempt in the same write that takes the lease away.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from msgspec.structs import replace

@@ -12,8 +12,6 @@ agent is found dead (`finish.put_back`), also if it was created later than that.
 that attempt: they are ended when it no longer runs, and one that is submitted too late is not started (`cascade`).
 """
 
-from __future__ import annotations
-
 from fray_coordinator.protocol.transitions import Status
 from fray_layouts.records import AgentRecord, Holding, JobLease, JobRecord
 from fray_layouts.spec import EntrypointSpec, JobSpec, ResourceSpec

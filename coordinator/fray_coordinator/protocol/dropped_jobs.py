@@ -12,8 +12,6 @@ first was applied, hence after the claim. The job is put back on condition of th
 both. And an agent that meets the job in the index, as its own, does not take it up again without a write.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_layouts.records import AgentRecord

@@ -10,8 +10,6 @@ the beat stands still; death is a conditional write, after which no beat can be 
 is left to put back, marked reaped only when every listed job has been seen in agreement with the index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec.structs import replace

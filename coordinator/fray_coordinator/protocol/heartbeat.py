@@ -10,8 +10,6 @@ is decided again from what is there, and the mail is cleared by an applied beat 
 that sets its job's flag and then finds mail unread knows that the jobs will be read after its flag.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

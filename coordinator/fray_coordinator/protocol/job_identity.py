@@ -10,8 +10,6 @@ finds the names that the first has taken, adopts the first one's jobs and return
 named, if any, so that it is the same at every submission.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from fray_layouts.object_keys import JobId

@@ -12,8 +12,6 @@ callers keep the highest pair they have seen. What a dead process still writes i
 repeated. A name whose job does not come within a minute is free, and until it has come no caller is given it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import Enum
 

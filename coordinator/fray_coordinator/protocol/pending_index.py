@@ -12,8 +12,6 @@ quarantine (behind or, as no submitter writes it, ahead), on condition of the ve
 was found absent.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from fray_coordinator.protocol.heartbeat import is_fenced

@@ -17,8 +17,6 @@ start is counted as a failure before it is handed out, and it is alone in its pr
 that a live process reported, count towards the maximum of deliveries.
 """
 
-from __future__ import annotations
-
 import sys
 
 from msgspec.structs import replace

@@ -7,8 +7,6 @@ ranks first. A consumer that scans in vain because of others rests longer, and o
 as many stay awake as are needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import exp2

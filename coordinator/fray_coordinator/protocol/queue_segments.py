@@ -12,8 +12,6 @@ segment that looks late reads that log first, and takes a segment that is in it 
 nothing: a copy, a restored backup or a changed mode looks late, too.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from fray_layouts.key_encoding import BASE32_DIGITS

@@ -11,8 +11,6 @@ conditional by itself. A record that cannot be read ages like any other and is t
 suspects, which are observed again, and hints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from heapq import nlargest
 from itertools import islice

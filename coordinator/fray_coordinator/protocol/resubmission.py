@@ -9,8 +9,6 @@ has run.
 compared: the same one pickles differently from process to process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -11,8 +11,6 @@ version; never before its children; never while the inbox holds its version; and
 plus the time after which a submitter gives up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Set
 
 from msgspec.structs import replace

@@ -7,8 +7,6 @@
 **Why this cannot happen.** `entry_of` reads nothing but the record.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ requeue of a job with the flag, by anyone, ends it STOPPED. A pending job is sto
 race.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from fray_coordinator.protocol.transitions import Event, Status, transition

@@ -16,8 +16,6 @@ is written on condition of the version it was computed from.
 A restart by the holder goes from RUNNING to RUNNING and raises the attempt, too.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 

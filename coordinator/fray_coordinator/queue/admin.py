@@ -1,7 +1,5 @@
 """Administration of a queue: counts its items, shows the next ones, completes them all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass

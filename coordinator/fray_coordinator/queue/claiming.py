@@ -1,7 +1,5 @@
 """Claims of segments: first the lease is written, then the segment is read; without one the lease is deleted again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_coordinator.errors import BadRecord

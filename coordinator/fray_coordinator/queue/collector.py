@@ -3,8 +3,6 @@
 So a lease without a segment belongs to a finished one, or was never used, and nobody has to read it to know that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The scanner claims segments, `HeldSegments` knows those that are held, and `Held
 complete segment goes to the collector. At the end everything is given back.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable

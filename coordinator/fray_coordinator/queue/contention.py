@@ -1,7 +1,5 @@
 """Contention among the consumers of a queue: who the others are, and whether they leave anything to do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fray_coordinator.protocol import queue_scan as scan

@@ -5,8 +5,6 @@ on after a crash creates the same one. Then the dead letter is created, and last
 long past is replaced by a new one.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from fray_coordinator.protocol import queue_lease as rules

@@ -1,7 +1,5 @@
 """An item on its way through a queue: encoded by a producer, delivered to a consumer that may be cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress

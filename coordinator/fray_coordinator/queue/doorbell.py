@@ -4,8 +4,6 @@ On local files, where requests are free, nobody rings: a listing is the better h
 repair interval at most.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

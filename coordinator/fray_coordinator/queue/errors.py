@@ -1,7 +1,5 @@
 """Errors of queues; each docstring says what the caller should do."""
 
-from __future__ import annotations
-
 from fray_layouts.errors import Permanent
 
 MAX_NAMED_LEASES = 3

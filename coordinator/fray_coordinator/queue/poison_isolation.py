@@ -4,8 +4,6 @@ An item whose lease ran out counts no more: its process is gone, or is late and 
 passes on counts as out in the client process that asked for it.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -18,7 +16,6 @@ class Outstanding(Protocol):
 
     def is_over(self) -> bool:
         """Whether its lease ran out."""
-        ...
 
 
 class PoisonIsolation:

@@ -1,7 +1,5 @@
 """The producer of a queue: packs items into segments and creates them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from fray_coordinator.concurrency import map_concurrently

@@ -7,8 +7,6 @@ have expired. A listing shows what was finished meanwhile, so that nobody reads 
 the listing is old; where little is left for many consumers, one that can wait leaves it to the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@ What several callers change at the same time goes out as one write (a group comm
 landed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ be on its way, so it is rejected only after it lay unchanged over two looks. One
 there when it began, so however many are dropped, each has its turn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import msgspec

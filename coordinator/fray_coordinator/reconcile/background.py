@@ -4,8 +4,6 @@ So agents are watched, and the lease is renewed, however many files lie in the i
 held, and however long a repair takes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field

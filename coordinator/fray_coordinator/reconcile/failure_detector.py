@@ -1,7 +1,5 @@
 """Watching the agents: who is silent, for how long, who is dead. What that means is decided in `protocol.death`."""
 
-from __future__ import annotations
-
 import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping

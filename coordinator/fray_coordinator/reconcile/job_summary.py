@@ -1,7 +1,5 @@
 """Summaries of jobs that the repair has read: of a million, only the fields that the next repair decides by."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fray_coordinator.protocol.claiming import waits_until

@@ -1,7 +1,5 @@
 """Reaping dead agents: every job that the record lists is put back, and only then is the record marked reaped."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from fray_coordinator.concurrency import map_noting_problems

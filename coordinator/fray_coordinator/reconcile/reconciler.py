@@ -6,8 +6,6 @@ every write is conditional by itself. A pass itself only watches: all else may t
 passes that follow.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ When a job may go is decided in `protocol.retention`, what has outlived its job 
 looked at in every repair, since a late write may bring one back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ This, not the submitter, guarantees that no job is lost: `jobs/` is the truth, `
 Only records whose version changed since the last repair are read, and little of them is kept in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -265,9 +263,6 @@ class Repair:
             self._pools_due = self.core.clock.boottime() + POOL_SWEEP_INTERVAL
 
     async def _each(
-        self,
-        items: Iterable[T],
-        act: Callable[[T], Awaitable[object]],
-        name: Callable[[T], str] = str,
+        self, items: Iterable[T], act: Callable[[T], Awaitable[object]], name: Callable[[T], str] = str
     ) -> None:
         await map_noting_problems(items, act, self._problems, name)

@@ -10,8 +10,6 @@ After that the record is replaced by a dead agent's, on condition of the version
 no beat follows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from fray_coordinator.core import Core

@@ -1,7 +1,5 @@
 """Objects that do not hold the record that their name promises, remembered by version: no pass reads them twice."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar

@@ -4,8 +4,6 @@ Servers of others leave fields out, and proxies answer in a server's place with 
 understood says nothing about the attempt: it may have been applied.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -52,7 +50,6 @@ class Inspectable(Protocol):
 
     async def settings(self) -> BucketSettings:
         """Raises `AttemptFailed`."""
-        ...
 
 
 class Location:

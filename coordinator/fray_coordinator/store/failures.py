@@ -1,7 +1,5 @@
 """The kinds of requests that fail now, which an agent reports as its problem while it lasts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from fray_coordinator.clock import Clock

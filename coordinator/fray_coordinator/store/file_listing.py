@@ -5,8 +5,6 @@ that this user may not read, that is deeper than any key, that lies in the inbox
 record; and whatever has a name that no key can contain.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

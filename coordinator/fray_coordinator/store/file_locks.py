@@ -4,8 +4,6 @@ A lock belongs to the open file, so every call opens its own descriptor; it ends
 The kernel knows who has it (`/proc/locks`), but not across containers, so the holder writes who it is into the file.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

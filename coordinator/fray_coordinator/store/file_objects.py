@@ -5,8 +5,6 @@ on this host need not survive the host's crash: it says so in a file of its own 
 its disk.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

@@ -5,8 +5,6 @@ A root is open to whoever its own mode says, and so is all that Fray makes below
 made gets its mode under a private name and is moved into place afterwards.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

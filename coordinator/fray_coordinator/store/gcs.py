@@ -4,8 +4,6 @@ gcsfs's own request function repeats what fails, for longer than a lease lasts, 
 classes, so conditional writes speak the JSON API directly. The version is the object's generation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ google-auth and gcsfs renew it within the request that finds it old: the event l
 server is slow, and a request would fail for a server that is away although its token is good for minutes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC

@@ -1,7 +1,5 @@
 """The ownership of a local root: its owner's alone, or a group's. The mode of the root alone decides it."""
 
-from __future__ import annotations
-
 import grp
 import os
 from contextlib import suppress

@@ -5,8 +5,6 @@ what it knows (`Attempt...` exceptions). `Store` (store.py) is what everything e
 ambiguity by reading back, meters, and learns the storage's clock.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 from typing import Protocol
@@ -148,13 +146,11 @@ class StoreBackend(Protocol):
 
     async def get_if_changed(self, key: str, version: Version | None) -> Object | NotModified | None:
         """The object unless it still has `version`; without one it is read plainly."""
-        ...
 
     async def put(self, key: str, data: bytes, expect: Expectation) -> Applied: ...
 
     async def delete(self, key: str, expect: Expectation) -> None:
         """Delete the name if it meets `expect` (`ABSENT` makes no sense here); an absent name is success."""
-        ...
 
     async def withdraw(self, key: str, expect: Version, aside: str) -> None:
         """Delete an object that people write with plain tools which take no lock (the inbox).
@@ -162,14 +158,11 @@ class StoreBackend(Protocol):
         Object stores delete on condition of the version. Local files rename to `aside`, because a `cp` may be
         writing into the very file; the caller looks at `aside` once it is stable.
         """
-        ...
 
     async def list(self, prefix: str, after: str | None, limit: int | None, versions: bool) -> list[Listed]:
         """Keys that start with `prefix`, in order of their UTF-8 bytes, strictly after `after`, at most `limit`."""
-        ...
 
     def server_offset(self) -> float | None:
         """Seconds to add to this host's wall clock to get the storage's clock; None while not known."""
-        ...
 
     async def close(self) -> None: ...

@@ -3,8 +3,6 @@
 So a root can be copied from one to another, and nobody reads what nobody can have written.
 """
 
-from __future__ import annotations
-
 from fray_coordinator.store.interface import BadObject
 from fray_layouts.bounds import MAX_KEY_BYTES
 from fray_layouts.errors import InvalidInput

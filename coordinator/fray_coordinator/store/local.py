@@ -11,8 +11,6 @@ Unlike on object stores, a key cannot also be the folder of other keys. Only reg
 followed below the root: whoever may drop a file into the inbox must not choose what an agent reads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ No threads and no real time: the answers depend on the calls and on the clock al
 content, so that code which relies on more than S3 promises fails here too.
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A local root is refused on file systems that pass files on to another machine: t
 local files.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

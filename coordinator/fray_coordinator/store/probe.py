@@ -3,8 +3,6 @@
 The promises are tested on the backend itself: the layer above would repeat and read back until a lie looks like luck.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

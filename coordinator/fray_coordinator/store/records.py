@@ -1,7 +1,5 @@
 """Records in the store: read one, write one on condition of what was read, decide again when someone was faster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

@@ -4,8 +4,6 @@ s3fs's own call repeats what fails and translates the status away, so its client
 ETag, which a later write of the same content brings back: every record's body is unique for that reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

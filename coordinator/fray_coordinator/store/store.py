@@ -7,8 +7,6 @@ and if the expectation still holds, the same bytes are sent again on the same pr
 lands late then changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -237,12 +235,7 @@ class Store:
         return outcome_of_write(await self._backend.get(key), data, expect, op)
 
     async def _remove(
-        self,
-        verb: str,
-        key: str,
-        expect: Expectation,
-        remove: Callable[[], Awaitable[None]],
-        one_of_many: bool = False,
+        self, verb: str, key: str, expect: Expectation, remove: Callable[[], Awaitable[None]], one_of_many: bool = False
     ) -> NameAbsent | Rejected:
         async def attempt() -> NameAbsent | Rejected:
             try:

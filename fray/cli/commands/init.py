@@ -1,7 +1,5 @@
 """`fray init`: create a cluster with chosen settings."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

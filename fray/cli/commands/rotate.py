@@ -1,7 +1,5 @@
 """`fray rotate`: replace the key that calls are authenticated with."""
 
-from __future__ import annotations
-
 import click
 
 from fray.cli import output

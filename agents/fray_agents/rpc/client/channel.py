@@ -1,7 +1,5 @@
 """A channel to one server, as callers have it in hand whether the server is across a network or in this process."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -26,12 +24,7 @@ class Channel(ABC):
     keyring: Keyring
 
     def call(
-        self,
-        actor_id: str,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        timeout: float | None = None,
+        self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float | None = None
     ) -> Any:
         """Call and wait.
 
@@ -50,13 +43,7 @@ class Channel(ABC):
             if not pending.ready:  # the caller goes on, and may change what the call still needs
                 pending.request = pending.request._replace(payload=payload.snapshot())
 
-    def start(
-        self,
-        actor_id: str,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> ClientCall:
+    def start(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ClientCall:
         """Make a call and do not wait. The arguments are copied, so they may change afterwards.
 
         Raises:
@@ -77,13 +64,7 @@ class Channel(ABC):
             request = request._replace(payload=self._pack(request.payload.value))
         return self._enter(ClientCall, request)
 
-    def stream(
-        self,
-        actor_id: str,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Iterator[Any]:
+    def stream(self, actor_id: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
         """The items that a generator yields, as it yields them; it waits when it is `STREAM_WINDOW` items ahead."""
         payload = self._pack((args, kwargs)).snapshot()
         return self._enter(ClientStream, Request(NEW_CALL, actor_id, method, payload, 0, STREAM_WINDOW)).items()

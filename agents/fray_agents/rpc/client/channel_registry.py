@@ -1,7 +1,5 @@
 """The channels of this process: one for each server, shared by all threads, opened anew after a fork."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import secrets

@@ -24,15 +24,12 @@ class ReplySource(Protocol):
 
     def wait(self, pending: PendingCall, deadline: float | None) -> None:
         """Return when `pending` is ready, or at the deadline, a time of `time.monotonic`."""
-        ...
 
     def grant(self, call: CallId, limit: int) -> None:
         """Tell the server that the caller of a stream has room for the items before `limit`."""
-        ...
 
     def ensure_reading(self) -> None:
         """Have replies read though nobody waits for them."""
-        ...
 
 
 class PendingCall:

@@ -1,7 +1,5 @@
 """Connecting to a server: by its Unix socket where there is one, else by TCP."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """A channel to a server of this process: calls go to it directly, and are pickled all the same unless it says else."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@
 opened with a key that is gone. While the keys cannot be read, those that are known count.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -16,8 +16,6 @@ after that, read from what the broken connection had left: the reply goes there.
 gets the outcome.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import threading
@@ -44,11 +42,9 @@ class ReplyReceiver(Protocol):
     @property
     def open(self) -> bool:
         """Whether it can still take replies."""
-        ...
 
     def reply(self, reply: Reply) -> None:
         """Take a reply; never blocks for long."""
-        ...
 
 
 def with_receiver(receivers: Sequence[ReplyReceiver], receiver: ReplyReceiver) -> list[ReplyReceiver]:
@@ -121,7 +117,6 @@ class Journal(Protocol):
 
     def known(self, call: CallId) -> bytes | None:
         """The outcome of a call that was applied before this server began; None: it is to run."""
-        ...
 
     def applied(self, call: CallId, outcome: bytes, lowest: int) -> None:
         """Note that the call has run; called before its reply leaves. If this raises, no reply is sent.
@@ -129,7 +124,6 @@ class Journal(Protocol):
         Args:
             lowest: its client has the replies of all calls below it.
         """
-        ...
 
 
 class ServedCall:

@@ -40,7 +40,6 @@ class ServedActors(Protocol):
 
     def actor(self, actor_id: str) -> ActorExecutor | None:
         """The actor that is served under an id."""
-        ...
 
 
 class WireProtocol(Protocol):
@@ -49,7 +48,6 @@ class WireProtocol(Protocol):
     @property
     def may_reconnect(self) -> bool:
         """Whether the client may ask for its calls again on another connection."""
-        ...
 
     def receive(self) -> CallBatch | None:
         """The calls of the next request; None when the client has closed.
@@ -58,19 +56,15 @@ class WireProtocol(Protocol):
             BadMessage, NotAuthentic: the request is not of this protocol or connection, which must be closed.
             OSError: the connection is broken.
         """
-        ...
 
     def send(self, client: str, replies: list[Reply]) -> None:
         """Answer a request with `replies`; never from two threads at once. Raises OSError: the connection is broken."""
-        ...
 
     def close(self) -> None:
         """Wake whoever waits in `receive` or `send`, and close the connection."""
-        ...
 
     def abandon(self) -> None:
         """In the child of a fork: close the socket, with which the parent goes on."""
-        ...
 
 
 class Watchdog:

@@ -3,8 +3,6 @@
 It has a module of its own because asyncio is not small: a server without such methods never imports this.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

@@ -11,8 +11,6 @@ A client that speaks JSON has one call at a time on each connection, sealed like
 batch of pickled calls (`SealSequence.next_json`).
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 from urllib.parse import unquote_to_bytes

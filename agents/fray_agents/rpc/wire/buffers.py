@@ -9,8 +9,6 @@ from the view holds the block on its own, and changes when the block is filled a
 asks that before a block is given out again. Only views are given out, so nobody else refers to the `bytearray` itself.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -4,8 +4,6 @@ Only a Content-Length says where a message ends: httptools refuses a second one,
 Only the start of a large body goes through the parser; the rest is read straight to where it belongs.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, HttpResponseParser

@@ -8,8 +8,6 @@ sends a call, or gives a thread to the connection. The client's proof also says 
 (`messages`) or as JSON (`json_codec`). Neither request has a body. A hint is another second request, see `hints`.
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A result is encoded only if JSON can say all of it: a caller in another language
 error about any other result names the type that is in the way and where it lies in the result.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

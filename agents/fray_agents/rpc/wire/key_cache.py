@@ -11,8 +11,6 @@ less than `MIN_READ_INTERVAL` ago are fresh. Known keys are handed out without a
 no longer than `REFRESH_WAIT`, because calls go on while the storage is away.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

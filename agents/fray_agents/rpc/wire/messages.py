@@ -4,8 +4,6 @@ The first part of a message is a pickle of small tuples with the pickled argumen
 other parts are their large buffers, in order. A call among many is cheap because the whole list is pickled at once.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -82,11 +80,7 @@ class Reply(NamedTuple):
 
 
 def packed_call(
-    actor_id: str,
-    method: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    by_reference: bool = False,
+    actor_id: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any], by_reference: bool = False
 ) -> Request:
     """A call that is made later, by `Channel.resend`; its arguments are copied now.
 

@@ -107,15 +107,12 @@ class Codec(Protocol):
 
     def arguments(self, payload: Payload) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The positional and keyword arguments of the call."""
-        ...
 
     def value(self, value: object) -> Payload:
         """The payload of a result, which shares no memory with it. Raises any Exception: it cannot be encoded."""
-        ...
 
     def error(self, error: BaseException) -> Payload:
         """The payload of an exception; anything else about it is lost, but this raises nothing."""
-        ...
 
 
 class _PickleCodec:

@@ -55,7 +55,6 @@ class Keyring(Protocol):
     @property
     def encrypted(self) -> bool:
         """Whether TCP connections are encrypted; callers and servers then accept no others."""
-        ...
 
     def keys(self, fresh: bool = False) -> list[RpcKey]:
         """All valid keys, newest first; keys that are known are returned at once.
@@ -66,7 +65,6 @@ class Keyring(Protocol):
         Raises:
             Exception: they cannot be read.
         """
-        ...
 
 
 def new_nonce() -> bytes:

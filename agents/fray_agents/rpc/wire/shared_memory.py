@@ -12,8 +12,6 @@ connection: only who was given the descriptor can reach it.
 seal is never taken back, and a segment whose size is not sealed is not mapped.
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

@@ -4,8 +4,6 @@ Callers know the certificate by its fingerprint in the endpoint record, or learn
 session derive from the certificate too, so nobody can stand between the two with one of his own.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import select
