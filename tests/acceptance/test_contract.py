@@ -24,12 +24,11 @@ from fray_layouts.spec import parse_spec
 from tests.acceptance import contract_caller as caller, contract_client as client
 from tests.support.actors import Counter
 from tests.support.agents import AgentProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
 
 SETTINGS = {"layout": 1, "cluster_id": "acceptance", "poll_interval": 0.05, "pass_interval": 0.2, "repair_interval": 5}
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def settle(root: Path) -> None:
+    (root / "inbox").mkdir()
     (root / "cluster.json").write_text(json.dumps(SETTINGS))
 
 

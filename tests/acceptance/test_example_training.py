@@ -6,12 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.agents import AgentProcess, on_cluster
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[float, list[int], str]:
     """Loss, the steps at which attempts began, and the digest of the weights."""
-    said, _ = process.communicate(timeout=90)
+    said, _ = process.communicate(timeout=PATIENCE)
     found = re.search(LAST_LINE, said)
     assert process.returncode == 0, said
     assert found, said
@@ -35,10 +35,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[float, list[int], str]:
 
 
 def wait_for_step(folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 60
-    while not any(int(path.stem.removeprefix("step-")) >= step for path in folder.glob("step-*.npz")):
-        assert time.monotonic() < deadline, f"no checkpoint of step {step}"
-        time.sleep(0.01)
+    wait_until(lambda: any(int(path.stem.removeprefix("step-")) >= step for path in folder.glob("step-*.npz")))
 
 
 def test_a_run_that_is_preempted_twice_ends_with_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:

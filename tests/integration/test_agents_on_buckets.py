@@ -20,7 +20,7 @@ from tests.support import servers
 from tests.support.agents import QUICK, agents
 from tests.support.gcs_emulator import Emulator
 from tests.support.servers import Server
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 S3 = pytest.param(servers.moto, id="s3", marks=pytest.mark.slow)
 
@@ -44,7 +44,7 @@ async def _init(root: str) -> None:
 def fray(*words: str) -> str:
     """What the command prints; it must succeed."""
     command = [sys.executable, "-m", "fray", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

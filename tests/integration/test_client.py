@@ -27,7 +27,7 @@ from fray.types import (
 )
 from tests.support import actors
 from tests.support.agents import agents, on_cluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # agents cannot import the tests
 
@@ -84,7 +84,7 @@ def test_all_are_waited_for_together(client: StorageClient) -> None:
     with pytest.raises(JobFailed, match="no such shard"):
         wait_all([endless, client.submit(call("fails", fail_clearly))], timeout=200)
     endless.terminate()
-    assert endless.wait(timeout=60, raise_on_failure=False) is JobStatus.STOPPED
+    assert endless.wait(timeout=PATIENCE, raise_on_failure=False) is JobStatus.STOPPED
 
 
 def test_what_a_job_uses_is_told_while_it_runs_and_after_it_has_ended(client: StorageClient) -> None:
@@ -92,7 +92,7 @@ def test_what_a_job_uses_is_told_while_it_runs_and_after_it_has_ended(client: St
     job = client.submit(JobRequest("reads", Entrypoint.from_binary(sys.executable, ["-c", reads])))
     wait_until(lambda: (used := job.usage()) is not None and used.memory > 50_000_000)
     job.terminate()
-    job.wait(timeout=60, raise_on_failure=False)
+    job.wait(timeout=PATIENCE, raise_on_failure=False)
     used = job.usage()
     assert used is not None
     assert used == client.cluster.poll(job.job_id).exit.usage  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def test_variables_reach_callables_commands_and_actors(client: StorageClient) ->
     assert actor.write("in a call") == "ab"
     command.wait(timeout=200)
     assert command.logs() == ("ab",)
-    assert failing.wait(timeout=60, raise_on_failure=False) is JobStatus.FAILED
+    assert failing.wait(timeout=PATIENCE, raise_on_failure=False) is JobStatus.FAILED
     assert set(failing.logs()) > {"to stdout", "to stderr", "LookupError: ab"}
 
 
@@ -227,7 +227,7 @@ def test_actors_are_created_alone_in_groups_and_right_here(client: StorageClient
     group = client.create_actor_group(Reporter, start=10, name="several", count=2)
     assert [handle.add(index) for index, handle in enumerate(group.wait_ready(timeout=200))] == [10, 11]
     group.shutdown()
-    assert wait_all(group.jobs, timeout=60, raise_on_failure=False) == [JobStatus.STOPPED] * 2
+    assert wait_all(group.jobs, timeout=PATIENCE, raise_on_failure=False) == [JobStatus.STOPPED] * 2
     hosted = client.host_actor(Reporter, 1, name="here")
     job = client.submit(call("calls", lambda handle: handle.add(1), hosted.handle))
     assert client.cluster.result(job.job_id, timeout=200) == 2

@@ -18,7 +18,7 @@ from fray_coordinator.jobs.submission import submit
 from fray_layouts.object_keys import AgentKeys, JobKeys
 from fray_layouts.records import AgentRecord, JobRecord
 from fray_layouts.spec import parse_spec
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ async def job(core: Core, job_id: str) -> JobRecord:
     return found.record
 
 
-async def ended(core: Core, job_id: str, within: float = 40.0) -> JobRecord:
+async def ended(core: Core, job_id: str, within: float = PATIENCE) -> JobRecord:
     """The record once the job has ended."""
 
     async def look() -> JobRecord | None:
