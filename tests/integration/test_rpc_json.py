@@ -28,7 +28,7 @@ from tests.support.rpc import (
     KEY,
     Keys,
 )
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
 
 class Busy(Temporary):
