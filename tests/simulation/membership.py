@@ -117,6 +117,11 @@ class Membership(Storm):
         """Jobs that the agent has in memory."""
         return list(self.agents[agent_id].member.leases.held) if agent_id in self.agents else []
 
+    def problems_of(self, agent_id: str) -> dict[str, str]:
+        """What the agent's last pass and repair could not do; its lease names only some of it."""
+        agent = self.agents.get(agent_id)
+        return agent._reconciler_duty._reconciler.problems if isinstance(agent, Agent) else {}
+
     def is_used(self, key: str) -> bool:
         """Whether the object is the record of a process that lives or of a job that runs."""
         agent, job = AgentKeys.parse(key) or "", JobKeys.parse(key) or ""

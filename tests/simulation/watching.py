@@ -196,7 +196,7 @@ class Watching:
         if record.repaired_at > self.repaired_at:
             self.repaired_at, self.repaired = record.repaired_at, self.world.loop.now
             began = record.repaired_at - self.world.epoch - CLOCKS_DIFFER
-            invariants.repair_found_all(self, began, record.problems)
+            invariants.repair_found_all(self, began, record.problems | self.world.problems_of(record.holder))
 
     def note_unlisted(self) -> None:
         """Look which running jobs their working holders have not in memory."""

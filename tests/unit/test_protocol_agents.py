@@ -30,6 +30,7 @@ from fray_coordinator.protocol.heartbeat import (
 )
 from fray_coordinator.protocol.reconciler_lease import (
     LEASE_INTERVALS,
+    MAX_PROBLEMS,
     after_pass,
     after_run_without_lease,
     inherited_suspects,
@@ -248,6 +249,14 @@ def test_a_holder_renews_with_all_it_knows() -> None:
     record = after_pass(ReconcilerRecord(progress=3), "a", 7, known, {"p": PoolSummary(agents=1)}, {"k": "odd"}, 50.0)
     assert (record.holder, record.progress, record.holder_beat, record.repaired_at) == ("a", 4, 7, 50.0)
     assert (record.suspects, record.problems) == (known, {"k": "odd"})
+
+
+def test_many_problems_of_one_folder_do_not_hide_those_of_another() -> None:
+    junk = {f"agents/{n:03}.json": "no JSON" for n in range(3 * MAX_PROBLEMS)}
+    problems = junk | {"jobs/a-1.json": "not entered", "pending/": "no answer"}
+    told = after_pass(ReconcilerRecord(), "a", 7, {}, {}, problems, 50.0)
+    assert (len(told.problems), told.problems_omitted) == (MAX_PROBLEMS, 2 * MAX_PROBLEMS + 2)
+    assert {"jobs/a-1.json": "not entered", "pending/": "no answer"}.items() <= told.problems.items()
 
 
 def test_a_visitor_adds_its_suspects_and_leaves_the_lease() -> None:

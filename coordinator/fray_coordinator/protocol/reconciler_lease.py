@@ -11,9 +11,9 @@ conditional by itself. A record that cannot be read ages like any other and is t
 suspects, which are observed again, and hints.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from heapq import nlargest
-from itertools import islice
+from heapq import nlargest, nsmallest
 
 from msgspec.structs import replace
 
@@ -93,10 +93,21 @@ def after_pass(
         renewed(record, holder, holder_beat),
         suspects=dict(most_silent),
         pools=dict(largest),
-        problems=dict(islice(problems.items(), MAX_PROBLEMS)),
+        problems=problems_told(problems),
         problems_omitted=max(len(problems) - MAX_PROBLEMS, 0),
         repaired_at=repaired_at,
     )
+
+
+def problems_told(problems: Mapping[str, str]) -> dict[str, str]:
+    """As many problems as are named: one of each folder, then a second of each, so that no folder hides another's."""
+    seen: Counter[str] = Counter()
+    turns: list[tuple[int, int, str]] = []
+    for number, key in enumerate(problems):
+        folder = key.partition("/")[0]
+        turns.append((seen[folder], number, key))
+        seen[folder] += 1
+    return {key: problems[key] for _, _, key in nsmallest(MAX_PROBLEMS, turns)}
 
 
 def after_run_without_lease(
