@@ -18,6 +18,7 @@ from fray_coordinator.errors import StoreRefused, StoreUnavailable
 from fray_coordinator.fsck import checker, object_checks
 from fray_coordinator.protocol import heartbeat
 from fray_coordinator.reconcile import repair, unreadable_holders
+from fray_coordinator.reconcile.failure_detector import FailureDetector
 from fray_coordinator.reconcile.reconciler import Reconciler
 from fray_coordinator.reconcile.unreadable_holders import UnreadableHolders
 from fray_coordinator.store import records
@@ -133,6 +134,12 @@ def whose_record_cannot_be_read_is_dead_at_once() -> list[Swap]:
 def an_unknown_state_counts_as_dead() -> list[Swap]:
     """Whoever does not say that it lives has ended."""
     return everywhere(heartbeat.is_fenced, lambda record: record is None or record.state != "live")
+
+
+@where(strangers_only("hold_agent"))
+def an_unknown_state_is_a_state_of_life() -> list[Swap]:
+    """Whoever does not say that it has ended lives for ever."""
+    return [(FailureDetector, "watched", FailureDetector.live)]
 
 
 @where(a_flood())

@@ -131,7 +131,7 @@ class Strangers:
         self._overwrite([key for key, _ in self._lying(AgentKeys.area)])
 
     def hold_agent(self) -> None:
-        """Somebody puts an agent into a state that this version does not know: that is left alone."""
+        """Somebody puts an agent into a state that this version does not know: its beats tell whether it lives."""
         key = self._drawn(
             [AgentKeys.key(name) for name, now in self.world.watching.agents.items() if now.state == "live"]
         )
@@ -195,12 +195,9 @@ class Strangers:
     def excuses(self, job: JobRecord) -> bool:
         """Whether nobody can end the job while odd objects lie where they do.
 
-        What reads as its agent's record is believed, whatever it says; what does not is soon nobody's record.
+        What reads as its agent's record is waited for no longer than any; what does not is soon nobody's record.
         """
-        holder = job.lease.agent if job.lease is not None and job.status == "running" else ""
-        if JobKeys.key(job.id) in self.odd or (
-            AgentKeys.key(holder) in self.odd and holder in self.world.watching.agents
-        ):
+        if JobKeys.key(job.id) in self.odd:
             return True
         if job.parent is None:
             return False

@@ -63,7 +63,7 @@ async def test_an_agent_in_an_unknown_state_is_told_of_once_it_is_silent(cluster
     key = AgentKeys.key("newer")
     await user.records.update(key, AgentRecord, lambda now: replace(now, state="draining") if now else None)
     assert await troubles(user) == {}
-    await cluster.clock.sleep(2000.0)
+    await cluster.clock.sleep(4000.0)
     assert "'draining'" in (await troubles(user))[key]
 
 

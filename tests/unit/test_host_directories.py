@@ -19,7 +19,7 @@ from fray_agents.host import agent_lock, directories
 from fray_agents.host.agent_lock import AgentLock
 from fray_agents.host.directories import UntrustedDirectory, private_dir, user_dir
 from fray_coordinator.core import Core, open_core
-from fray_coordinator.store.interface import ANY
+from fray_coordinator.store.interface import ABSENT, ANY
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord, Resources
 from tests.support.users import STRANGER, is_root, may_stranger, place_for_all
@@ -228,6 +228,18 @@ async def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overw
 
     user = await open_core(ROOT)
     await user.store.put(AgentKeys.key("dead-1"), b"garbage", ANY)
+    (await starts("new-1")).release()
+    found = await user.records.read(AgentKeys.key("dead-1"), AgentRecord)
+    assert found is not None
+    assert found.record.state == "dead"
+
+
+async def test_an_agent_that_was_killed_here_is_dead_though_its_state_is_unknown() -> None:
+    """A state tells nothing of a process that the lock tells has ended."""
+    left_by("dead-1", None)
+    user = await open_core(ROOT)
+    record = AgentRecord(id="dead-1", host="h", pool="default", state="asleep")
+    await user.records.put(AgentKeys.key("dead-1"), record, ABSENT)
     (await starts("new-1")).release()
     found = await user.records.read(AgentKeys.key("dead-1"), AgentRecord)
     assert found is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from msgspec.structs import replace
 
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord
@@ -93,3 +96,70 @@ async def test_what_nobody_needs_is_left_as_it_lies(cluster: Cluster) -> None:
     lies = await user.store.get(AgentKeys.key("odd"))
     assert lies is not None
     assert lies.data == b"garbage"
+
+
+async def put_into_an_unknown_state(core: Core, agent: str) -> None:
+    await core.records.change(AgentKeys.key(agent), AgentRecord, lambda now: replace(now, state="asleep"))
+
+
+async def test_a_silent_agent_in_an_unknown_state_is_dead_once_no_agent_could_trust_itself(cluster: Cluster) -> None:
+    """Its word is no proof that it ended, and none that it lives."""
+    user, gone = await cluster.core(), await join(cluster, "gone")
+    job = await held_by(gone, user)
+    await put_into_an_unknown_state(user, "gone")
+    coordinator = Reconciler(user, "p")
+    await passes(coordinator, SILENT - 10.0)
+    assert (await job_now(user, job.id)).attempt == 1
+    await passes(coordinator, 300.0)
+    back = await job_now(user, job.id)
+    assert (back.status, back.attempt, back.preemptions) == ("pending", 2, 1)
+    assert (await agent_now(user, "gone")).state == "dead"
+    assert not await gone.beat(), "it has ended, should it come back"
+
+
+async def test_an_agent_in_an_unknown_state_keeps_its_jobs_as_long_as_it_beats(cluster: Cluster) -> None:
+    """It may be of a newer version; also one that beats as rarely as any agent may."""
+    user, newer = await cluster.core(), await join(cluster, "newer", interval=240.0)
+    job = await held_by(newer, user)
+    await put_into_an_unknown_state(user, "newer")
+    coordinator = Reconciler(user, "p")
+    for _ in range(4):
+        await passes(coordinator, SILENT - 10.0)
+        assert await newer.beat()
+    assert (await job_now(user, job.id)).attempt == 1
+    assert (await agent_now(user, "newer")).state == "asleep"
+
+
+async def test_who_could_not_look_has_seen_no_silence_of_an_agent_in_an_unknown_state(cluster: Cluster) -> None:
+    """Perhaps that one could not write either."""
+    user, newer = await cluster.core(), await join(cluster, "newer")
+    job = await held_by(newer, user)
+    await put_into_an_unknown_state(user, "newer")
+    coordinator = Reconciler(user, "p")
+    await passes(coordinator, SILENT / 2)
+    await cluster.clock.sleep(SILENT)
+    await passes(coordinator, SILENT / 2 - 20.0)
+    assert await newer.beat()
+    assert (await job_now(user, job.id)).attempt == 1
+
+
+async def test_runs_without_the_lease_find_a_silent_agent_in_an_unknown_state_too(cluster: Cluster) -> None:
+    """Where nobody but a timer coordinates."""
+    user, gone = await cluster.core(), await join(cluster, "gone")
+    job = await held_by(gone, user)
+    await put_into_an_unknown_state(user, "gone")
+    for _ in range(int(SILENT / 9) + 3):  # each looks twice, for nine seconds
+        await Reconciler(user, "once").run_once()
+    assert (await job_now(user, job.id)).attempt == 2
+
+
+async def test_a_job_that_an_agent_in_an_unknown_state_has_dropped_is_put_back(cluster: Cluster) -> None:
+    """Whatever its state means, a beat lists what the agent holds."""
+    user, newer = await cluster.core(), await join(cluster, "newer")
+    job = await held_by(newer, user)
+    await put_into_an_unknown_state(user, "newer")
+    newer.holding.clear()
+    beating = asyncio.create_task(newer.beat_for_ever(60.0))
+    await passes(Reconciler(user, "p"), 1000.0)
+    assert (await job_now(user, job.id)).attempt == 2
+    beating.cancel()

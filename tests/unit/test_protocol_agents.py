@@ -23,6 +23,7 @@ from fray_coordinator.protocol.heartbeat import (
     beat_interval,
     draining,
     is_fenced,
+    max_interval,
     next_beat,
     trusted_until,
     with_bounded_interval,
@@ -304,10 +305,12 @@ def test_records_of_ended_agents_go_when_they_are_old_and_the_oldest_of_many_aft
 
 
 @pytest.mark.parametrize(("state", "gone"), [("live", False), ("draining", False), ("left", True), ("dead", True)])
-def test_a_state_that_one_does_not_know_is_left_alone(state: str, gone: bool) -> None:
+def test_a_state_that_one_does_not_know_tells_neither_life_nor_death(state: str, gone: bool) -> None:
     held = agent(state=state, holdings={"j": Holding(attempt=1)})
     assert is_fenced(held) is gone
     assert needs_reaping(held) is gone
-    assert declare_dead(held, held.beat) is None or state == "live"
+    assert (declare_dead(held, held.beat) is None) is gone
+    believed = with_bounded_interval(held, SETTINGS).interval
+    assert believed == (held.interval if gone or state == "live" else max_interval(SETTINGS))
     if not gone:
         assert next_beat(held, HeartbeatInput({}, 5.0, Resources())).state == state

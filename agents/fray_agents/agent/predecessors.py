@@ -7,11 +7,11 @@ from fray_agents.host.agent_lock import AgentLock, try_lock, work_dir_of
 from fray_agents.host.directories import remove_tree
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
+from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.reconcile import reaper
 from fray_coordinator.reconcile.unreadable_holders import write_off
 from fray_layouts.object_keys import AgentKeys
 from fray_layouts.records import AgentRecord
-from fray_layouts.states import AgentState
 
 log = logging.getLogger("fray")
 
@@ -53,7 +53,7 @@ async def _reap(core: Core, agent_id: str) -> bool:
         if (unreadable := await core.store.get(key)) is not None:
             await write_off(core, agent_id, unreadable)
         return unreadable is not None
-    while found is not None and found.record.state == AgentState.LIVE:
+    while found is not None and not is_fenced(found.record):
         declared = await reaper.declare_agent_dead(core, found)
         found = declared or await core.records.read(key, AgentRecord)
     if found is None:

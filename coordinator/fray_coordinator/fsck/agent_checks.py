@@ -30,7 +30,7 @@ def agents(seen: Snapshot) -> Iterator[SuspectedProblem]:
 
 
 def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Agents that live by their records alone, while nobody runs who would notice.
+    """Agents that have not ended, by their records alone, while nobody runs who would notice.
 
     One that is cut off from the store runs its tasks for the outage grace, and then has none.
     """
@@ -38,31 +38,18 @@ def silent(seen: Snapshot) -> Iterator[SuspectedProblem]:
         return
     for agent in seen.agents.values():
         key = AgentKeys.key(agent.id)
-        if agent.state != AgentState.LIVE or not _is_long_silent(seen, agent):
+        if is_fenced(agent) or not _is_long_silent(seen, agent):
             continue
         waiting = f"; {len(agent.holdings)} jobs that it lists wait for that" if agent.holdings else ""
+        state = "it lives" if agent.state == AgentState.LIVE else f"it is {agent.state!r}, which may mean that it lives"
         what = (
-            f"by its record it lives, but it was not heard of for long, and nobody notices: no agent runs, nor "
+            f"by its record {state}, but it was not heard of for long, and nobody notices: no agent runs, nor "
             f"`fray coordinate`{waiting}"
         )
         remedy = (
             "start an agent: within minutes it finds this one dead and puts back what it held; or run `fray "
             "coordinate`, or `fray coordinate --once` several times"
         )
-        yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
-
-
-def unknown(seen: Snapshot) -> Iterator[SuspectedProblem]:
-    """Agents in a state that this version does not know, of which nothing was heard for long."""
-    for agent in seen.agents.values():
-        key = AgentKeys.key(agent.id)
-        if agent.state == AgentState.LIVE or is_fenced(agent) or not _is_long_silent(seen, agent):
-            continue
-        what = (
-            f"it is in state {agent.state!r}, which this version of Fray does not know, and was not heard of for long: "
-            f"nobody of this version declares it dead; jobs that it lists: {len(agent.holdings)}"
-        )
-        remedy = 'run an agent of a version that knows this state; or, if this one has ended, write "dead" there'
         yield SuspectedProblem(Problem(key, what, remedy), seen.versions(key))
 
 

@@ -38,7 +38,6 @@ CHECKS: tuple[tuple[Callable[[Snapshot], Iterator[SuspectedProblem]], tuple[str,
     (job_checks.results, (WorkKeys.area, JobKeys.area)),
     (agent_checks.agents, (AgentKeys.area, JobKeys.area)),
     (agent_checks.silent, (CoordinatorKeys.area, AgentKeys.area)),
-    (agent_checks.unknown, (AgentKeys.area,)),
     (object_checks.drops, (InboxKeys.area, CoordinatorKeys.area, AgentKeys.area)),
     (index_checks.entries, (PendingKey.area, AgentKeys.area, JobKeys.area)),
     (index_checks.children, (ChildKey.area, JobKeys.area)),
@@ -75,7 +74,7 @@ async def repair(core: Core) -> None:
     steps: list[Callable[[], Awaitable[object]]] = [
         lambda: watch.look({}),
         lambda: map_noting_problems(watch.unreaped(), lambda dead: reaper.reap(core, dead), {}, lambda dead: dead.key),
-        lambda: Repair(core, Admission(core)).run(watch.live()),
+        lambda: Repair(core, Admission(core)).run(watch.watched()),
     ]
     await map_noting_problems(steps, lambda step: step(), {}, at_once=1)
     fixes = ((found.problem.key, found.fix) for found in await _confirmed(core) if found.fix is not None)

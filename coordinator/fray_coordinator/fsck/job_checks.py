@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from fray_coordinator.fsck.report import BY_REPAIR, Problem, SuspectedProblem
 from fray_coordinator.fsck.snapshot import Snapshot
 from fray_coordinator.protocol.cascade import ChildVerdict, judge_child
+from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_coordinator.protocol.scheduling import entry_of
 from fray_coordinator.protocol.transitions import Status, is_terminal
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import AgentKeys, BlobKeys, JobKeys, WorkKeys
 from fray_layouts.records import AgentRecord, JobRecord
-from fray_layouts.states import AgentState
 
 
 def unentered(seen: Snapshot) -> Iterator[SuspectedProblem]:
@@ -73,7 +73,7 @@ def running(seen: Snapshot) -> Iterator[SuspectedProblem]:
         if job.status != Status.RUNNING or job.lease is None or seen.is_doubtful(AgentKeys.key(job.lease.agent)):
             continue
         key, holder = JobKeys.key(job.id), seen.agents.get(job.lease.agent)
-        if holder is None or holder.state != AgentState.LIVE:
+        if holder is None or is_fenced(holder):
             problem = _under_the_dead(seen, key, job.lease.agent, holder)
         elif job.id not in holder.holdings:
             problem = _disowned(seen, key, holder, job.id in entered)

@@ -14,8 +14,8 @@ both. And an agent that meets the job in the index, as its own, does not take it
 
 from dataclasses import dataclass
 
+from fray_coordinator.protocol.heartbeat import is_fenced
 from fray_layouts.records import AgentRecord
-from fray_layouts.states import AgentState
 
 UNLISTED_BEATS = 2
 """Beats that do not list the job, counted from the first sighting: one may have been composed before it."""
@@ -39,7 +39,7 @@ def is_unlisted(job: str, held_since: float, holder: AgentRecord, now: float) ->
         now: the storage's clock.
     """
     young = 0 <= now - held_since <= UNLISTED_BEATS * holder.interval
-    return holder.state == AgentState.LIVE and job not in holder.holdings and not young
+    return not is_fenced(holder) and job not in holder.holdings and not young
 
 
 def is_dropped(first: MissedJob, last: MissedJob) -> bool:

@@ -7,7 +7,9 @@ once, and a claim that lands afterwards leaves a job in nobody's hands.
 
 **Why this cannot happen.** Age accumulates only between two successful reads at most two intervals apart and only while
 the beat stands still; death is a conditional write, after which no beat can be applied; and the dead record lists what
-is left to put back, marked reaped only when every listed job has been seen in agreement with the index.
+is left to put back, marked reaped only when every listed job has been seen in agreement with the index. A state that
+the observer does not know tells neither life nor death: the beat does, for which it then waits as long as any agent
+may promise.
 """
 
 from collections.abc import Mapping
@@ -80,8 +82,8 @@ def _merged(one: Suspect, other: Suspect) -> Suspect:
 
 
 def declare_dead(agent: AgentRecord, beat: int) -> AgentRecord | None:
-    """The record of the agent declared dead, if it is still live at the beat that was observed."""
-    if agent.state != AgentState.LIVE or agent.beat != beat:
+    """The record of the agent declared dead, if it has not ended and is still at the beat that was observed."""
+    if is_fenced(agent) or agent.beat != beat:
         return None
     return replace(agent, state=AgentState.DEAD)
 

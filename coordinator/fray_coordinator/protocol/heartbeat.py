@@ -99,8 +99,11 @@ def max_interval(settings: ClusterSettings) -> float:
 def with_bounded_interval(record: AgentRecord, settings: ClusterSettings) -> AgentRecord:
     """The record as observers take it, who wait for what an agent may promise, whatever a strange record says.
 
-    One of years would never be over, and within one of an instant nobody looks twice: no age would accumulate.
+    One of years would never be over, and within one of an instant nobody looks twice: no age would accumulate. Of an
+    agent in a state that this version does not know, the longest is believed: perhaps such agents beat rarely.
     """
+    if record.state != AgentState.LIVE and not is_fenced(record):
+        return replace(record, interval=max_interval(settings))
     shortest = min(settings.beat_interval, settings.idle_beat_interval)
     interval = min(max(record.interval, shortest), max_interval(settings))
     return record if interval == record.interval else replace(record, interval=interval)

@@ -83,6 +83,10 @@ class FailureDetector:
         """The agents that live, as far as this version knows their states, by id."""
         return {name: agent for name, agent in self.agents.items() if agent.record.state == AgentState.LIVE}
 
+    def watched(self) -> dict[str, Stored[AgentRecord]]:
+        """The agents that have not ended, by id: also those in a state that this version does not know."""
+        return {name: agent for name, agent in self.agents.items() if not is_fenced(agent.record)}
+
     def unreaped(self) -> list[Stored[AgentRecord]]:
         """The agents that have ended and whose jobs may still have to be put back; those with few of them first."""
         dead = [agent for agent in self.agents.values() if needs_reaping(agent.record)]
@@ -95,7 +99,7 @@ class FailureDetector:
         answer to one read of its record to the begin of the next, which is never more than the time between what the
         two saw. (From the end of one look to the begin of the next would be too little: a look at many takes long.)
         """
-        self.problems, self._lived = {}, frozenset(self.live())
+        self.problems, self._lived = {}, frozenset(self.watched())
         begun, listed_at, read_at = self.core.clock.boottime(), self._listed_at, self._read_at
         asked_at = await self._read_all()
 
@@ -109,11 +113,11 @@ class FailureDetector:
 
         seen = {
             name: observe(agent.record, self._known.get(name), suspects.get(name), gap(agent))
-            for name, agent in self.live().items()
+            for name, agent in self.watched().items()
         }
         seen |= await self._judge(seen)
-        live = self.live()
-        self._known = {name: suspect for name, suspect in seen.items() if name in live}
+        watched = self.watched()
+        self._known = {name: suspect for name, suspect in seen.items() if name in watched}
         return self._known
 
     def confirm(self) -> None:
@@ -135,8 +139,8 @@ class FailureDetector:
 
     def silent(self) -> dict[str, Suspect]:
         """The suspects that a successor must know: agents that owe a heartbeat, and deferred ones."""
-        live = self.live()
-        return {n: s for n, s in self._known.items() if n in live and (s.deferred or s.age >= live[n].record.interval)}
+        of = self.watched()
+        return {n: s for n, s in self._known.items() if n in of and (s.deferred or s.age >= of[n].record.interval)}
 
     def pools(self) -> dict[str, PoolSummary]:
         """Per pool: its live agents and the one-core tasks they can run at once."""
@@ -238,13 +242,13 @@ class FailureDetector:
 
     async def _judge(self, seen: Mapping[str, Suspect]) -> dict[str, Suspect]:
         """Declare the timed-out agents dead; returns those that are deferred."""
-        live = self.live()
-        timed_out = {name: suspect for name, suspect in seen.items() if has_timed_out(live[name].record, suspect)}
-        deferred = defer_mass_failure(timed_out, len(live))
+        watched = self.watched()
+        timed_out = {name: suspect for name, suspect in seen.items() if has_timed_out(watched[name].record, suspect)}
+        deferred = defer_mass_failure(timed_out, len(watched))
 
         async def declare_dead(name: str) -> None:
             try:
-                killed = await reaper.declare_agent_dead(self.core, live[name], VERDICT_PATIENCE)
+                killed = await reaper.declare_agent_dead(self.core, watched[name], VERDICT_PATIENCE)
             except StoreUnavailable as error:  # the next write of the lease shows whether it is an outage
                 self.problems[AgentKeys.key(name)] = describe_error(error)
                 return

@@ -111,7 +111,7 @@ class Reconciler:
         suspects = dict(self.lease.record.suspects) if self.lease else {}
         suspects = await self._look(suspects)
         await self._run_background()
-        if self.detector.live() or self.admission.waiting:
+        if self.detector.watched() or self.admission.waiting:
             await self._write_suspects(suspects)  # who cannot write can tell nobody's silence from an outage of writes
             self.detector.discount()
             suspects = await self._look(suspects)
@@ -127,7 +127,7 @@ class Reconciler:
         """Write the suspects into the lease's record, unless that cannot be read: an agent replaces it in time."""
         if self.lease is not None and self.lease.record.holder == reconciler_lease.UNREADABLE_HOLDER:
             return
-        alive = set(self.detector.live())
+        alive = set(self.detector.watched())
         await self.core.records.update(
             CoordinatorKeys.lease,
             ReconcilerRecord,
@@ -257,7 +257,7 @@ class Reconciler:
 
     async def _repair(self) -> None:
         begun, self._someone_died = self.core.now(), False
-        await self.repair.run(self.detector.live())
+        await self.repair.run(self.detector.watched())
         self._repaired_at = begun
 
     async def _renew(self, change: Callable[[ReconcilerRecord], ReconcilerRecord]) -> None:

@@ -77,7 +77,7 @@ class Repair:
         return len(self._jobs) + len(self._ended)
 
     async def run(self, live: Mapping[str, Stored[AgentRecord]]) -> None:
-        """Run a repair. `live`: the agents, by id, that were just seen alive."""
+        """Run a repair. `live`: the agents, by id, that have not ended, as was just seen."""
         self._problems = {}
         await self._read_jobs()
         steps = {
