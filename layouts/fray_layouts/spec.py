@@ -385,6 +385,18 @@ def _check_entrypoint(entrypoint: EntrypointSpec) -> None:
 
 
 def _check_environment(environment: EnvironmentSpec) -> None:
+    if environment.python:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # costs 10 ms, and most jobs ask for none
+
+        try:
+            SpecifierSet(environment.python)
+        except InvalidSpecifier:
+            remedy = "give versions as in a project's requires-python, such as >=3.11 or ==3.12.*"
+            raise InvalidInput("environment.python", environment.python, remedy) from None
+    for requirement in environment.pip_packages:
+        if requirement.lstrip().startswith("-") or not requirement.strip() or "\n" in requirement:
+            remedy = "give requirements such as numpy>=2; options are settings of uv on the agents' hosts"
+            raise InvalidInput("environment.pip_packages", requirement, remedy)
     both = set(environment.env_vars) & set(environment.secret_env_vars)
     for name in sorted(both):
         raise InvalidInput(f"environment.env_vars.{name}", REDACTED, "it stands in secret_env_vars too; give it once")

@@ -146,7 +146,8 @@ class Claimer:
                     await self._core.clock.sleep(self._core.jittered(1.0))
                 again = True
                 try:
-                    return await try_claim(self._core, entry, self.member.id, self.member.record.host, in_doubt)
+                    me = self.member.record
+                    return await try_claim(self._core, entry, me.id, me.host, in_doubt, me.software)
                 except BadRecord as error:  # one odd object must not keep the agent from all the others
                     return self._given_up(entry, error)
                 except StoreRefused as error:

@@ -6,13 +6,16 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.jobs import pending_index
 from fray_coordinator.jobs.cascade import child_verdict
+from fray_coordinator.jobs.lookup import live_agents, read_agents
 from fray_coordinator.protocol.cascade import ChildVerdict
 from fray_coordinator.protocol.claiming import Skip, claim, holds_attempt
+from fray_coordinator.protocol.pythons import python_shortage, some_other_has_python
 from fray_coordinator.protocol.transitions import is_terminal
 from fray_coordinator.store.records import Stored
 from fray_layouts.index_keys import PendingKey
 from fray_layouts.object_keys import JobKeys
-from fray_layouts.records import JobLease, JobRecord
+from fray_layouts.records import JobLease, JobRecord, Software
+from fray_layouts.spec import JobSpec
 
 RECORD_ARRIVAL_SECONDS = 10.0
 """Seconds after its submission that an entry's record may still be on its way; what is older was left behind.
@@ -42,12 +45,14 @@ class NotClaimed:
 
 
 async def try_claim(
-    core: Core, entry: PendingKey, agent: str, host: str, in_doubt: bool = False
+    core: Core, entry: PendingKey, agent: str, host: str, in_doubt: bool = False, software: Software | None = None
 ) -> Claimed | NotClaimed:
     """Claim the attempt that the entry names.
 
     Args:
+        agent, host: who claims.
         in_doubt: an earlier call for this entry ended in `StoreUnavailable`, so its write may still land.
+        software: of the claimer's host; None: it is not known.
 
     Raises:
         BadRecord: the job's record or its parent's cannot be read, or is not answered for while others are.
@@ -66,7 +71,8 @@ async def try_claim(
         if holds_attempt(current.record, entry.attempt, agent):
             return Claimed(current, rejections)
         lease = JobLease(agent=agent, host=host, since=core.now())
-        wanted = claim(current.record, entry.attempt, lease, await _verdict(core, current, in_doubt))
+        for_others = await _is_for_others(core, current.record.spec, software)
+        wanted = claim(current.record, entry.attempt, lease, await _verdict(core, current, in_doubt), for_others)
         if isinstance(wanted, Skip):
             if fenced or wanted.until is None:
                 return NotClaimed(wanted.until, rejections)
@@ -77,6 +83,14 @@ async def try_claim(
             return NotClaimed(None, rejections)
         rejections += written.rejections
         current = written.stored
+
+
+async def _is_for_others(core: Core, spec: JobSpec, software: Software | None) -> bool:
+    """Whether the claimer has no Python for the job, but another live agent of its pool has."""
+    if software is None or not python_shortage(spec, software):
+        return False
+    live = live_agents(await read_agents(core, {}), spec.pool, core.now())
+    return some_other_has_python(spec, (other.software for other in live))
 
 
 async def _verdict(core: Core, child: Stored[JobRecord], in_doubt: bool) -> ChildVerdict:

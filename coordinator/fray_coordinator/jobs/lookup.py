@@ -12,6 +12,7 @@ from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, JobNotFound
 from fray_coordinator.jobs.mailbox import post_mail
 from fray_coordinator.protocol.heartbeat import DEATH_INTERVALS, with_bounded_interval
+from fray_coordinator.protocol.pythons import python_shortage
 from fray_coordinator.protocol.scheduling import kind_of_host, shape_of, shortage
 from fray_coordinator.store.records import Stored, record_of
 from fray_layouts.errors import InvalidInput
@@ -111,7 +112,7 @@ def unschedulable_reason(job: JobRecord, live: Sequence[AgentRecord]) -> str:
     if not live:
         return f"no live agent in pool {pool}; start one with `fray agent --pool {pool}`"
     shape = shape_of(job.spec)
-    short = {agent.id: shortage(shape, agent.capacity, kind_of_host(agent)) for agent in live}
+    short = {agent.id: _lacks(job, shape, agent) for agent in live}
     if not all(short.values()):
         return ""
     lacks = "; ".join(f"{agent}: {what}" for agent, what in short.items())
@@ -125,8 +126,13 @@ def waiting_reasons(job: JobRecord, live: Sequence[AgentRecord], now: float) -> 
     if now < job.not_before:
         return [f"it is tried again in {job.not_before - now:.0f} s, after attempt {job.attempt - 1} ended"]
     shape = shape_of(job.spec)
-    able = [agent for agent in live if not shortage(shape, agent.capacity, kind_of_host(agent))]
+    able = [agent for agent in live if not _lacks(job, shape, agent)]
     return [f"{agent.id}: {_waiting_reason(shape, agent)}" for agent in able]
+
+
+def _lacks(job: JobRecord, shape: Shape, agent: AgentRecord) -> str:
+    """Why the agent could never run the job well; "" if it could."""
+    return shortage(shape, agent.capacity, kind_of_host(agent)) or python_shortage(job.spec, agent.software)
 
 
 def _waiting_reason(shape: Shape, agent: AgentRecord) -> str:

@@ -29,7 +29,9 @@ class Skip:
     until: float | None
 
 
-def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -> JobRecord | Skip:
+def claim(
+    job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict, for_others: bool = False
+) -> JobRecord | Skip:
     """The write that claims `attempt` or stops a job that must not start, or the reason not to claim.
 
     Args:
@@ -37,6 +39,7 @@ def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -
         attempt: the attempt that the index entry names.
         lease: the claimer, with the storage's time now as `since`.
         family: `cascade.verdict` on the job and its parent.
+        for_others: the claimer has no Python for the job, and others have (`protocol.pythons`).
     """
     now = lease.since
     if job.status != Status.PENDING or job.attempt != attempt:
@@ -45,7 +48,7 @@ def claim(job: JobRecord, attempt: int, lease: JobLease, family: ChildVerdict) -
         return stop_now(job, now, cascade_reason(job), by=StopOrigin.PARENT)
     if is_pending_too_long(job, now):
         return expire(job, now)
-    if family is ChildVerdict.WAIT:
+    if family is ChildVerdict.WAIT or for_others:
         return Skip(now + AVOIDED_HOST_SECONDS)
     ready = job.not_before + (AVOIDED_HOST_SECONDS if lease.host in job.avoid_hosts else 0.0)
     if now < ready:

@@ -1,0 +1,109 @@
+"""Which version of Python a job runs with, and who may claim it."""
+
+from typing import Any
+
+import pytest
+
+from fray_coordinator.jobs.claiming import Claimed, NotClaimed, try_claim
+from fray_coordinator.jobs.lookup import unschedulable_reason
+from fray_coordinator.protocol.cascade import ChildVerdict
+from fray_coordinator.protocol.claiming import AVOIDED_HOST_SECONDS, Skip, claim
+from fray_coordinator.protocol.pythons import chosen_python, python_shortage, some_other_has_python
+from fray_coordinator.protocol.scheduling import entry_of
+from fray_layouts.errors import InvalidInput
+from fray_layouts.object_keys import AgentKeys, JobKeys
+from fray_layouts.records import AgentRecord, JobLease, JobRecord, Resources, Software
+from fray_layouts.spec import CallableSpec, EntrypointSpec, JobSpec, parse_spec
+
+HERE = Software(python="3.11", pythons=["3.11", "3.12", "3.13"])
+BARE = Software(python="3.11")
+
+
+def job(pickled_by: str | None = None, **environment: Any) -> JobSpec:
+    entrypoint = {"command": ["x"]} if pickled_by is None else {"callable": {"pickle": "AA==", "python": pickled_by}}
+    return parse_spec({"name": "j", "entrypoint": entrypoint, "environment": environment})
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen"),
+    [
+        (job(), "3.11"),
+        (job(""), "3.11"),
+        (job("3.11"), "3.11"),
+        (job("3.12"), "3.12"),
+        (job("3.14"), ""),
+        (job(python=">=3.11"), "3.11"),
+        (job(python=">=3.11.9"), "3.11"),
+        (job(python=">3.11.99"), "3.13"),
+        (job(python="==3.12.*"), "3.12"),
+        (job(python=">=3.12,<3.13"), "3.12"),
+        (job(python=">=3.14"), ""),
+        (job("3.12", python=">=3.13"), ""),
+    ],
+)
+def test_the_agents_own_version_is_taken_if_it_will_do_else_the_newest(spec: JobSpec, chosen: str) -> None:
+    assert chosen_python(spec, HERE) == chosen
+
+
+def test_the_shortage_names_both_versions_and_why() -> None:
+    assert python_shortage(job("3.12"), HERE) == ""
+    assert python_shortage(job("3.14"), HERE) == (
+        "Python: 3.14 (which pickled the callable) wanted, 3.11, 3.12, 3.13 here"
+    )
+    assert (
+        python_shortage(job(python=">=3.12"), BARE) == "Python: >=3.12 wanted, 3.11 here, and no uv to use another one"
+    )
+
+
+def test_images_bring_their_own_and_agents_that_say_nothing_are_not_judged() -> None:
+    assert python_shortage(job("3.14", docker_image="python:3.14"), HERE) == ""
+    assert python_shortage(job("3.14"), Software()) == ""
+    assert not some_other_has_python(job("3.14"), [Software(), HERE])
+    assert some_other_has_python(job("3.12"), [BARE, HERE])
+
+
+def test_a_specifier_that_is_none_is_refused_and_in_a_record_fits_no_host() -> None:
+    with pytest.raises(InvalidInput, match=r"environment.python: 'newest' is not accepted; give versions as in"):
+        job(python="newest")
+    written = JobSpec(name="j", entrypoint=EntrypointSpec(command=["x"]))
+    written.environment.python = "newest"
+    assert python_shortage(written, HERE).startswith("Python: newest wanted")
+
+
+@pytest.mark.parametrize("requirement", ["--index-url=http://elsewhere", " -r file", "", "a\n-r b"])
+def test_pip_packages_are_requirements_only(requirement: str) -> None:
+    with pytest.raises(InvalidInput, match=r"environment\.pip_packages"):
+        job(pip_packages=[requirement])
+
+
+def test_a_claimer_leaves_the_job_to_others_that_have_its_python() -> None:
+    record = JobRecord(id="j-1", spec=job("3.12"), status="pending", submitted_at=90.0)
+    lease = JobLease(agent="a", host="h", since=100.0)
+    assert claim(record, 1, lease, ChildVerdict.KEEP, for_others=True) == Skip(100.0 + AVOIDED_HOST_SECONDS)
+    assert isinstance(claim(record, 1, lease, ChildVerdict.KEEP), JobRecord)
+
+
+async def test_where_nobody_has_its_python_the_job_is_claimed_so_that_it_fails_and_says_so(cluster) -> None:
+    core = await cluster.core()
+    spec = JobSpec(name="j", entrypoint=EntrypointSpec(callable=CallableSpec(pickle="AA==", python="3.12")))
+
+    async def pending(number: int) -> JobRecord:
+        record = JobRecord(id=f"j-{number}", spec=spec, status="pending", submitted_at=core.now())
+        await core.records.write(JobKeys.key(record.id), JobRecord, record, None)
+        return record
+
+    first, second = await pending(1), await pending(2)
+    assert isinstance(await try_claim(core, entry_of(first), "a", "h", software=BARE), Claimed)
+    other = AgentRecord(id="b", host="g", pool="default", software=HERE)
+    await core.records.write(AgentKeys.key("b"), AgentRecord, other, None)
+    answer = await try_claim(core, entry_of(second), "a", "h", software=BARE)
+    assert isinstance(answer, NotClaimed)
+    assert answer.until is not None
+
+
+def test_the_reason_why_a_job_waits_has_the_versions() -> None:
+    record = JobRecord(id="j-1", spec=job("3.12"), status="pending", submitted_at=90.0)
+    agent = AgentRecord(id="a", host="h", pool="default", capacity=Resources(cpu=8000), software=BARE)
+    assert "a: Python: 3.12 (which pickled the callable) wanted, 3.11 here" in unschedulable_reason(record, [agent])
+    able = AgentRecord(id="b", host="h", pool="default", capacity=Resources(cpu=8000), software=HERE)
+    assert unschedulable_reason(record, [agent, able]) == ""
