@@ -105,6 +105,7 @@ def test_the_environment_is_exactly_what_was_given(tmp_path: Path) -> None:
     assert sorted(line.split(b" ")[3] for line in log.splitlines()) == [
         b"A=1",
         b"FRAY_RESULT=" + bytes(tmp_path / "result"),
+        b"FRAY_TASK_DIR=" + bytes(tmp_path),
     ]
 
 

@@ -8,7 +8,11 @@ import signal
 import sys
 from pathlib import Path
 
-from fray_agents.tasks.process_task import ProcessTask
+import pytest
+
+from fray_agents.host.task_cgroups import claim_prefix
+from fray_agents.runner.process_tree import descendants
+from fray_agents.tasks.process_task import ProcessTask, start_runner
 from tests.support.tasks import (
     FAR,
     STUBBORN,
@@ -108,17 +112,44 @@ async def test_a_task_whose_deadline_has_passed_is_not_started(tmp_path: Path) -
     assert not (tmp_path / "work/started").exists()
 
 
-async def test_a_killed_runner_takes_the_task_with_it(tmp_path: Path) -> None:
-    pids: list[int] = []
+def has_cgroup(prefix: str, runner: int) -> bool:
+    return os.path.exists(f"{prefix}{runner}")
 
-    task = await started(sh(tmp_path, "echo hello; sleep 600 & echo $! $$ >> pids; wait"))
-    pids.extend(await pids_in(tmp_path / "work/pids", 2))
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_a_killed_runner_takes_the_whole_tree_with_it(tmp_path: Path, grouped: bool) -> None:
+    """Also what had left the session; in a cgroup of its own even what hides whose it is."""
+    prefix = claim_prefix() if grouped else ""
+    script = STUBBORN.replace("setsid", "env -i setsid") if prefix else STUBBORN
+    task = await ProcessTask.start(sh(tmp_path, script), boottime() + FAR, None, None, prefix)
+    pids = await pids_in(tmp_path / "work/pids", 4)
     os.kill(task.runner_pid, signal.SIGKILL)
-    await task.wait()
-    await eventually(lambda: not any(map(alive, pids)))
-    end = await ended(task)
+    end = await task.exit
+    assert not any(map(alive, pids))
     assert end.exit.kind == "lost"
     assert "runner" in end.exit.message
+
+
+async def test_a_task_has_a_cgroup_of_its_own_which_ends_with_it(tmp_path: Path) -> None:
+    prefix = claim_prefix()
+    script = "cat /proc/self/cgroup; setsid sleep 600 & echo $! > pid"
+    task = await ProcessTask.start(sh(tmp_path, script), boottime() + FAR, None, None, prefix)
+    log = b"".join([path.read_bytes() async for _, path in task.chunks()]).decode()
+    await task.wait()
+    assert (f"/{Path(prefix).name}{task.runner_pid}\n" in log) == bool(prefix)
+    assert not has_cgroup(prefix, task.runner_pid)
+    assert not alive(int((tmp_path / "work/pid").read_text()))
+
+
+async def test_nothing_is_left_of_a_prestarted_process_that_nobody_needed() -> None:
+    prefix = claim_prefix()
+    runner = await start_runner(None, prefix, ["sleep", "600"])
+    (sleeping,) = await eventually(lambda: descendants(runner.pid))
+    assert runner.stdin is not None
+    runner.stdin.close()
+    await runner.wait()
+    assert not alive(sleeping)
+    assert not has_cgroup(prefix, runner.pid)
 
 
 async def test_the_runner_ignores_what_is_sent_to_whole_groups(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -220,6 +221,21 @@ def test_the_work_directories_of_dead_agents_are_removed_and_no_others(tmp_path:
     assert sorted(path.stem for path in new.path.parent.iterdir()) == ["alive-1", "new-1"]
     for lock in (alive, new):
         lock.release()
+
+
+def test_what_the_tasks_of_a_dead_agent_left_ends_before_its_jobs_may_begin_again() -> None:
+    """Agent and runner were killed together, and the task had left the session."""
+    left = left_by("dead-1", None)
+    environment = {**os.environ, "FRAY_TASK_DIR": str(left / "job~1")}
+    with (
+        subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as orphan,
+        subprocess.Popen(["sleep", "600"]) as other,
+    ):
+        lock = asyncio.run(starts("new-1"))
+        assert orphan.wait() == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
+    lock.release()
 
 
 async def test_an_agent_that_was_killed_here_is_dead_though_its_record_was_overwritten() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fray_agents.agent.agent import Agent, AgentOptions, ExitReason
 from fray_agents.agent.hint_listener import HintListener
 from fray_agents.agent.problems import LogThrottle
+from fray_agents.host import task_cgroups
 from fray_agents.host.directories import UntrustedDirectory, is_shortage
 from fray_agents.tasks.prestart import Prestarter
 from fray_coordinator.core import Core, open_core
@@ -30,7 +31,7 @@ async def run_agent(root: str, options: AgentOptions, on_join: Callable[[str], N
     core = await open_core(root)
     loop = asyncio.get_running_loop()
     listener = HintListener(core, options.network) if options.network.inbound else None
-    prestarter = Prestarter(options.preload)
+    prestarter = Prestarter(options.preload, task_cgroups.claim_prefix())
     endpoint = listener.endpoint if listener else None
     options = replace(options, start_task=prestarter.start, hint_endpoint=endpoint)
     leaving = asyncio.Event()

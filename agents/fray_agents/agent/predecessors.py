@@ -5,6 +5,8 @@ import os
 
 from fray_agents.host.agent_lock import AgentLock, try_lock, work_dir_of
 from fray_agents.host.directories import remove_tree
+from fray_agents.runner.task_cgroup import TaskCgroup
+from fray_agents.tasks.leftovers import end_leftovers
 from fray_coordinator.core import Core
 from fray_coordinator.errors import BadRecord, StoreRefused, StoreUnavailable, is_outage
 from fray_coordinator.protocol.heartbeat import is_fenced
@@ -30,6 +32,9 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
         if fd is None:
             continue
         try:
+            left = work_dir_of(path.stem, fd)
+            if left is not None:
+                await end_leftovers(left, TaskCgroup(""))
             try:
                 if await _reap(core, path.stem):
                     reaped.append(path.stem)
@@ -37,7 +42,7 @@ async def reap_predecessors(core: Core, own: AgentLock) -> list[str]:
                 if is_outage(error):
                     raise
                 log.warning("%s is not reaped yet; the coordinator's pass goes on: %s", path.stem, error)
-            if (left := work_dir_of(path.stem, fd)) is not None:
+            if left is not None:
                 await remove_tree(left)
             path.unlink(missing_ok=True)
         finally:

@@ -1,7 +1,8 @@
 """This process's cgroups, and the kernel's count of out-of-memory kills in them.
 
-Two generations of cgroups exist: one tree (v2), or a tree for each controller (v1). A container often sees its own
-directory as the root of the mount, whatever path the kernel names; so every ancestor that exists is looked at.
+Two generations of cgroups exist: one tree (v2), or a tree for each controller (v1), beside which a v2 tree may stand
+that limits nothing. A container often sees its own directory as the root of the mount, whatever path the kernel
+names; so every ancestor that exists is looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ def cgroup_directories(controller: str, root: str = "/") -> list[str]:
         root: where `/proc` and `/sys` are looked for.
     """
     mount = os.path.join(root, "sys/fs/cgroup", controller)
+    if controller == UNIFIED and os.path.isdir(beside := os.path.join(mount, "unified")):
+        mount = beside
     path = _cgroup_path(controller, root)
     found = []
     while path is not None:

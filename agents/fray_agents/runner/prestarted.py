@@ -10,16 +10,18 @@ from fray_agents.runner.spawn import spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fray_agents.runner.agent_pipe import StartRequest
 
 
 class PrestartedProcess:
     """The waiting process, a child of this runner; its side is `fray_agents.tasks.callable_main.wait_for_call`."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], fork: Callable[[], int]) -> None:
         read, self._write = os.pipe()
         try:
-            self._pid, self._out, self._err = spawn(command, dict(os.environ), os.getcwd(), read)
+            self._pid, self._out, self._err = spawn(command, dict(os.environ), os.getcwd(), fork, read)
         finally:
             os.close(read)
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
-import time
 from collections import defaultdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 KILL_INTERVAL = 0.02
 """Seconds between two rounds of kills while some of the tree is left: most processes go within milliseconds."""
@@ -50,18 +48,16 @@ def reap() -> tuple[dict[int, int], bool]:
 
 def signal_all(number: int) -> None:
     """Signal every process of the tree; processes started meanwhile need another call."""
-    for pid in descendants():
+    signal_each(descendants(), number)
+
+
+def signal_each(pids: Iterable[int], number: int) -> None:
+    """Signal those of the processes that are still there."""
+    for pid in pids:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue  # ended by itself, or it is another user's: the caller sees what is left
-
-
-def kill_all() -> None:
-    """Kill the tree, whatever else is broken; return when nothing of it is left."""
-    while not reap()[1]:
-        signal_all(signal.SIGKILL)
-        time.sleep(KILL_INTERVAL)
 
 
 def descendants(root: int | None = None) -> list[int]:

@@ -10,6 +10,7 @@ from fray_agents.runner.process_tree import PR_SET_PDEATHSIG, prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 _HOST_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO)
@@ -33,10 +34,17 @@ class NotExecutable(Exception):
         self.code = code
 
 
-def spawn(command: list[str], env: dict[str, str], cwd: str, stdin: int | None = None) -> tuple[int, int, int]:
+def spawn(
+    command: list[str],
+    env: dict[str, str],
+    cwd: str,
+    fork: Callable[[], int] = os.fork,
+    stdin: int | None = None,
+) -> tuple[int, int, int]:
     """Start `command` in a session of its own; it dies with this process.
 
     Args:
+        fork: makes the process, as `os.fork` does.
         stdin: descriptor that it reads from; None: there is nothing to read.
 
     Returns:
@@ -50,7 +58,7 @@ def spawn(command: list[str], env: dict[str, str], cwd: str, stdin: int | None =
     err_read, err_write = os.pipe()
     failure_read, failure_write = os.pipe()
     runner = os.getpid()
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         _exec_task(command, env, cwd, runner, stdin, out_write, err_write, failure_write)
     for fd in (out_write, err_write, failure_write):

@@ -14,6 +14,7 @@ from fray_agents.runner.exit_report import bounded_exit, exit_fields, read_excep
 from fray_agents.runner.meter import UsageMeter
 from fray_agents.runner.prestarted import PrestartedProcess
 from fray_agents.runner.spawn import IGNORED, NotExecutable, spawn
+from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.runner.task_log import LogChunks, OutputStream
 from fray_agents.runner.untrusted_files import file_size
 
@@ -28,11 +29,12 @@ _SPOOL_INTERVAL = 0.2
 """Seconds between two reads of the folder while the log waits for the agent to upload it."""
 
 
-def main(lock_fd: str = "", *prestarted_command: str) -> None:
+def main(lock_fd: str, cgroup_prefix: str, *prestarted_command: str) -> None:
     """Run the task that the agent requests on stdin.
 
     Args:
-        lock_fd: descriptor to keep open as long as the task runs.
+        lock_fd: descriptor to keep open as long as the task runs; "" for none.
+        cgroup_prefix: path of the task's cgroup, but for this process's id at its end; "": it has none of its own.
         prestarted_command: starts the task's process before it is requested, see `PrestartedProcess`.
     """
     for number in IGNORED:
@@ -41,38 +43,50 @@ def main(lock_fd: str = "", *prestarted_command: str) -> None:
         os.set_inheritable(int(lock_fd), False)
     process_tree.become_subreaper()
     agent = AgentPipe(0, 1)
-    prestarted = _prestarted(list(prestarted_command)) if prestarted_command else None
+    cgroup = TaskCgroup(cgroup_prefix and f"{cgroup_prefix}{os.getpid()}")
+    cgroup.create()
+    prestarted = _prestarted(list(prestarted_command), cgroup) if prestarted_command else None
     request = agent.start_request()
-    if request is not None:
-        end = _run(request, agent, prestarted)
+    end = request and _run(request, agent, cgroup, prestarted)
+    _kill_all(cgroup)
+    cgroup.remove()
+    if end:
         agent.send("exit", **end | {"exit": bounded_exit(end["exit"])})
         agent.finish()
 
 
-def _prestarted(command: list[str]) -> PrestartedProcess | None:
+def _kill_all(cgroup: TaskCgroup) -> None:
+    """Kill the tree, whatever else is broken; return when nothing of it, and of its cgroup, is left."""
+    while not process_tree.reap()[1] or cgroup.is_populated():
+        cgroup.kill()
+        process_tree.signal_all(signal.SIGKILL)
+        time.sleep(process_tree.KILL_INTERVAL)
+
+
+def _prestarted(command: list[str], cgroup: TaskCgroup) -> PrestartedProcess | None:
     try:
-        return PrestartedProcess(command)
+        return PrestartedProcess(command, cgroup.fork)
     except (NotExecutable, OSError):  # the task's own start will tell why
         return None
 
 
-def _run(request: StartRequest, agent: AgentPipe, prestarted: PrestartedProcess | None) -> dict[str, Any]:
-    """The fields of the "exit" event; nothing of the task is left."""
+def _run(
+    request: StartRequest, agent: AgentPipe, cgroup: TaskCgroup, prestarted: PrestartedProcess | None
+) -> dict[str, Any]:
+    """The fields of the "exit" event; something of the task is left only if the host or this runner failed."""
     if _boottime() >= request.deadline:
         return _end({"kind": "preempted", "message": "not started: its agent's deadline had passed"})
     try:
         os.mkdir(request.path("log"))
         os.mkdir(request.path("work"))
-        task = Supervisor(request, agent, prestarted)
+        task = Supervisor(request, agent, cgroup, prestarted)
     except NotExecutable as error:
         return _end({"kind": "exited", "code": error.code, "message": str(error)})
     except Exception as error:
-        process_tree.kill_all()
         return _end({"kind": "start-failed", "message": f"the task could not be started on this host: {error}"})
     try:
         return task.run()
     except Exception as error:
-        process_tree.kill_all()
         message = f"the task's runner failed: {type(error).__name__}: {error}"
         return _end({"kind": "host-failed", "message": message}, task.log_chunks)
 
@@ -89,9 +103,12 @@ class Supervisor:
         OSError: the host cannot start it.
     """
 
-    def __init__(self, request: StartRequest, agent: AgentPipe, prestarted: PrestartedProcess | None = None) -> None:
+    def __init__(
+        self, request: StartRequest, agent: AgentPipe, cgroup: TaskCgroup, prestarted: PrestartedProcess | None = None
+    ) -> None:
         self._request = request
         self._agent = agent
+        self._cgroup = cgroup
         self._deadline = request.deadline
         self._wakeup = _wakeup_on_sigchld()
         self._oom_counter = request.oom_counter or oom_counter()
@@ -103,7 +120,9 @@ class Supervisor:
         self._kill_at: float | None = None
         self._terminated = False
         started_before = prestarted.take(request) if prestarted is not None else None
-        self._pid, out, err = started_before or spawn(request.command, request.env, request.start_directory)
+        self._pid, out, err = started_before or spawn(
+            request.command, request.env, request.start_directory, cgroup.fork
+        )
         started = time.monotonic()
         self._ends_at = None if request.timeout is None else started + request.timeout
         self._sample_at = started + _SAMPLE_INTERVAL
@@ -164,7 +183,8 @@ class Supervisor:
         return max(0.0, min(waits))
 
     def _reap(self) -> None:
-        ended, self._tree_gone = process_tree.reap()
+        ended, childless = process_tree.reap()
+        self._tree_gone = childless and not self._cgroup.is_populated()
         if self._pid in ended:
             self._status = ended[self._pid]
             self._kill_at = time.monotonic()  # what it left behind goes with it
@@ -192,6 +212,7 @@ class Supervisor:
             self._ends_at = None
             self._stop("timeout", f"ran longer than its timeout of {self._request.timeout:g} s", self._request.grace)
         if self._killing(now):
+            self._cgroup.kill()
             process_tree.signal_all(signal.SIGKILL)
 
     def _stop(self, cause: str, message: str, grace: float) -> None:

@@ -11,6 +11,9 @@ from fray_layouts.records import JobRecord
 PRIVATE_VAR = "FRAY_PRIVATE"
 """Variable of the tasks of a private cluster: what they launch runs there, whatever it asks for."""
 
+TASK_DIR_VAR = "FRAY_TASK_DIR"
+"""Variable with the path of the task's directory; it also tells to which task a process belongs."""
+
 CHILDREN_MARKER = "children"
 """A file of this name in FRAY_TASK_DIR says that the task submitted children."""
 
@@ -68,7 +71,7 @@ def task_environment(
         "FRAY_REPLICA": "0",
         "FRAY_AGENT_ID": agent,
         "FRAY_RESULT": str(directory / "result"),
-        "FRAY_TASK_DIR": str(directory),
+        TASK_DIR_VAR: str(directory),
         "FRAY_BIND_HOST": network.bind,
         "FRAY_ADVERTISE_HOST": network.advertise,
         "FRAY_NETWORK": network.network,

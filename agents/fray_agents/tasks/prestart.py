@@ -42,9 +42,11 @@ class Prestarter:
 
     Args:
         modules: what a prestarted process imports.
+        cgroup_prefix: see `ProcessTask.start`.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], cgroup_prefix: str = "") -> None:
+        self._cgroup_prefix = cgroup_prefix
         self._command = [*CALLABLE_COMMAND, "--prestarted", *modules]
         self._prestarted: _Prestarted | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -53,11 +55,11 @@ class Prestarter:
     async def start(self, spec: TaskSpec, deadline: float, lock_fd: int | None) -> TaskHandle:
         """See `ProcessTask.start`."""
         if spec.callable_pickle is None:
-            return await ProcessTask.start(spec, deadline, lock_fd)
+            return await ProcessTask.start(spec, deadline, lock_fd, None, self._cgroup_prefix)
         variables = _start_variables(spec.env)
         runner = self._take(variables, lock_fd)
         self._later(PRESTART_DELAY, lambda: self._make(variables, lock_fd))
-        return await ProcessTask.start(spec, deadline, lock_fd, runner)
+        return await ProcessTask.start(spec, deadline, lock_fd, runner, self._cgroup_prefix)
 
     async def close(self) -> None:
         """End the prestarted process; returns when it is gone."""
@@ -87,7 +89,8 @@ class Prestarter:
 
     async def _start(self, variables: Mapping[str, str], lock_fd: int | None) -> None:
         try:
-            runner = await start_runner(lock_fd, self._command, {**inherited_environment(), **variables})
+            environment = {**inherited_environment(), **variables}
+            runner = await start_runner(lock_fd, self._cgroup_prefix, self._command, environment)
         except OSError as error:  # the host has no room for one: callables start without
             log.warning("no process is prestarted: %s", error)
             return

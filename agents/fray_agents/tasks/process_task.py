@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,10 +21,13 @@ import msgspec
 from fray_agents import runner
 from fray_agents.host.directories import remove_tree
 from fray_agents.runner.exit_report import too_large, unreadable_result
+from fray_agents.runner.task_cgroup import TaskCgroup
 from fray_agents.runner.task_log import CHUNK_BYTES, PART, chunk_name
 from fray_agents.runner.untrusted_files import file_size, read_file
+from fray_agents.tasks.environment import TASK_DIR_VAR
 from fray_agents.tasks.force_kill import kill_tree
 from fray_agents.tasks.handle import ResultFile, StartFailed, TaskExit, TaskFile, TaskSpec, read_task_file
+from fray_agents.tasks.leftovers import end_leftovers
 from fray_layouts.errors import Malformed
 from fray_layouts.parsing import MAX_RESULT_DEPTH, parse_json
 from fray_layouts.records import AttemptExit, ResourceUsage
@@ -62,7 +64,7 @@ class ProcessTask:
     The runner ends the task. Where it does not answer in time, or not as agreed, the agent does.
     """
 
-    def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, spec: TaskSpec, process: asyncio.subprocess.Process, cgroup_prefix: str = "") -> None:
         self.pid: int | None = None
         self.runner_pid = process.pid
         self.usage: ResourceUsage | None = None
@@ -70,6 +72,7 @@ class ProcessTask:
         self.exit: asyncio.Future[TaskExit] = asyncio.get_running_loop().create_future()
         self._spec = spec
         self._process = process
+        self._cgroup = TaskCgroup(cgroup_prefix and f"{cgroup_prefix}{process.pid}")
         self._announced = 0
         self._chunks: asyncio.Queue[int | None] = asyncio.Queue()
         self._has_begun = asyncio.Event()
@@ -86,6 +89,7 @@ class ProcessTask:
         deadline: float,
         lock_fd: int | None,
         runner: asyncio.subprocess.Process | None = None,
+        cgroup_prefix: str = "",
     ) -> ProcessTask:
         """Start a task; returns when it runs, or has ended already.
 
@@ -93,13 +97,14 @@ class ProcessTask:
             spec: what to run.
             deadline: CLOCK_BOOTTIME in seconds at which it is killed; see `set_deadline`.
             lock_fd: descriptor of a held lock that stays held as long as the task runs.
-            runner: what `start_runner` returned; by default a new one.
+            runner: what `start_runner` returned, with the same `cgroup_prefix`; by default a new one.
+            cgroup_prefix: what `fray_agents.host.task_cgroups` gave; "": the task has no cgroup of its own.
 
         Raises:
             StartFailed: this host cannot run it; that is not the job's fault.
         """
         try:
-            task = cls(spec, runner or await start_runner(lock_fd))
+            task = cls(spec, runner or await start_runner(lock_fd, cgroup_prefix), cgroup_prefix)
         except OSError as error:
             raise StartFailed(f"the task's runner could not be started on this host: {error}") from error
         try:
@@ -192,6 +197,7 @@ class ProcessTask:
         for watch in self._watches:
             watch.cancel()
         if not self.exit.done():
+            await end_leftovers(self._spec.directory, self._cgroup, self._note_unkilled)
             self._lost(code)
         self._chunks.put_nowait(None)
         self._has_begun.set()
@@ -249,10 +255,7 @@ class ProcessTask:
         self._expect_end(0.0, end.kind)  # it has nothing left to do
 
     def _lost(self, code: int) -> None:
-        """Set the exit of a task whose runner was killed: its process group is killed, and the last chunk is kept."""
-        if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        """Set the exit of a task whose runner was killed; its last chunk is kept."""
         part = self._log_path(self._announced + 1)
         with contextlib.suppress(OSError):  # there is none, or not in a form that can be kept
             os.rename(f"{part}{PART}", part)
@@ -271,16 +274,21 @@ class ProcessTask:
 
 
 async def start_runner(
-    lock_fd: int | None, prestart_command: Sequence[str] = (), env: Mapping[str, str] | None = None
+    lock_fd: int | None,
+    cgroup_prefix: str = "",
+    prestart_command: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> asyncio.subprocess.Process:
     """Start a runner, which waits for its request.
 
     Args:
+        cgroup_prefix: see `ProcessTask.start`.
         prestart_command: starts the task's process ahead, with `env`; see `fray_agents.runner.prestarted`.
     """
     return await asyncio.create_subprocess_exec(
         *_RUNNER_COMMAND,
         "" if lock_fd is None else str(lock_fd),
+        cgroup_prefix,
         *prestart_command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -293,12 +301,13 @@ async def start_runner(
 
 def _start_request(spec: TaskSpec, deadline: float) -> dict[str, Any]:
     """The fields of `fray_agents.runner.agent_pipe.StartRequest`."""
+    result_var = {"FRAY_RESULT": str(spec.directory / "result")} if spec.command else {}
     call = [*CALLABLE_COMMAND, str(spec.directory), str(spec.result_limit)]
     return {
         "directory": str(spec.directory),
         "command": spec.command or call,
         "is_call": spec.command is None,
-        "env": spec.env | ({"FRAY_RESULT": str(spec.directory / "result")} if spec.command else {}),
+        "env": {**spec.env, TASK_DIR_VAR: str(spec.directory), **result_var},
         "cwd": spec.cwd or "",
         "timeout": spec.timeout,
         "grace": spec.grace,

@@ -1,0 +1,122 @@
+"""Finds where this process may make cgroups (v2) for its tasks, and enables the controllers that limit them.
+
+A cgroup is ours to divide if systemd delegated it (`Delegate=yes`), if it is a container's own, or if no systemd runs.
+The kernel enables controllers below a cgroup only while no process is in it itself, so what is in ours moves to a leaf
+beside those of the tasks. The outermost cgroup of a host is exempt from that rule, and nothing in it is moved.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from fray_agents.runner.cgroups import UNIFIED, cgroup_directories
+from fray_agents.runner.process_tree import stat_fields
+from fray_agents.runner.task_cgroup import TaskCgroup
+
+log = logging.getLogger("fray")
+
+_PREFIX = "fray-task-"
+_LEAF = "fray-agent"
+_CONTROLLERS = {"cpu", "memory", "pids"}
+_START_TIME_FIELD = 19
+"""In `stat_fields`: when the process started, in ticks since the host did."""
+
+
+def claim_prefix(root: Path = Path("/")) -> str:
+    """Path of the cgroups that this process's tasks may have, to which each adds a name; "" if it may make none.
+
+    Ends what dead agents left beside them.
+
+    Args:
+        root: where `/proc`, `/sys` and `/run` are looked for.
+    """
+    try:
+        parent = _claimed(root)
+        if parent is None:
+            return ""
+        _end_orphans(parent)
+    except OSError as error:
+        log.warning("tasks get no cgroups of their own: %s", error)
+        return ""
+    return str(parent / f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-")
+
+
+def _claimed(root: Path) -> Path | None:
+    """The cgroup below which tasks get theirs, its controllers enabled; None if there is none that is ours."""
+    for place in cgroup_directories(UNIFIED, str(root)):
+        own = Path(place)
+        if str(os.getpid()) not in _processes(own):
+            continue
+        parent = own.parent if own.name == _LEAF else own
+        if not _is_ours(parent, root):
+            return None
+        if not _is_outermost(parent):
+            _empty_into_leaf(parent)
+        wanted = _CONTROLLERS.intersection((parent / "cgroup.controllers").read_text().split())
+        for controller in sorted(wanted):
+            _enable(parent, controller)
+        return parent
+    return None
+
+
+def _is_ours(cgroup: Path, root: Path) -> bool:
+    """Whether nobody else divides it, and this user may."""
+    if not os.access(cgroup, os.W_OK) or not os.access(cgroup / "cgroup.procs", os.W_OK):
+        return False
+    if not (root / "run/systemd/system").exists():
+        return True
+    return any(_attribute(cgroup, f"{kind}.delegate") == b"1" for kind in ("trusted", "user")) or (
+        os.geteuid() != 0 and not os.access(cgroup.parent, os.W_OK)  # an older systemd has given us just this one
+    )
+
+
+def _attribute(cgroup: Path, name: str) -> bytes | None:
+    try:
+        return os.getxattr(cgroup, name)
+    except OSError:
+        return None
+
+
+def _is_outermost(cgroup: Path) -> bool:
+    return not (cgroup / "cgroup.events").exists()
+
+
+def _empty_into_leaf(cgroup: Path) -> None:
+    leaf = cgroup / _LEAF
+    leaf.mkdir(exist_ok=True)
+    for pid in _processes(cgroup):
+        try:
+            (leaf / "cgroup.procs").write_text(pid)
+        except ProcessLookupError:
+            continue  # it has ended
+
+
+def _enable(cgroup: Path, controller: str) -> None:
+    try:
+        (cgroup / "cgroup.subtree_control").write_text(f"+{controller}")
+    except OSError as error:
+        log.warning("tasks are limited without the kernel's help: %s of %s: %s", controller, cgroup, error)
+
+
+def _processes(cgroup: Path) -> list[str]:
+    try:
+        return (cgroup / "cgroup.procs").read_text().split()
+    except OSError:
+        return []
+
+
+def _end_orphans(parent: Path) -> None:
+    """Kill what agents that are dead left in the cgroups of their tasks; empty ones are removed."""
+    for path in parent.glob(f"{_PREFIX}*-*-*"):
+        agent, started = path.name.removeprefix(_PREFIX).split("-")[:2]
+        if agent.isdigit() and _start_time(int(agent)) != started:
+            orphan = TaskCgroup(str(path))
+            orphan.kill()
+            orphan.remove()
+
+
+def _start_time(pid: int) -> str:
+    fields = stat_fields(pid)
+    return fields[_START_TIME_FIELD] if fields else ""
